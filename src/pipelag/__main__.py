@@ -1,0 +1,43 @@
+"""`python -m pipelag COMMAND`: a thin dispatcher; each command lives beside what it does."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from pipelag.errors import PipelagError
+
+# command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
+COMMANDS = {
+    "run": ("pipelag.runs.cli", "carry out one run: train, time, profile or count, and leave its log"),
+    "fetch": ("pipelag.data.cli", "fetch a data set from the mirrors or the network, and verify it"),
+    "plan": ("pipelag.experiments.cli", "list the runs that a paper, a result or a scale asks for"),
+    "result": ("pipelag.results.cli", "draw one table or figure from the logs, and judge its claims"),
+    "report": ("pipelag.report.cli", "gather all results of a scale in one page"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, load the one module the command needs, run it; bad input ends with one sentence and exit status 2."""
+    parser = argparse.ArgumentParser(prog="pipelag", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    argv = list(sys.argv[1:] if argv is None else argv)
+    for name, (module, text) in COMMANDS.items():
+        sub = commands.add_parser(name, help=text)
+        if argv[:1] == [name]:  # only the chosen command's module is imported: `--help` stays quick
+            importlib.import_module(module).configure(sub)
+    args = parser.parse_args(argv)
+    try:
+        return importlib.import_module(COMMANDS[args.command][0]).main(args)
+    except PipelagError as error:
+        print(f"pipelag {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"pipelag {args.command}: stopped by the keyboard; what was done is kept", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The library's face: `train` for a researcher with a model of their own (the config-driven runs are in `runs/`)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag import methods
+from pipelag.errors import PipelagError, unknown
+from pipelag.methods import Method
+from pipelag.models.cut import stages as cut_stages
+from pipelag.optim import OptimizerFactory
+from pipelag.schedules import Delays
+from pipelag.simulate.training import Phase, SimulatedTraining
+
+EXECUTORS = ("simulated", "real")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What `train` returns.
+
+    model: the trained model, live version of every stage (the very object given, for the simulated executor).
+    metrics: one row per step: `{"step", "loss"}`.
+    delays: the staleness per stage of the (last) phase, in updates.
+    diverged_at: the first step whose loss was no number; None where there is none.
+    """
+
+    model: nn.Sequential
+    metrics: list[dict[str, float]]
+    delays: Delays
+    diverged_at: int | None
+
+
+def train(
+    model: nn.Sequential | Sequence[nn.Module],
+    batches: Any,
+    *,
+    loss: Callable[[Any, torch.Tensor], torch.Tensor] = nn.functional.cross_entropy,
+    optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    method: str | Method = "stale_weights",
+    cuts: Sequence[int] = (),
+    executor: str = "simulated",
+    steps: int | None = None,
+    phases: Sequence[Phase] | None = None,
+    rate: Callable[[int], float] = lambda step: 1.0,
+    stage_lr: dict[int, float] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    threads: int = 1,
+) -> TrainedRun:
+    """Train a model as a pipeline would.
+
+    Args:
+        model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.
+        batches: minibatches as (inputs, targets): indexable by minibatch number, or any iterable.
+        loss: (output, targets) -> scalar.
+        optimizer: called with parameter groups, one per stage.
+        method: a registered name or a `Method`.
+        cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
+        executor: "simulated", or "real" with one process per stage on this machine.
+        steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
+        phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
+        rate: the factor on all learning rates at a step.
+        stage_lr: base learning rates of single stages.
+        seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor.
+        device: "cpu" or "cuda"; the real executor then uses one GPU per stage.
+        threads: CPU threads of each real worker.
+
+    Raises:
+        PipelagError: cuts that do not fit the model, an unknown method or executor, too few minibatches,
+            a failed worker.
+
+    >>> from torch import nn
+    >>> data = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])) for _ in range(8)]
+    >>> run = train([nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)], data, method="stale_weights", cuts=(1,))
+    >>> run.delays.forward
+    (2, 0)
+    """
+    if executor not in EXECUTORS:
+        raise unknown("executor", executor, EXECUTORS)
+    if phases is None:
+        if steps is None:
+            if not hasattr(batches, "__len__"):
+                raise PipelagError("how long to train is not given: pass steps=..., since the batches have no length")
+            steps = len(batches)
+        phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}))]
+    total = sum(phase.steps for phase in phases)
+    sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*model)
+    for phase in phases:
+        cut_stages(sequence, phase.cuts)
+    sequence.train()
+    if executor == "simulated":
+        place = torch.device(device)
+        training = SimulatedTraining(sequence.to(place), phases, optimizer, loss, rate, seed, place)
+        losses = []
+        for inputs, targets in _first(batches, total):
+            losses.append(training.step(_to(inputs, place), _to(targets, place)))
+        values = torch.stack(losses).double().tolist()
+    else:
+        values = _train_real(sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total)
+    last = phases[-1]
+    diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
+    rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
+    return TrainedRun(sequence, rows, last.method.delays(last.stages), diverged_at)
+
+
+def _train_real(
+    model: nn.Sequential,
+    batches: Any,
+    phases: Sequence[Phase],
+    optimizer: OptimizerFactory,
+    loss: Any,
+    rate: Any,
+    seed: int,
+    device: str,
+    threads: int,
+    total: int,
+) -> list[float]:
+    from pipelag.distributed.launch import launch
+    from pipelag.distributed.training import check_workers
+
+    workers = max(phase.stages for phase in phases)
+    for phase in phases:
+        check_workers(phase, workers)
+    indexed = batches if hasattr(batches, "__getitem__") else list(_first(batches, total))
+    state, values = launch(
+        _real_task,
+        workers,
+        device,
+        threads,
+        model=copy.deepcopy(model).cpu(),
+        batches=indexed,
+        phases=list(phases),
+        optimizer=optimizer,
+        loss=loss,
+        rate=rate,
+        seed=seed,
+    )
+    model.load_state_dict(state)
+    return values  # type: ignore[no-any-return]
+
+
+def _real_task(job: Any, model: nn.Sequential, batches: Any, **how: Any) -> tuple[dict[str, torch.Tensor], list[float]]:
+    from pipelag.distributed.training import RealTraining
+
+    training = RealTraining(job, model.train(), how["phases"], how["optimizer"], how["loss"], how["rate"], how["seed"])
+    records = training.run(
+        lambda step: _to(batches[step][0], job.device),
+        lambda step: _to(batches[step][1], job.device),
+    )
+    losses = [float(value) for phase in records for value in phase[max(phase)].losses]
+    return {name: value.cpu() for name, value in model.state_dict().items()}, losses
+
+
+def _first(batches: Any, count: int) -> Iterable[tuple[Any, torch.Tensor]]:
+    """The first `count` minibatches, by number or in order; too few are refused."""
+    if hasattr(batches, "__getitem__"):
+        if hasattr(batches, "__len__") and len(batches) < count and not hasattr(batches, "epoch"):
+            raise PipelagError(
+                f"{count} steps need {count} minibatches, and there are {len(batches)}; train fewer steps"
+            )
+        yield from (batches[step] for step in range(count))
+        return
+    taken = 0
+    for pair in islice(batches, count):
+        taken += 1
+        yield pair
+    if taken < count:
+        raise PipelagError(f"{count} steps need {count} minibatches, and there were only {taken}; train fewer steps")
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_to(item, device) for item in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,1 @@
+"""The real executor: one process per worker on torch.distributed."""

@@ -1,0 +1,90 @@
+"""Carry out a run of kind `train` on real workers."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag import data, optim
+from pipelag.data.batches import Batches, Evaluation
+from pipelag.distributed.launch import launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.worker import Job
+from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.train import build_model, describe_phases, evaluate, phases_of
+
+
+def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """Launch `spec.workers` processes, train, and leave the same log as the simulated executor does."""
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    each = max(1, threads // spec.workers)
+    rows, summary, state = launch(_task, spec.workers, device, each, spec=spec)
+    for row in rows:
+        folder.log(row)
+    if spec.options.get("save_model"):
+        torch.save(state, out / "model.pt")
+    folder.finish(summary, environment(device, each))
+    return summary
+
+
+def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor]]:
+    """What every worker does; rank 0's return value is the run's log."""
+    assert spec.data is not None and spec.optimizer is not None
+    dataset = data.load(spec.data.name, **spec.data.options)
+    batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device=job.device, channels_last=True)
+    model = build_model(spec, dataset, job.device)
+    phases = phases_of(spec)
+    rate = optim.factor(spec.lr_schedule, spec.steps)
+    every = spec.evaluate_every or spec.steps
+    marks = frozenset(range(every, spec.steps, every)) | {spec.steps}
+    training = RealTraining(
+        job, model, phases, optim.factory(spec.optimizer), nn.functional.cross_entropy, rate, spec.seed, marks
+    )
+    model.train()
+    start = time.perf_counter()
+    records = training.run(batches.inputs, batches.targets)
+    seconds = time.perf_counter() - start
+    if job.rank:
+        return [], {}, {}
+    losses = [float(loss) for phase in records for loss in phase[max(phase)].losses]
+    snapshots: dict[int, dict[str, torch.Tensor]] = {}
+    for phase in records:
+        for record in phase.values():
+            for step, values in record.snapshots.items():
+                snapshots.setdefault(step, {}).update(values)
+    diverged_at = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    evaluation = Evaluation(dataset, device=job.device, channels_last=True)
+    final_state = {name: value.clone() for name, value in model.state_dict().items()}
+    rows, ends, done = [], [sum(p.steps for p in phases[: i + 1]) for i in range(len(phases))], 0
+    for step in sorted(snapshots):
+        model.load_state_dict(snapshots[step])
+        row = {"step": step, "epoch": round(batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
+        row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(seconds * step / spec.steps, 3)}
+        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | evaluate(model, evaluation))
+        done = step
+    best = max(rows, key=lambda row: row["accuracy"])
+    model.load_state_dict(final_state)
+    summary = {
+        "status": "finished" if diverged_at is None else "diverged",
+        "diverged_at": diverged_at,
+        "steps": spec.steps,
+        "seconds": round(seconds, 3),
+        "final": {key: rows[-1][key] for key in ("accuracy", "loss", "test_loss")} if diverged_at is None else None,
+        "best": {"accuracy": best["accuracy"], "step": best["step"]},
+        "data": dataset.summary(),
+        "phases": describe_phases(model, phases),
+        "device": str(job.device),
+        "workers": [
+            {"rank": rank, "phase": index, "waited_seconds": record.waited, "sent_bytes": record.sent_bytes}
+            for index, phase in enumerate(records)
+            for rank, record in phase.items()
+        ],
+    }
+    return rows, summary, {name: value.cpu() for name, value in final_state.items()}

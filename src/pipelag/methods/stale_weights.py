@@ -1,0 +1,33 @@
+"""Pipelined Training with Stale Weights of Deep CNNs (2020), section 3.
+
+Every stage does one forward and one backward per cycle. In cycle c stage i's forward (FS_i) reads the current weights,
+which miss the updates of the 2(K-i+1) minibatches still in flight behind it; the backward (BKS_{K-i+2}) uses the kept
+activations and the weights current *then*, newer than the forward's, and updates at once:
+
+    W_i <- W_i - lr_i * gradient        no weight stashing, no microbatches, K = stages - 1
+"""
+
+from dataclasses import replace
+
+from pipelag.methods.base import Method, register
+from pipelag.schedules.library import cycle as build
+
+stale_weights = register(
+    Method(
+        name="stale_weights",
+        summary="cycle schedule, stale forward weights, current weights in the backward pass",
+        source="stale_weights section 3, Figures 3 and 4",
+        build=build,
+    )
+)
+
+# The paper's sentence that FS_i and its backward "use the same weights" contradicts its "no stashing" (ambiguity A4).
+# This is that other reading, for whoever wants to see what the difference costs.
+stale_weights_stashed = register(
+    replace(
+        stale_weights,
+        name="stale_weights_stashed",
+        summary="the same schedule, but the backward pass reads the forward's version (weight stashing)",
+        backward_reads="stashed",
+    )
+)

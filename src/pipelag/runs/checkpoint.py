@@ -1,0 +1,56 @@
+"""Atomic checkpoints: written aside, flushed to the disk, then renamed over the old one. A torn one is never read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelag.errors import PipelagError
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Replace the checkpoint at `path`.
+
+    Raises:
+        PipelagError: the disk is full or not writable; the checkpoint that was there stays whole.
+    """
+    aside = path.with_suffix(".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(aside, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename itself must survive a power cut
+        finally:
+            os.close(folder)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+        aside.unlink(missing_ok=True)
+        kept = "the one before it is kept" if path.exists() else "none is kept"
+        raise PipelagError(
+            f"the checkpoint {path} could not be written ({_reason(error)}); {kept}: free some space and start again"
+        ) from error
+
+
+def load(path: Path) -> dict[str, Any] | None:
+    """The newest complete checkpoint, on the CPU; None if there is none."""
+    path.with_suffix(".tmp").unlink(missing_ok=True)
+    if not path.exists():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _reason(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error).splitlines()[0]

@@ -1,0 +1,121 @@
+"""A run's folder: the growing log while it runs, and the finished files that appear by rename."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelag.runs.spec import RunSpec
+
+
+class RunFolder:
+    """`metrics.jsonl` grows in `partial/`; `finish` moves it into place and writes `summary.json` last."""
+
+    def __init__(self, path: Path, spec: RunSpec) -> None:
+        self.path, self.spec = path, spec
+        self.partial = path / "partial"
+        self.partial.mkdir(parents=True, exist_ok=True)
+        self.metrics = self.partial / "metrics.jsonl"
+        self.checkpoint = self.partial / "checkpoint.pt"
+
+    def rewind(self, offset: int) -> None:
+        """Cut the growing log back to the length it had at the checkpoint that is resumed."""
+        with open(self.metrics, "ab") as file:
+            file.truncate(offset)
+
+    def log(self, row: dict[str, Any]) -> int:
+        """Append a line; returns the log's length in bytes afterwards."""
+        with open(self.metrics, "a") as file:
+            file.write(json.dumps(finite(row)) + "\n")
+            file.flush()
+            return file.tell()
+
+    def finish(self, summary: dict[str, Any], environment: dict[str, Any]) -> None:
+        """Publish config, environment, metrics and, last, the summary; then drop `partial/`."""
+        self.metrics.touch()
+        write_atomically(self.path / "config.yaml", yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False))
+        write_atomically(self.path / "environment.json", json.dumps(environment, indent=1) + "\n")
+        os.replace(self.metrics, self.path / "metrics.jsonl")
+        head = {"id": self.spec.id, "kind": self.spec.kind}
+        write_atomically(self.path / "summary.json", json.dumps(finite(head | summary), indent=1) + "\n")
+        shutil.rmtree(self.partial)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old or the new text, never a part."""
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN or infinity: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def environment(device: str, threads: int) -> dict[str, Any]:
+    """Where and with what a run was made: versions, commit, host, device, threads, date (UTC)."""
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "host": socket.gethostname(),
+        "device": device_title(device),
+        "threads": threads,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: _version(name) for name in ("pipelag", "torch", "torchvision", "numpy")},
+        "commit": _commit(),
+        "command": sys.argv,
+    }
+
+
+def device_title(device: str) -> str:
+    """A device's name as a reader knows it: the GPU's, or the processor's with its number of cores."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name(torch.device(device))
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{model} ({os.cpu_count()} cores)"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this source tree, with `+` behind it where the tree has changes; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,119 @@
+"""What a run is: everything that can change its outcome, and the hash of that (DESIGN: "Experiments are data").
+
+Importing this module loads neither torch nor numpy: the workflow reads it at every `snakemake` call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Strict):
+    """A registered model (`pipelag.models`) and its keyword arguments."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class DataSpec(_Strict):
+    """A registered data set (`pipelag.data`) and its keyword arguments."""
+
+    name: str
+    augment: bool = False
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class OptimizerSpec(_Strict):
+    """SGD as PyTorch writes it (v = m v + g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v).
+
+    The two differ only when the learning rate changes: Caffe's velocity remembers the old rate.
+    """
+
+    name: Literal["sgd", "caffe_sgd"] = "sgd"
+    lr: float = Field(gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    nesterov: bool = False
+
+
+class LRScheduleSpec(_Strict):
+    """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
+
+    constant: 1. inv: (1 + gamma t)^-power (Caffe). milestones: gamma^(number of milestones <= t),
+    milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
+    fractions refer to; the run's own total when null.
+    """
+
+    name: Literal["constant", "inv", "milestones"] = "constant"
+    gamma: float = 0.1
+    power: float = 0.75
+    milestones: tuple[float, ...] = ()
+    horizon: int | None = None
+    warmup: int = Field(default=0, ge=0)  # steps of linear warm-up from lr/warmup
+
+
+class PhaseSpec(_Strict):
+    """A stretch of a run with one method. Hybrid training is two phases; the pipeline drains between them."""
+
+    method: str
+    steps: int = Field(gt=0)
+    cuts: tuple[int, ...] = ()
+    stage_lr: dict[int, float] = Field(default_factory=dict)  # base rate of a stage (1-based), where it differs
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunSpec(_Strict):
+    """One run. `kind`:
+
+    train     train and evaluate; speed     time 1 worker against 2, interleaved, in one launch;
+    profile   time every layer; count       count weights and activations; timeline   lay out a schedule in cycles.
+    """
+
+    kind: Literal["train", "speed", "profile", "count", "timeline"] = "train"
+    model: ModelSpec | None = None
+    data: DataSpec | None = None
+    batch: int = Field(default=1, gt=0)
+    optimizer: OptimizerSpec | None = None
+    lr_schedule: LRScheduleSpec = Field(default_factory=LRScheduleSpec)
+    phases: tuple[PhaseSpec, ...] = ()
+    evaluate_every: int = Field(default=0, ge=0)  # steps; 0 = only at the end
+    seed: int = 0
+    executor: Literal["simulated", "real"] = "simulated"
+    workers: int = Field(default=1, gt=0)  # processes of the real executor
+    options: dict[str, Any] = Field(default_factory=dict)  # of this kind (speed: blocks, block_steps; timeline: ...)
+
+    @model_validator(mode="after")
+    def _complete(self) -> RunSpec:
+        need = {
+            "train": ("model", "data", "optimizer", "phases"),
+            "speed": ("model", "data", "optimizer", "phases"),
+            "profile": ("model", "data"),
+            "count": ("model",),
+            "timeline": ("phases",),
+        }[self.kind]
+        missing = [key for key in need if not getattr(self, key)]
+        if missing:
+            raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Minibatches over all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def canonical(self) -> str:
+        """The JSON text that `id` hashes: sorted keys, no spaces, defaults written out."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits of the SHA-256 of `canonical()`: equal runs have equal ids, so they run once."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]

@@ -1,0 +1,18 @@
+"""Pipeline schedules, the staleness that follows from them, and whether they are possible."""
+
+from pipelag.schedules.actions import Action, Schedule
+from pipelag.schedules.check import check
+from pipelag.schedules.delays import Delays, delays, steady_delays
+from pipelag.schedules.library import SCHEDULES, register_schedule, schedule
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Delays",
+    "Schedule",
+    "check",
+    "delays",
+    "register_schedule",
+    "schedule",
+    "steady_delays",
+]

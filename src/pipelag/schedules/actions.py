@@ -1,0 +1,73 @@
+"""A pipeline schedule as data: for every worker an ordered list of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from pipelag.errors import PipelagError
+
+Kind = Literal["F", "B", "R", "U", "S"]
+
+
+class Action(NamedTuple):
+    """One cell of a schedule, in text `<stage><kind><microbatch>`: `2B5` is stage 2's backward pass of microbatch 5.
+
+    F forward, B backward, R recompute: per microbatch. U weight update, S gradient synchronisation among a stage's
+    replicas: per minibatch. Stages count from 1, microbatches and minibatches from 0.
+    """
+
+    kind: Kind
+    stage: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.number}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who does what in which order.
+
+    `workers[w]` is worker w's list. `cycles[w]`, where given, is the clock cycle of each of these actions: the
+    schedules that a paper draws against a common clock have it, and only such a schedule may spread the forward and
+    the backward of one stage over two workers (the clock then says which updates a forward has seen).
+    """
+
+    name: str
+    stages: int
+    minibatches: int
+    workers: tuple[tuple[Action, ...], ...]
+    cycles: tuple[tuple[int, ...], ...] | None = None
+    microbatches: int = 1  # per minibatch
+
+    def __iter__(self) -> Iterator[tuple[int, Action]]:
+        """(worker, action), worker by worker."""
+        return ((worker, action) for worker, actions in enumerate(self.workers) for action in actions)
+
+    @cached_property
+    def owners(self) -> dict[tuple[Kind, int], int]:
+        """The worker that performs a kind of action for a stage."""
+        return {(action.kind, action.stage): worker for worker, action in self}
+
+    @property
+    def length(self) -> int:
+        """Clock cycles from the first action to the last. Raises `PipelagError` where the schedule has no clock."""
+        if self.cycles is None:
+            raise PipelagError(f"the schedule '{self.name}' has no common clock; time it over a profile instead")
+        return 1 + max(cycle for row in self.cycles for cycle in row)
+
+    def grid(self) -> str:
+        """The schedule as text, a row per worker and a column per cycle (or per action where there is no clock)."""
+        rows = []
+        for worker, actions in enumerate(self.workers):
+            clock = self.cycles[worker] if self.cycles else range(len(actions))
+            cells: dict[int, list[str]] = {}
+            for cycle, action in zip(clock, actions, strict=True):
+                if action.kind != "U":  # an update takes no cycle of its own
+                    cells.setdefault(cycle, []).append(str(action))
+            rows.append(["+".join(cells.get(cycle, ["."])) for cycle in range(1 + max(cells, default=-1))])
+        width = max((len(cell) for row in rows for cell in row), default=1)
+        return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)

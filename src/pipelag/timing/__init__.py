@@ -1,0 +1,1 @@
+"""Layer profiles and balanced cuts."""

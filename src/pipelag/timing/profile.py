@@ -1,0 +1,143 @@
+"""Layer times of a model on this machine, and the cut that balances them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from pipelag.errors import PipelagError
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One layer: its number (from 1), its name, and the median milliseconds of a forward and a backward pass."""
+
+    layer: int
+    name: str
+    forward_ms: float
+    backward_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """Forward plus backward."""
+        return self.forward_ms + self.backward_ms
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The layers of a model, timed with one minibatch."""
+
+    layers: tuple[LayerTime, ...]
+
+    def save(self, path: Path) -> None:
+        """Write as JSON lines, a line per layer."""
+        path.write_text("".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
+
+    @classmethod
+    def load(cls, path: Path) -> Profile:
+        """Read what `save` wrote; raises `PipelagError` where the file is not such a profile."""
+        try:
+            return cls(tuple(LayerTime(**json.loads(line)) for line in path.read_text().splitlines()))
+        except (OSError, TypeError, json.JSONDecodeError) as error:
+            raise PipelagError(f"'{path}' is not a profile that pipelag saved ({error})") from error
+
+
+def profile(
+    model: nn.Sequential | Sequence[nn.Module],
+    batch: Any,
+    repeats: int = 10,
+    warmup: int = 2,
+    progress: bool = False,
+) -> Profile:
+    """Time every layer's forward and backward on `batch`, the model's input, where the model is.
+
+    A layer's backward computes the gradients of its parameters and, but for the first layer, of its input, as in
+    training. Medians over `repeats` rounds through the whole model, so a disturbance spoils a round, not a layer.
+    Buffers (batch-norm statistics) are put back.
+    """
+    layers = list(model)
+    buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
+    forward: list[list[float]] = [[] for _ in layers]
+    backward: list[list[float]] = [[] for _ in layers]
+    for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=not progress):
+        value: Any = batch
+        for index, layer in enumerate(layers):
+            received = _detached(value, differentiable=index > 0)
+            start = _now(value)
+            value = layer(received)
+            middle = _now(value)
+            outputs = [t for t in _tuple(value) if t.requires_grad]
+            gradients = [torch.randn_like(t) for t in outputs]
+            resume = _now(value)
+            if outputs:
+                torch.autograd.backward(outputs, gradients, inputs=_sources(layer, received))
+            end = _now(value)
+            layer.zero_grad(set_to_none=True)
+            if turn >= warmup:
+                forward[index].append(1e3 * (middle - start))
+                backward[index].append(1e3 * (end - resume))
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    names = [getattr(layer, "label", type(layer).__name__) for layer in layers]
+    times = zip(names, forward, backward, strict=True)
+    return Profile(tuple(LayerTime(i, n, median(f), median(b)) for i, (n, f, b) in enumerate(times, start=1)))
+
+
+def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:
+    """The cuts that make the slowest of `stages` contiguous stages as fast as possible (exact, by dynamic program).
+
+    Args:
+        per_boundary_ms: what sending and receiving at a boundary costs each of its two stages.
+
+    Raises:
+        PipelagError: more stages than layers.
+    """
+    times = [layer.total_ms for layer in profile.layers]
+    count = len(times)
+    if not 1 <= stages <= count:
+        raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {stages}")
+    prefix = [0.0]
+    for t in times:
+        prefix.append(prefix[-1] + t)
+    # best[s][j]: (slowest stage, first layer of the last stage) of the first j layers in s stages
+    best = [[(float("inf"), 0)] * (count + 1) for _ in range(stages + 1)]
+    best[0][0] = (0.0, 0)
+    for s in range(1, stages + 1):
+        extra = per_boundary_ms * ((s > 1) + (s < stages))
+        for j in range(s, count + 1):
+            best[s][j] = min((max(best[s - 1][i][0], prefix[j] - prefix[i] + extra), i) for i in range(s - 1, j))
+    cuts, j = [], count
+    for s in range(stages, 0, -1):
+        j = best[s][j][1]
+        cuts.append(j)
+    return tuple(reversed(cuts[:-1]))
+
+
+def _tuple(value: Any) -> tuple[torch.Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _detached(value: Any, differentiable: bool) -> Any:
+    copies = tuple(t.detach().requires_grad_(differentiable and t.is_floating_point()) for t in _tuple(value))
+    return copies if isinstance(value, tuple) else copies[0]
+
+
+def _sources(layer: nn.Module, received: Any) -> list[torch.Tensor]:
+    own = [p for p in layer.parameters() if p.requires_grad]
+    return own + [t for t in _tuple(received) if t.requires_grad]
+
+
+def _now(value: Any) -> float:
+    if _tuple(value)[0].is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter()

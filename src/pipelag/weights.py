@@ -1,0 +1,70 @@
+"""Weights in one flat buffer per stage, the parameters as views into it.
+
+Autograd keeps a saved weight by reference and checks a version counter that every in-place operation on the parameter
+raises. Writing to the *flat buffer* changes what the parameter holds without touching the parameter's counter, which
+is exactly "the backward pass runs with other weights than the forward pass".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+class FlatParameters:
+    """The parameters of one stage, made views of one buffer per (dtype, device).
+
+    Sizes, strides (channels_last weights stay so) and values are unchanged, and the `Parameter` objects stay the same.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(dict.fromkeys(parameters))
+        groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for parameter in self.parameters:
+            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        self.buffers: list[torch.Tensor] = []
+        for (dtype, device), members in groups.items():
+            # Each view starts on a 64-byte boundary, so vector kernels split it as they split a tensor of its own:
+            # without that, results could differ in the last bit from plain training.
+            step = 64 // torch.empty((), dtype=dtype).element_size()
+            sizes = [-(-parameter.numel() // step) * step for parameter in members]
+            flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
+            offset = 0
+            for parameter, size in zip(members, sizes, strict=True):
+                dense = parameter.data if _dense(parameter) else parameter.data.contiguous()
+                view = flat.as_strided(dense.size(), dense.stride(), offset)
+                view.copy_(dense)
+                parameter.data = view
+                offset += size
+            self.buffers.append(flat)
+
+    def snapshot(self) -> list[torch.Tensor]:
+        """A copy of the live weights."""
+        return [buffer.clone() for buffer in self.buffers]
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether the strides cover the storage exactly once (contiguous, channels_last, transposed)."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def shadows(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Parameters that share the given ones' storage but not their version counters.
+
+    An optimizer steps on these, so that an update between a minibatch's forward and its backward does not trip
+    autograd's check. Each `.grad` has to be handed over before the step (`hand_over`).
+    """
+    return [nn.Parameter(parameter.data, requires_grad=parameter.requires_grad) for parameter in parameters]
+
+
+def hand_over(parameters: Iterable[nn.Parameter], to: Iterable[nn.Parameter]) -> None:
+    """Move the gradients from the model's parameters to their shadows."""
+    for parameter, shadow in zip(parameters, to, strict=True):
+        shadow.grad, parameter.grad = parameter.grad, None

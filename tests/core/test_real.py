@@ -1,0 +1,169 @@
+"""The real executor: processes on torch.distributed. Simulated equals real, and a dead worker ends the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.simulate.training import Phase
+from tests.core.toy import Noise, convolutional, equal, sgd
+
+pytestmark = pytest.mark.real
+ROOT = Path(__file__).resolve().parents[2]
+
+CASES = {
+    "two workers, cut inside a residual block": [Phase(get("stale_weights"), 12, (2,))],
+    "two workers, weight stashing": [Phase(get("stale_weights_stashed"), 12, (3,))],
+    "two workers, model parallel": [Phase(get("sequential"), 6, (3,))],
+    "four workers": [Phase(get("stale_weights"), 14, (1, 2, 4), {1: 0.01})],
+    "hybrid": [Phase(get("stale_weights"), 8, (4,), {1: 0.02}), Phase(get("sequential"), 5)],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
+    torch.set_num_threads(1)
+    models = {}
+    for executor in ("simulated", "real"):
+        models[executor] = convolutional()
+        run = pipelag.train(models[executor], Noise(), phases=CASES[case], optimizer=sgd, executor=executor, seed=5)
+        models[executor + " losses"] = [row["loss"] for row in run.metrics]
+    assert models["simulated losses"] == models["real losses"]
+    assert equal(models["simulated"].state_dict(), models["real"].state_dict())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    two = [Phase(get("stale_weights"), 4, (2,)), Phase(get("stale_weights"), 4, (2, 4))]
+    with pytest.raises(
+        PipelagError, match=r"3 workers are more than the 2 stages that the cuts \[2\] make; use 2 workers"
+    ):
+        pipelag.train(convolutional(), Noise(), phases=two, executor="real")
+    with pytest.raises(PipelagError, match="unknown executor 'reel'; did you mean 'real'"):
+        pipelag.train(convolutional(), Noise(), steps=1, executor="reel")
+    if not torch.cuda.is_available():
+        with pytest.raises(PipelagError, match="2 workers need 2 GPUs, and this machine has 0"):
+            pipelag.train(convolutional(), Noise(), steps=1, cuts=(2,), executor="real", device="cuda")
+
+
+class Uneven(Noise):
+    """Its last minibatch is smaller than the others."""
+
+    def inputs(self, t: int) -> torch.Tensor:
+        return super().inputs(t)[: 3 if t == 5 else None]
+
+
+def test_a_smaller_minibatch_is_refused_with_its_number() -> None:
+    with pytest.raises(
+        PipelagError, match=r"output of stage 1 for minibatch 5 has shape \[3, 8, 8, 8\] where .* drop or pad"
+    ):
+        pipelag.train(convolutional(), Uneven(), steps=6, cuts=(1,), executor="real")
+
+
+class Bomb(nn.Module):
+    """Raises in its third forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        if self.count == 3:
+            raise ArithmeticError("the bomb went off")
+        return x
+
+
+def test_an_error_in_a_worker_is_reported_with_its_rank() -> None:
+    model = nn.Sequential(*convolutional()[:5], Bomb(), convolutional()[5])
+    with pytest.raises(PipelagError, match="rank 1 of 2 workers failed: ArithmeticError: the bomb went off"):
+        pipelag.train(model, Noise(), steps=8, cuts=(3,), executor="real")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_all_within_ten_seconds(tmp_path: Path, victim: int) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, sys, pipelag
+        from tests.core.toy import Noise, convolutional
+
+        class Telling(Noise):
+            def __getitem__(self, t):
+                if t == 20:
+                    open(os.path.join(os.environ["TELL"], "pid" + os.environ["RANK"]), "w").write(str(os.getpid()))
+                return super().__getitem__(t)
+
+        if __name__ == "__main__":
+            try:
+                pipelag.train(convolutional(), Telling(), steps=10**5, cuts=(3,), executor="real")
+            except pipelag.PipelagError as error:
+                sys.exit(str(error))
+        """)
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TELL": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        pids = [tmp_path / f"pid{rank}" for rank in (0, 1)]
+        deadline = time.monotonic() + 60
+        while not all(path.exists() and path.read_text() for path in pids):
+            assert time.monotonic() < deadline and process.poll() is None, "the workers did not start"
+            time.sleep(0.05)
+        everyone = [int(path.read_text()) for path in pids]
+        killed = time.monotonic()
+        os.kill(everyone[victim], signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+        assert time.monotonic() - killed < 10
+        assert process.returncode != 0
+        assert re.search(rf"rank {victim} of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", errors)
+        assert not any(psutil.pid_exists(pid) for pid in everyone)
+    finally:
+        process.kill()
+
+
+def test_killing_the_launcher_leaves_no_worker(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, sys, pipelag
+        from tests.core.toy import Noise, convolutional
+
+        class Telling(Noise):
+            def __getitem__(self, t):
+                if t == 5:
+                    open(os.path.join(os.environ["TELL"], "pid" + os.environ["RANK"]), "w").write(str(os.getpid()))
+                return super().__getitem__(t)
+
+        if __name__ == "__main__":
+            pipelag.train(convolutional(), Telling(), steps=10**5, cuts=(3,), executor="real")
+        """)
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TELL": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
+    pids = [tmp_path / f"pid{rank}" for rank in (0, 1)]
+    deadline = time.monotonic() + 60
+    while not all(path.exists() and path.read_text() for path in pids):
+        assert time.monotonic() < deadline and process.poll() is None, "the workers did not start"
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    everyone = [int(path.read_text()) for path in pids]
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in everyone):
+        assert time.monotonic() < deadline, "a worker outlived its launcher"
+        time.sleep(0.1)

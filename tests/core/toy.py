@@ -1,0 +1,74 @@
+"""Small models and data that the executors' tests share."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Fork(nn.Module):
+    """The first half of a residual block: passes the branch and the skip tensor across the boundary."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(self.norm(self.conv(x))), x
+
+
+class Join(nn.Module):
+    """The second half of a residual block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        branch, skip = pair
+        return torch.relu(self.norm(self.conv(branch)) + skip)
+
+
+def convolutional(seed: int = 0) -> nn.Sequential:
+    """Six layers with batch norm, dropout, a residual block that can be cut inside, and a classifier."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        Fork(8),
+        Join(8),
+        nn.Sequential(
+            nn.Conv2d(8, 12, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(12), nn.ReLU(), nn.Dropout(0.2)
+        ),
+        nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Dropout(0.1)),
+        nn.Linear(16, 4),
+    )
+    return model.to(memory_format=torch.channels_last)
+
+
+class Noise:
+    """Learnable random minibatches by number: `inputs(t)`, `targets(t)` and `[t]`."""
+
+    def __init__(self, batch: int = 8, size: int = 8, seed: int = 0) -> None:
+        self.batch, self.size, self.seed = batch, size, seed
+
+    def inputs(self, t: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1000 * self.seed + t)
+        images = torch.randn(self.batch, 3, self.size, self.size, generator=generator)
+        return images.to(memory_format=torch.channels_last)
+
+    def targets(self, t: int) -> torch.Tensor:
+        images = self.inputs(t)
+        return (images[:, 0].mean((1, 2)) > 0).long() + 2 * (images[:, 1].mean((1, 2)) > 0).long()
+
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs(t), self.targets(t)
+
+
+def sgd(params: object) -> torch.optim.Optimizer:
+    """Momentum and weight decay."""
+    return torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3)  # type: ignore[arg-type]
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit, parameters and buffers."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
