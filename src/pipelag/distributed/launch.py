@@ -23,6 +23,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from pipelag.distributed.links import PeerLost
 from pipelag.distributed.worker import Job
@@ -58,6 +60,7 @@ def launch(task: Callable[..., Any], workers: int, device: str = "cpu", threads:
     with tempfile.TemporaryDirectory(prefix="pipelag-") as folder:
         payload = {"task": task, "arguments": arguments, "device": device.split(":")[0], "threads": threads}
         Path(folder, "payload.pkl").write_bytes(cloudpickle.dumps(payload))
+        Path(folder, "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -112,13 +115,11 @@ def join(device: str, threads: int = 1) -> Job:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) >= local_world * threads:
             os.sched_setaffinity(0, cores[local * threads : (local + 1) * threads])
-    store, rank, world = next(dist.rendezvous("env://", rank, world, timeout=TIMEOUT))
+    store, rank, world = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)
-    dist.init_process_group(
-        backend, store=dist.PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT
-    )
+    dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
     groups = [dist.new_group(backend=backend) for _ in ("forward", "backward")]
-    return Job(rank, world, place, dist.PrefixStore("pipelag", store), groups[0], groups[1])  # type: ignore[arg-type]
+    return Job(rank, world, place, PrefixStore("pipelag", store), groups[0], groups[1])  # type: ignore[arg-type]
 
 
 def leave_with_parent() -> None:
@@ -132,6 +133,7 @@ def main(folder: Path) -> int:
     leave_with_parent()
     rank = int(os.environ["RANK"])
     try:
+        sys.path[:] = json.loads((folder / "path.json").read_text())
         payload = cloudpickle.loads((folder / "payload.pkl").read_bytes())
         job = join(payload["device"], payload["threads"])
         result = payload["task"](job, **payload["arguments"])

@@ -64,16 +64,20 @@ class Wire:
 
     rank: int
     group: dist.ProcessGroup
-    store: dist.Store
+    store: Any  # torch.distributed.Store
     device: torch.device
     name: str
 
 
 class Sender:
-    """The sending end. Sends are asynchronous; a tensor is kept alive until it has left."""
+    """The sending end. Sends are asynchronous; a tensor is kept alive until it has left.
 
-    def __init__(self, wire: Wire, peer: int, metas: list[TensorMeta] | None = None) -> None:
-        self.wire, self.peer, self.metas = wire, peer, metas
+    `ahead`: how many messages this worker may be ahead of its neighbour by the schedule; an older send is waited for
+    (gloo calls a send complete only to who waits for it), which therefore takes no time.
+    """
+
+    def __init__(self, wire: Wire, peer: int, ahead: int, metas: list[TensorMeta] | None = None) -> None:
+        self.wire, self.peer, self.ahead, self.metas = wire, peer, ahead, metas
         self.inflight: deque[tuple[Any, torch.Tensor]] = deque()
         self.bytes = 0
 
@@ -89,8 +93,8 @@ class Sender:
                     f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; the real "
                     "executor needs minibatches of one size: drop or pad the last partial one"
                 )
-        while self.inflight and self.inflight[0][0].is_completed():
-            self.inflight.popleft()
+        while len(self.inflight) > self.ahead * len(metas):
+            _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
         for tag, (meta, tensor) in enumerate(zip(self.metas, tensors, strict=True)):
             out = meta.wire(tensor.detach())
             self.bytes += out.numel() * out.element_size()

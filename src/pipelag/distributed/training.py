@@ -77,7 +77,8 @@ class RealTraining:
             }
             part = {
                 "record": record,
-                "weights": {held[name]: value.detach().cpu() for name, value in piece.state_dict().items()},
+                # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
+                "weights": {held[name]: value.detach().cpu().clone() for name, value in piece.state_dict().items()},
                 "optimizer": {names[i]: values for i, values in worker.optimizer_state().items()},
             }
         self.done += phase.steps

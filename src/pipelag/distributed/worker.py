@@ -32,7 +32,7 @@ class Job:
     rank: int
     world: int
     device: torch.device
-    store: dist.Store
+    store: Any  # torch.distributed.Store
     forward: dist.ProcessGroup
     backward: dist.ProcessGroup
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
@@ -107,9 +107,11 @@ class StageWorker:
         up, down = job.rank - 1, job.rank + 1
         first, last = stage == 1, stage == stages
         self.receive_input = None if first else Receiver(job.wire(job.forward, f"F{stage - 1}"), up, steps)
-        self.send_output = None if last else Sender(job.wire(job.forward, f"F{stage}"), down)
+        self.send_output = None if last else Sender(job.wire(job.forward, f"F{stage}"), down, self.delay + 2)
         self.receive_gradient = None if last else Receiver(job.wire(job.backward, f"B{stage + 1}"), down, steps)
-        self.send_gradient = None if first else Sender(job.wire(job.backward, f"B{stage}"), up, metas=[])
+        self.send_gradient = (
+            None if first else Sender(job.wire(job.backward, f"B{stage}"), up, self.delay + 2, metas=[])
+        )
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""

@@ -1,1 +1,1 @@
-
+"""Runs: their spec, their carrying out, their logs."""

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from pipelag import data, methods, models, optim
 from pipelag.data.batches import Batches, Evaluation
+from pipelag.data.dataset import Dataset
 from pipelag.models.cut import stale_percent
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
@@ -30,7 +31,7 @@ def phases_of(spec: RunSpec) -> list[Phase]:
     return [Phase(methods.get(phase.method), phase.steps, phase.cuts, dict(phase.stage_lr)) for phase in spec.phases]
 
 
-def build_model(spec: RunSpec, dataset: data.Dataset, device: torch.device) -> nn.Sequential:
+def build_model(spec: RunSpec, dataset: Dataset, device: torch.device) -> nn.Sequential:
     """The spec's model for that data, initialised from the run's seed, convolutions in channels_last."""
     assert spec.model is not None
     shape = {"classes": len(dataset.classes), "in_channels": int(dataset.train_images.shape[1])}

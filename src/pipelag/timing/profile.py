@@ -60,31 +60,38 @@ def profile(
 ) -> Profile:
     """Time every layer's forward and backward on `batch`, the model's input, where the model is.
 
-    A layer's backward computes the gradients of its parameters and, but for the first layer, of its input, as in
-    training. Medians over `repeats` rounds through the whole model, so a disturbance spoils a round, not a layer.
-    Buffers (batch-norm statistics) are put back.
+    As in training, all forwards come first and their activations stay until the backwards, which run from the last
+    layer to the first on the gradients they hand down: timed alone, a layer would find its tensors in the cache and
+    its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
+    layer, of its input. Medians over `repeats` rounds, so a disturbance spoils a round, not a layer. Buffers
+    (batch-norm statistics) are put back.
     """
     layers = list(model)
     buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
     for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=not progress):
+        kept: list[tuple[Any, Any]] = []
         value: Any = batch
         for index, layer in enumerate(layers):
             received = _detached(value, differentiable=index > 0)
             start = _now(value)
             value = layer(received)
-            middle = _now(value)
+            forward[index].append(1e3 * (_now(value) - start))
+            kept.append((received, value))
+        gradients = [torch.randn_like(t) for t in _tuple(value) if t.requires_grad]
+        for index in reversed(range(len(layers))):
+            received, value = kept.pop()
             outputs = [t for t in _tuple(value) if t.requires_grad]
-            gradients = [torch.randn_like(t) for t in outputs]
-            resume = _now(value)
+            start = _now(value)
             if outputs:
-                torch.autograd.backward(outputs, gradients, inputs=_sources(layer, received))
-            end = _now(value)
+                torch.autograd.backward(outputs, gradients)
+            backward[index].append(1e3 * (_now(value) - start))
+            gradients = [_gradient(t) for t in _tuple(received) if t.requires_grad]
+        for layer in layers:
             layer.zero_grad(set_to_none=True)
-            if turn >= warmup:
-                forward[index].append(1e3 * (middle - start))
-                backward[index].append(1e3 * (end - resume))
+        if turn < warmup:
+            forward, backward = [[] for _ in layers], [[] for _ in layers]
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
@@ -132,9 +139,8 @@ def _detached(value: Any, differentiable: bool) -> Any:
     return copies if isinstance(value, tuple) else copies[0]
 
 
-def _sources(layer: nn.Module, received: Any) -> list[torch.Tensor]:
-    own = [p for p in layer.parameters() if p.requires_grad]
-    return own + [t for t in _tuple(received) if t.requires_grad]
+def _gradient(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _now(value: Any) -> float:

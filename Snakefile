@@ -1,0 +1,33 @@
+# pipelag: from configs to runs, logs, tables and figures.
+#
+#   snakemake --cores all                                    everything, at the quick scale
+#   snakemake --cores all stale_weights                      one paper
+#   snakemake --cores all stale_weights_table_2              one result
+#   snakemake --cores all --config scale=standard            another scale (config/scales)
+from snakemake.utils import min_version
+
+min_version("8.0")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+localrules:
+    all,
+
+
+rule all:
+    default_target: True
+    input:
+        f"figures/{scale.name}/index.html",
+
+
+include: "workflow/rules/data.smk"
+include: "workflow/rules/runs.smk"
+include: "workflow/rules/results.smk"

@@ -1,0 +1,193 @@
+"""From a paper's results and a scale to runs. Nothing here names an arm: all of it is read from config/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, read, validate
+from pipelag.runs.spec import RunSpec
+
+CONFIG = Path("config")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of a result. `left_out`: why this scale does not make it, empty where it does."""
+
+    labels: Mapping[str, str]
+    seed: int
+    spec: RunSpec
+    left_out: str = ""
+
+
+def papers() -> list[str]:
+    """The papers that have a config file."""
+    return sorted(path.stem for path in (CONFIG / "papers").glob("*.yaml"))
+
+
+def scales() -> list[str]:
+    """The scales that have a config file."""
+    return sorted(path.stem for path in (CONFIG / "scales").glob("*.yaml"))
+
+
+@lru_cache
+def load_paper(name: str) -> Paper:
+    """Read config/papers/<name>.yaml; unknown names and wrong keys are refused with the nearest."""
+    if name not in papers():
+        raise unknown("paper", name, papers())
+    paper: Paper = read(Paper, CONFIG / "papers" / f"{name}.yaml")
+    for key, result in paper.results.items():
+        for runs in result.runs:
+            if runs.use and runs.use not in paper.results:
+                raise PipelagError(f"{name}, results.{key}: {unknown('result to use', runs.use, paper.results)}")
+            if runs.setup and "{" not in runs.setup and runs.setup not in paper.setups:
+                raise PipelagError(f"{name}, results.{key}: {unknown('setup', runs.setup, paper.setups)}")
+    return paper
+
+
+def result_of(paper: Paper, name: str) -> Result:
+    """A result by id; unknown ones are refused with the nearest."""
+    if name not in paper.results:
+        raise unknown(f"result of {paper.id}", name, paper.results)
+    return paper.results[name]
+
+
+@lru_cache
+def load_scale(name: str, published: str = "cpu") -> Scale:
+    """Read config/scales/<name>.yaml, over what it extends.
+
+    `published` names the folder of results/published whose `scale.yaml` completes the scale of that name.
+    """
+    if name not in scales():
+        raise unknown("scale", name, scales())
+    content = yaml.safe_load((CONFIG / "scales" / f"{name}.yaml").read_text())
+    scale: Scale = validate(Scale, content, f"config/scales/{name}.yaml")
+    if name == "published":
+        folder = Path("results/published") / published
+        if not (folder / "scale.yaml").is_file():
+            known = [path.parent.name for path in folder.parent.glob("*/scale.yaml")]
+            raise unknown("published device", published, known)
+        own = read(Scale, folder / "scale.yaml")
+        scale = own.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
+    if scale.extends:
+        base = load_scale(scale.extends)
+        merged = merge(base.setups, scale.setups)
+        scale = scale.model_copy(update={"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]})
+    return scale
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge of dictionaries; other values of `over` replace those of `base`.
+
+    Where `over` names another data set or model, the old one's options go.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        renamed = both and "name" in value and value["name"] != merged[key].get("name") and key in ("data", "model")
+        merged[key] = merge(merged[key], value) if both and not renamed else value
+    return merged
+
+
+def run_dir(scale: Scale, run_id: str) -> Path:
+    """A run's folder."""
+    return Path(scale.folder or f"results/{scale.name}") / "runs" / run_id
+
+
+def arms(paper: Paper, result: str, scale: Scale) -> list[Arm]:
+    """All runs of a result at a scale, in the order of the config."""
+    return list(_arms(paper, result, scale))
+
+
+def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
+    for runs in result_of(paper, result).runs:
+        if runs.use:
+            for arm in _arms(paper, runs.use, scale):
+                if matches(arm.labels, runs.where):
+                    yield Arm({**arm.labels, **runs.labels}, arm.seed, arm.spec, arm.left_out)
+            continue
+        for variables in runs.each or [{}]:
+            one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")
+            setup = setup_of(paper, one.setup, scale)
+            for label, arm_config in one.arms.items():
+                labels = {**one.labels, "arm": label}
+                why = next((o.why for o in scale.leave_out if o.result == result and matches(labels, o.where)), "")
+                for seed in one.seeds or scale.seeds:
+                    yield Arm(labels, seed, spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}"), why)
+
+
+def matches(labels: Mapping[str, str], where: Mapping[str, str | list[str]]) -> bool:
+    """Whether the labels have the values asked for."""
+    return all(labels.get(k) in ([v] if isinstance(v, str) else v) for k, v in where.items())
+
+
+def substitute(value: Any, variables: Mapping[str, Any]) -> Any:
+    """Fill `{name}` in strings; a string that is one variable only becomes its value."""
+    if isinstance(value, str):
+        for name, content in variables.items():
+            if value == f"{{{name}}}":
+                return content
+            value = value.replace(f"{{{name}}}", str(content))
+        return value
+    if isinstance(value, dict):
+        return {substitute(key, variables): substitute(item, variables) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [substitute(item, variables) for item in value]
+    return value
+
+
+def setup_of(paper: Paper, name: str, scale: Scale) -> Setup:
+    """A setup with the scale's overrides."""
+    if name not in paper.setups:
+        raise unknown(f"setup of {paper.id}", name, paper.setups)
+    over = scale.setups.get(paper.id, {})
+    wrong = next((key for key in over if key not in paper.setups), None)
+    if wrong is not None:
+        raise PipelagError(f"scale '{scale.name}': {unknown(f'setup of {paper.id}', wrong, paper.setups)}")
+    base = paper.setups[name].model_dump(exclude_unset=True)
+    setup: Setup = validate(Setup, merge(base, over.get(name, {})), f"scale '{scale.name}', setups.{paper.id}.{name}")
+    return setup
+
+
+def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
+    """The run of an arm over a setup."""
+    optimizer = setup.optimizer
+    if optimizer is not None and arm.lr_times != 1.0:
+        optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
+    phases = []
+    for phase in arm.phases or ([arm] if arm.method else []):
+        base = optimizer.lr if optimizer is not None else 0.0
+        everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
+        factors = {stage: everywhere for stage in range(1, len(phase.cuts) + 2)}
+        factors |= {stage: everywhere * float(times) for stage, times in phase.stage_lr_times.items()}
+        rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
+        steps = max(1, setup.steps * phase.share[0] // phase.share[1])
+        phases.append({"method": phase.method, "steps": steps, "cuts": phase.cuts, "stage_lr": rates})
+    schedule = setup.lr_schedule
+    if schedule.milestones and schedule.horizon is None:
+        schedule = schedule.model_copy(update={"horizon": setup.steps})
+    content = setup.model_dump(exclude={"steps"}) | {
+        "optimizer": optimizer and optimizer.model_dump(),
+        "lr_schedule": schedule.model_dump(),
+        "phases": phases,
+        "seed": seed,
+        "options": {**setup.options, **arm.options},
+    }
+    try:
+        return RunSpec.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise PipelagError(f"{where}: {'.'.join(map(str, first['loc'])) or 'the run'}: {first['msg']}") from error
+
+
+def _rounded(rate: float) -> float:
+    """0.1 * 0.1 is to read 0.01 in logs and to hash as that."""
+    return float(f"{rate:.10g}")

@@ -1,0 +1,65 @@
+"""Models as `nn.Sequential` of numbered layers, by name. `register` adds a user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.models.alexnet import alexnet
+from pipelag.models.lenet import lenet5
+from pipelag.models.resnet import resnet
+from pipelag.models.vgg import vgg16
+from pipelag.randomness import preserved_randomness
+
+Builder = Callable[..., nn.Sequential]
+
+MODELS: dict[str, Builder] = {"lenet5": lenet5, "alexnet": alexnet, "vgg16": vgg16}
+for _depth in (20, 56, 110, 224, 362):
+    MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet(depth, **options)
+
+
+def register(name: str) -> Callable[[Builder], Builder]:
+    """Make a model known by name: a function of keyword options that returns an `nn.Sequential` of layers.
+
+    It is called with `classes` and `in_channels` of the data at hand, and the options of the config.
+    """
+
+    def add(builder: Builder) -> Builder:
+        if name in MODELS:
+            raise PipelagError(f"a model named '{name}' is registered already; choose another name")
+        MODELS[name] = builder
+        return builder
+
+    return add
+
+
+def build(name: str, seed: int | None = None, **options: Any) -> nn.Sequential:
+    """A fresh model.
+
+    Args:
+        name: a registered name; `resnet<6n+2>` of any depth works too.
+        seed: of the initialisation; the caller's random numbers are left as they were. None draws from them.
+        options: keyword arguments of the model, such as `width`, `classes`, `in_channels`.
+
+    Raises:
+        PipelagError: unknown name (the nearest is named), unknown option, a depth that is not 6n + 2.
+    """
+    builder = MODELS.get(name)
+    if builder is None:
+        depth = re.fullmatch(r"resnet(\d+)", name)
+        if depth is None:
+            raise unknown("model", name, MODELS)
+        builder = lambda **rest: resnet(int(depth[1]), **rest)  # noqa: E731
+    try:
+        if seed is None:
+            return builder(**options)
+        with preserved_randomness():
+            torch.manual_seed(seed)
+            return builder(**options)
+    except TypeError as error:
+        raise PipelagError(f"model '{name}' does not take these options: {error}") from error

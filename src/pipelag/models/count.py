@@ -1,0 +1,87 @@
+"""Counting a model's weights and activations per layer, on the meta device: no memory, no computation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.models import build
+from pipelag.models.cut import layer_numbers, layers_of, name_of, weights_of
+
+
+@dataclass(frozen=True)
+class LayerCount:
+    """One numbered layer, per sample where it says elements.
+
+    parameters: all; weights: kernels and matrices only; activations: elements that its operations write
+    (`activations_of`); output: elements that cross a boundary placed after this layer.
+    """
+
+    layer: int
+    name: str
+    parameters: int
+    weights: int
+    activations: int
+    output: int
+
+
+def count(model: nn.Sequential | Sequence[nn.Module], sample_shape: Sequence[int]) -> list[LayerCount]:
+    """Count every layer for one sample of `sample_shape` (C, H, W). The model is moved to the meta device."""
+    rows = []
+    value: Any = torch.empty(2, *sample_shape, device="meta")
+    for layer, (_, last) in zip(layers_of(model), layer_numbers(model), strict=True):
+        layer.to("meta")
+        value, activations = activations_of(layer, value)
+        outputs = value if isinstance(value, tuple) else (value,)
+        rows.append(
+            LayerCount(
+                last,
+                name_of(layer),
+                sum(p.numel() for p in layer.parameters()),
+                weights_of(layer),
+                activations,
+                sum(t[0].numel() for t in outputs),
+            )
+        )
+    return rows
+
+
+def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
+    """The layer's output, and the elements per sample of the tensors that it newly writes.
+
+    The rule is torchsummary's (stale_weights section 6.6), without what takes no memory: every module's output counts
+    once; containers, in-place activations, reshapes and tensors that only pass through do not. A module with
+    children counts the tensor that its own forward writes (the sum of a residual block) unless it says
+    `writes_output = False`.
+    """
+    total = 0
+    passing = {id(t) for t in (value if isinstance(value, tuple) else (value,))}
+
+    def add(module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal total
+        tensors = output if isinstance(output, tuple) else (output,)
+        total += sum(t[0].numel() for t in tensors if id(t) not in passing)
+
+    def counts(module: nn.Module) -> bool:
+        if isinstance(module, (nn.Sequential, nn.Flatten, nn.Identity)) or getattr(module, "inplace", False):
+            return False
+        return bool(getattr(module, "writes_output", True))
+
+    hooks = [module.register_forward_hook(add) for module in layer.modules() if counts(module)]
+    try:
+        with torch.no_grad():
+            return layer(value), total
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def rows(name: str, options: dict[str, Any], sample_shape: Sequence[int]) -> list[dict[str, Any]]:
+    """The log lines of a `count` run for a registered model."""
+    with torch.device("meta"):
+        model = build(name, **({"in_channels": sample_shape[0]} | options))
+    return [asdict(row) for row in count(model, sample_shape)]

@@ -1,0 +1,100 @@
+"""Cutting a model into stages: boundaries are given as "after layer p", counted from 1, as the papers do (PPV)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from torch import nn
+
+from pipelag.errors import PipelagError
+
+Model = nn.Sequential | Sequence[nn.Module]
+
+
+def layers_of(model: Model) -> list[nn.Module]:
+    """The model's layers in order; raises `PipelagError` for a model that is not a sequence of layers."""
+    if isinstance(model, (nn.Sequential, nn.ModuleList, list, tuple)):
+        return list(model)
+    raise PipelagError(
+        f"a {type(model).__name__} cannot be cut: give the model as an nn.Sequential, or a list of layers, each taking "
+        "what the one before returns"
+    )
+
+
+def layer_numbers(model: Model) -> list[tuple[int, int]]:
+    """The first and the last layer number of each child.
+
+    A child counts as one layer, or as `pipeline_layers` where it has that attribute: a block of several layers that
+    cannot be cut inside.
+    """
+    counts = [int(getattr(child, "pipeline_layers", 1)) for child in layers_of(model)]
+    return [(end - count + 1, end) for count, end in zip(counts, accumulate(counts), strict=True)]
+
+
+def layer_count(model: Model) -> int:
+    """How many layers the model has."""
+    numbers = layer_numbers(model)
+    return numbers[-1][1] if numbers else 0
+
+
+def check_cuts(cuts: Sequence[int], numbers: list[tuple[int, int]], names: Sequence[str]) -> None:
+    """Refuse cuts that are not increasing, out of range, or inside a child that cannot be cut."""
+    total = numbers[-1][1] if numbers else 0
+    for before, after in pairwise(cuts):
+        if after <= before:
+            raise PipelagError(f"the cuts {list(cuts)} must increase strictly, and {after} follows {before}")
+    for cut in cuts:
+        if not 1 <= cut < total:
+            raise PipelagError(
+                f"a cut after layer {cut} leaves an empty stage: the model has {total} layers, so cuts lie between 1 "
+                f"and {total - 1}"
+            )
+        for (first, last), name in zip(numbers, names, strict=True):
+            if first <= cut < last:
+                near = f"{first - 1} and {last}" if first > 1 else f"{last}"
+                raise PipelagError(
+                    f"cut {cut} lies inside '{name}' (layers {first}-{last}), which cannot be cut; the nearest: {near}"
+                )
+
+
+def name_of(layer: nn.Module) -> str:
+    """A layer's label, or its class."""
+    return str(getattr(layer, "label", type(layer).__name__))
+
+
+def stages(model: Model, cuts: Sequence[int]) -> list[nn.Sequential]:
+    """The stages between the cuts, sharing the model's layers.
+
+    Raises:
+        PipelagError: cuts that do not fit, or a parameter that two stages share.
+    """
+    children, numbers = layers_of(model), layer_numbers(model)
+    check_cuts(cuts, numbers, [name_of(child) for child in children])
+    ends = {last: position + 1 for position, (_, last) in enumerate(numbers)}
+    bounds = [0, *(ends[cut] for cut in cuts), len(children)]
+    pieces = [nn.Sequential(*children[a:b]) for a, b in pairwise(bounds)]
+    owner: dict[int, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+        for parameter in piece.parameters():
+            if owner.setdefault(id(parameter), number) != number:
+                shape = list(parameter.shape)
+                raise PipelagError(
+                    f"stages {owner[id(parameter)]} and {number} share a parameter of shape {shape}; a weight can "
+                    "belong to one stage only: move the cut, or untie the layers"
+                )
+    return pieces
+
+
+def weights_of(module: nn.Module) -> int:
+    """The number of weights, without biases and normalisation: what the paper's percentages count (table 3, figure 6).
+
+    Only tensors of two or more dimensions count: kernels and matrices.
+    """
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
+
+
+def stale_percent(model: Model, cuts: Sequence[int]) -> float:
+    """The percentage of stale weights: those of all stages but the last (stale_weights section 3)."""
+    counts = [weights_of(piece) for piece in stages(model, cuts)]
+    return 100.0 * sum(counts[:-1]) / max(1, sum(counts))

@@ -1,0 +1,198 @@
+"""The kinds of figures that papers on pipelining draw: curves, scatter, space-time diagrams, layer partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line: its label, points, spread below and above (or None), and vertical marks (phase switches)."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    spread: Sequence[float] | None = None
+    marks: Sequence[float] = ()
+
+
+def curves(
+    lines: Sequence[Curve], x: str, y: str, title: str = "", height: float = 2.3, y_from_percentile: float = 0.0
+) -> Any:
+    """Accuracy against iterations. The first curve is the baseline, in black.
+
+    `y_from_percentile`: where the y axis starts, as a quantile of all values, to show the end rather than the rise.
+    """
+    fig, axes = figure(COLUMN, height)
+    for number, line in enumerate(lines):
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        axes.plot(line.x, line.y, color=colour, linestyle=dash, label=line.label, zorder=3 - 0.1 * number)
+        if line.spread is not None:
+            below = [a - s for a, s in zip(line.y, line.spread, strict=True)]
+            above = [a + s for a, s in zip(line.y, line.spread, strict=True)]
+            axes.fill_between(line.x, below, above, color=colour, alpha=0.15, linewidth=0)
+        for mark in line.marks:
+            axes.axvline(mark, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
+    values = sorted(value for line in lines for value in line.y)
+    if values and y_from_percentile:
+        low = values[int(y_from_percentile * (len(values) - 1))]
+        top = values[-1]
+        axes.set_ylim(low - 0.03 * (top - low), top + 0.06 * (top - low) + 1e-9)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+    axes.set_title(title)
+    axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
+    if lines:
+        axes.legend(loc="lower right")
+    return fig
+
+
+def scatter(
+    series: Mapping[str, Sequence[tuple[float, float, str]]], x: str, y: str, line: tuple[str, float] | None = None
+) -> Any:
+    """Points (x, y, label) joined in order of x, one marker per series; `line`: a level to compare with, and its name."""
+    fig, axes = figure(COLUMN, 2.5)
+    markers = "os^D"
+    for number, (label, points) in enumerate(series.items()):
+        points = sorted(points)
+        colour = COLOURS[1 + number % (len(COLOURS) - 1)]
+        axes.plot([p[0] for p in points], [p[1] for p in points], color=colour, marker=markers[number % 4], label=label,
+                  linestyle=DASHES[number], markerfacecolor="white" if number else colour)  # fmt: skip
+        for px, py, text in points:
+            axes.annotate(text, (px, py), textcoords="offset points", xytext=(0, 5 if number else -9), fontsize=5.5,
+                          color=colour, ha="center")  # fmt: skip
+    if line:
+        axes.axhline(line[1], color="black", linewidth=0.8, linestyle=(0, (4, 2)), label=line[0])
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
+    axes.margins(y=0.15)
+    if series or line:
+        axes.legend(loc="best")
+    return fig
+
+
+def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versions: bool = False) -> Any:
+    """A space-time diagram: workers down, cycles across, a box per pass, coloured by minibatch.
+
+    Args:
+        rows: log lines of a `timeline` run.
+        workers: their names, from the top.
+        versions: write under a box which version of its stage's weights it reads, or makes.
+    """
+    cycles = max(row["end"] for row in rows)
+    fig, axes = figure(min(PAGE, 1.1 + 0.62 * cycles), 0.5 + 0.52 * len(workers))
+    cells: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["worker"], row["start"]), []).append(row)
+    for worker in range(len(workers)):
+        for cycle in range(cycles):
+            here = cells.get((worker, cycle), [])
+            if not here:
+                axes.add_patch(_box(cycle, worker, 1, "#F3F3F3", "#D8D8D8"))
+            for place, row in enumerate(here):
+                share = 1 / len(here)
+                colour = COLOURS[1 + row["minibatch"] % (len(COLOURS) - 1)]
+                forward = row["kind"] == "F"
+                axes.add_patch(_box(cycle + place * share, worker, share, colour, "white", None if forward else "////"))
+                middle = cycle + (place + 0.5) * share
+                axes.text(middle, worker + (0.4 if versions else 0.5), f"{row['kind']}{row['minibatch']}", ha="center",
+                          va="center", fontsize=6.5, color="white", weight="bold",
+                          bbox={"boxstyle": "round,pad=0.12", "facecolor": colour, "edgecolor": "none"})  # fmt: skip
+                if versions:
+                    text = f"reads $W_{{{row['reads']}}}$" if forward else f"makes $W_{{{row['writes']}}}$"
+                    if len(here) > 1:
+                        text = text.split(" ")[1]
+                    axes.text(middle, worker + 0.78, text, ha="center", va="center", fontsize=5.5, color="white",
+                              bbox={"boxstyle": "round,pad=0.1", "facecolor": colour, "edgecolor": "none"})  # fmt: skip
+    axes.set_xlim(0, cycles)
+    axes.set_ylim(len(workers), 0)
+    axes.set_xticks([c + 0.5 for c in range(cycles)], [str(c) for c in range(cycles)])
+    axes.set_yticks([w + 0.5 for w in range(len(workers))], workers)
+    axes.tick_params(length=0)
+    axes.set_xlabel("cycle")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return fig
+
+
+def _box(x: float, y: float, width: float, face: str, edge: str, hatch: str | None = None) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(
+        (x + 0.02, y + 0.06), width - 0.04, 0.88, facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0.4
+    )
+
+
+def partition(stages: Sequence[Sequence[int]], accelerators: Sequence[str]) -> Any:
+    """A network's layers in a row, grouped into partitions, each above the accelerator that computes it."""
+    fig, axes = figure(PAGE * 0.75, 1.35)
+    x = 0.0
+    for number, (layers, accelerator) in enumerate(zip(stages, accelerators, strict=True)):
+        colour, start = COLOURS[1 + number % (len(COLOURS) - 1)], x
+        for layer in layers:
+            axes.add_patch(_box(x, 0, 0.9, colour, "white"))
+            axes.text(x + 0.45, 0.5, f"{layer}", ha="center", va="center", color="white", weight="bold")
+            x += 0.9
+        middle = (start + x) / 2
+        axes.text(middle, -0.2, f"P{number}", ha="center", va="bottom", color=colour, weight="bold")
+        axes.annotate("", (middle, 1.5), (middle, 1.0), arrowprops={"arrowstyle": "->", "color": colour})
+        axes.text(middle, 1.75, accelerator, ha="center", va="center", color=colour, weight="bold",
+                  bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour})  # fmt: skip
+        x += 0.35
+    axes.text(-0.15, 0.5, "layers", ha="right", va="center")
+    axes.set_xlim(-1.1, x)
+    axes.set_ylim(2.1, -0.75)
+    axes.axis("off")
+    return fig
+
+
+def registers(stages: int, accelerators: Mapping[str, str]) -> Any:
+    """Forward stages above, backward stages below, the register pairs between, coloured by accelerator.
+
+    Args:
+        stages: K + 1.
+        accelerators: the accelerator of "FS1", "BKS1", ...
+    """
+    fig, axes = figure(PAGE * 0.8, 2.0)
+    names = sorted(set(accelerators.values()))
+    colour = {name: COLOURS[1 + i % (len(COLOURS) - 1)] for i, name in enumerate(names)}
+
+    def box(x: float, y: float, name: str) -> None:
+        axes.add_patch(_box(x, y, 2.0, colour[accelerators[name]], "white"))
+        axes.text(
+            x + 1.0, y + 0.5, f"{name}  ({accelerators[name]})", ha="center", va="center", color="white", weight="bold"
+        )
+
+    def arrow(a: tuple[float, float], b: tuple[float, float], text: str = "") -> None:
+        axes.annotate("", b, a, arrowprops={"arrowstyle": "->", "linewidth": 0.9})
+        if text:
+            axes.text((a[0] + b[0]) / 2, (a[1] + b[1]) / 2 - 0.14, text, ha="center", va="bottom", fontsize=6.5)
+
+    step = 3.4
+    for i in range(stages):
+        box(i * step, 0, f"FS{i + 1}")
+        box(i * step, 2, f"BKS{stages - i}")
+        arrow((i * step + 1.0, 0.97), (i * step + 1.0, 2.03), "")
+        axes.text(i * step + 1.06, 1.5, "kept activations" if i < stages - 1 else "error", fontsize=6.5, va="center")
+        if i < stages - 1:
+            for y, sign in ((0.5, 1), (2.5, -1)):
+                middle = i * step + 2.0 + (step - 2.0) / 2
+                axes.add_patch(_box(middle - 0.15, y - 0.5, 0.3, "#555555", "white"))
+                left, right = (i * step + 2.0, y), ((i + 1) * step, y)
+                a, b = (left, right) if sign > 0 else (right, left)
+                axes.annotate("", b, a, arrowprops={"arrowstyle": "->", "linewidth": 0.9}, zorder=0)
+                text = f"$x^{{(l_{i + 1})}}$" if sign > 0 else rf"$\delta^{{(l_{i + 1}+1)}}$"
+                axes.text(middle, y - 0.55 if sign > 0 else y + 0.55, text, ha="center",
+                          va="bottom" if sign > 0 else "top", fontsize=7)  # fmt: skip
+    arrow((-0.9, 0.5), (0, 0.5), "minibatch")
+    axes.set_xlim(-1.4, (stages - 1) * step + 2.4)
+    axes.set_ylim(3.5, -0.6)
+    axes.axis("off")
+    return fig

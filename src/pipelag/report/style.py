@@ -1,0 +1,56 @@
+"""One look for all figures: sized for a paper's column, colour-blind safe, readable in grey."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+COLUMN, PAGE = 3.4, 7.0  # inches: one column, both columns
+# Okabe and Ito's palette; black is kept for the baseline.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 1, 2)), (0, (4, 4)), "-", "-")
+
+RC: Any = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "axes.titleweight": "bold",
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "figure.constrained_layout.use": True,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "pipelag",
+    "savefig.dpi": 220,
+}
+
+
+def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[Any, Any]:
+    """A figure and its axes (`plt.subplots` in the house style)."""
+    with plt.rc_context(RC):
+        return plt.subplots(figsize=(width, height), **options)
+
+
+def save(fig: Any, base: Path) -> None:
+    """Write <base>.pdf, .svg and .png, without dates, so that equal figures are equal files."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(RC):
+        fig.savefig(base.with_suffix(".pdf"), metadata={"CreationDate": None})
+        fig.savefig(base.with_suffix(".svg"), metadata={"Date": None})
+        fig.savefig(base.with_suffix(".png"))
+    plt.close(fig)

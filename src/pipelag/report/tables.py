@@ -1,0 +1,118 @@
+"""Tables as CSV (full precision), Markdown and LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+EMPTY = "–"
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `key` of the rows, a title, a group title above it, and a format for numbers."""
+
+    key: str
+    title: str
+    group: str = ""
+    format: str = "{}"
+
+    def text(self, value: Cell) -> str:
+        """A cell as a reader sees it; a missing value is a dash."""
+        if value is None or value == "":
+            return EMPTY
+        return value if isinstance(value, str) else self.format.format(value)
+
+
+@dataclass
+class Table:
+    """Rows of cells under columns, a caption, and notes below. `rules`: row numbers before which a thin rule goes."""
+
+    columns: Sequence[Column]
+    rows: list[dict[str, Cell]]
+    caption: str = ""
+    notes: list[str] = field(default_factory=list)
+    rules: Sequence[int] = ()
+
+    def csv(self) -> str:
+        """Comma-separated, numbers unrounded."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([f"{c.group} {c.title}".strip() for c in self.columns])
+        for row in self.rows:
+            writer.writerow(["" if row.get(c.key) is None else row[c.key] for c in self.columns])
+        return out.getvalue()
+
+    def markdown(self) -> str:
+        """A GitHub table with caption and notes."""
+        titles = [f"{c.group} {c.title}".strip() for c in self.columns]
+        lines = [f"**{self.caption}**", ""] if self.caption else []
+        lines += [
+            "| " + " | ".join(titles) + " |",
+            "|" + "|".join(" --- " if i == 0 else " ---: " for i in range(len(titles))) + "|",
+        ]
+        lines += ["| " + " | ".join(c.text(row.get(c.key)) for c in self.columns) + " |" for row in self.rows]
+        if self.notes:
+            lines += ["", *[f"- {note}" for note in self.notes]]
+        return "\n".join(lines) + "\n"
+
+    def latex(self, label: str = "") -> str:
+        """A `table` environment to `\\input`; needs the package booktabs."""
+        groups = [(title, len(list(members))) for title, members in groupby(self.columns, key=lambda c: c.group)]
+        lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{escape(self.caption)}}}"]
+        if label:
+            lines.append(rf"  \label{{tab:{label}}}")
+        lines += [rf"  \begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"    \toprule"]
+        if any(title for title, _ in groups):
+            spans, rules, at = [], [], 1
+            for title, width in groups:
+                spans.append(rf"\multicolumn{{{width}}}{{c}}{{{escape(title)}}}" if title else " & ".join([""] * width))
+                if title:
+                    rules.append(rf"\cmidrule(lr){{{at}-{at + width - 1}}}")
+                at += width
+            lines += ["    " + " & ".join(spans) + r" \\", "    " + " ".join(rules)]
+        lines += ["    " + " & ".join(escape(c.title) for c in self.columns) + r" \\", r"    \midrule"]
+        for number, row in enumerate(self.rows):
+            if number in self.rules:
+                lines.append(r"    \addlinespace")
+            lines.append("    " + " & ".join(escape(c.text(row.get(c.key))) for c in self.columns) + r" \\")
+        lines += [r"    \bottomrule", r"  \end{tabular}"]
+        lines += [rf"  \par\footnotesize {escape(note)}" for note in self.notes]
+        return "\n".join([*lines, r"\end{table}", ""])
+
+    def save(self, base: Path) -> None:
+        """Write <base>.csv, .md and .tex."""
+        base.parent.mkdir(parents=True, exist_ok=True)
+        base.with_suffix(".csv").write_text(self.csv())
+        base.with_suffix(".md").write_text(self.markdown())
+        base.with_suffix(".tex").write_text(self.latex(base.name))
+
+
+def escape(text: str) -> str:
+    """LaTeX-safe text."""
+    special = {
+        "&": r"\&",
+        "%": r"\%",
+        "#": r"\#",
+        "_": r"\_",
+        "$": r"\$",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+    }
+    special |= {
+        "–": "--",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "≥": r"$\geq$",
+        "≤": r"$\leq$",
+        "→": r"$\to$",
+        "^": r"\^{}",
+        "\\": r"\textbackslash{}",
+    }
+    return "".join(special.get(character, character) for character in text)

@@ -1,0 +1,98 @@
+"""`pipelag result`: draw one table or figure from the logs, judge its claims, and record both."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pipelag.errors import PipelagError
+from pipelag.experiments import load_paper, load_scale, result_of
+from pipelag.results.drawing import DRAWINGS, Drawn
+from pipelag.results.logs import Context
+from pipelag.results.verdict import verdicts
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("paper")
+    parser.add_argument("result", help="e.g. table_2, figure_5a")
+    parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
+    parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Draw and judge one result."""
+    scale = load_scale(args.scale, args.published)
+    paper = load_paper(args.paper)
+    result = result_of(paper, args.result)
+    context = Context.load(paper, args.result, scale)
+    import_module(f"pipelag.results.{paper.id}")
+    draw = DRAWINGS.get((paper.id, result.draw or args.result))
+    if draw is None:
+        raise PipelagError(
+            f"nothing draws {args.result} of {paper.id}: add a function under pipelag.results.{paper.id}"
+        )
+    base = Path("figures") / scale.name / paper.id / args.result
+    drawn = draw(context)
+    save(drawn, base, result.kind)
+    base.with_suffix(".json").write_text(json.dumps(record(context, drawn), indent=1) + "\n")
+    return 0
+
+
+def save(drawn: Drawn, base: Path, kind: str) -> None:
+    """Write the result's files: tables as csv, md, tex; figures as pdf, svg, png with their data as csv."""
+    if drawn.figure is not None:
+        from pipelag.report.style import save as save_figure
+
+        save_figure(drawn.figure, base)
+        assert drawn.data is not None
+        base.with_suffix(".csv").write_text(drawn.data.to_csv(index=False))
+    else:
+        assert drawn.table is not None, kind
+        drawn.table.save(base)
+
+
+def record(context: Context, drawn: Drawn) -> dict[str, Any]:
+    """What the page shows beside the drawing: caption, verdicts, and which logs it is from."""
+    logged, asked = context.counts
+    runs: dict[str, dict[str, Any]] = {}
+    for item in context.items:
+        entry = runs.setdefault(
+            item.arm.spec.id, {"id": item.arm.spec.id, "labels": dict(item.arm.labels), "seed": item.arm.seed}
+        )
+        if item.log is None:
+            entry["status"] = item.arm.left_out or "no log"
+            continue
+        summary = item.log.summary
+        entry |= {
+            "status": summary["status"],
+            "folder": item.log.folder.as_posix(),
+            "kind": summary["kind"],
+            "steps": summary.get("steps"),
+            "seconds": summary.get("seconds"),
+            "data": (summary.get("data") or {}).get("title"),
+            "release": (summary.get("data") or {}).get("release"),
+            "device": item.log.environment.get("device"),
+            "date": item.log.environment.get("date"),
+            "commit": item.log.environment.get("commit"),
+        }
+    logs = [item.log for item in context.items if item.log]
+    sources = {f"{d['title']} ({d['release']})" for log in logs if (d := log.summary.get("data"))}
+    return {
+        "paper": context.paper.id,
+        "result": context.name,
+        "kind": context.result.kind,
+        "caption": context.result.caption,
+        "is_figure": drawn.figure is not None,
+        "shortfall": context.shortfall(),
+        "data": sorted(sources),
+        "devices": sorted({str(log.environment.get("device")) for log in logs}),
+        "logged": logged,
+        "asked": asked,
+        "runs": list(runs.values()),
+        "verdicts": [asdict(verdict) for verdict in verdicts(context)],
+    }

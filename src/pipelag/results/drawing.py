@@ -1,0 +1,36 @@
+"""What a result module gives for a result: a table, a figure with its data, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from pipelag.report.tables import Table
+from pipelag.results.logs import Context
+
+
+@dataclass
+class Drawn:
+    """A drawn result. Figures come with the numbers they show, as a data frame."""
+
+    table: Table | None = None
+    figure: Any = None
+    data: pd.DataFrame | None = None
+
+
+Draw = Callable[[Context], Drawn]
+DRAWINGS: dict[tuple[str, str], Draw] = {}
+
+
+def drawing(paper: str, *names: str) -> Callable[[Draw], Draw]:
+    """Register the function that draws these results (or, with `draw:` in the config, whatever names it)."""
+
+    def add(function: Draw) -> Draw:
+        for name in names:
+            DRAWINGS[paper, name] = function
+        return function
+
+    return add

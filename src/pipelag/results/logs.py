@@ -1,0 +1,168 @@
+"""Reading what runs left: one `RunLog` per folder, and a result's runs as one tidy table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipelag.experiments import Arm, Paper, Result, Scale, arms, load_scale, run_dir
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """A finished run: its log lines, summary and environment, and where they lie."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+    environment: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Final test accuracy in percent; None where the run diverged."""
+        final = self.summary.get("final")
+        return final["accuracy"] if final else None
+
+    @property
+    def diverged_at(self) -> int | None:
+        """The step at which the loss was no number any more."""
+        return self.summary.get("diverged_at")
+
+
+def read_log(folder: Path) -> RunLog | None:
+    """A run's log; None unless both files of a finished run are there."""
+    metrics, summary, environment = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
+    if not (metrics.exists() and summary.exists()):
+        return None
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    made = json.loads(environment.read_text()) if environment.exists() else {}
+    return RunLog(folder, rows, json.loads(summary.read_text()), made)
+
+
+@dataclass(frozen=True)
+class Item:
+    """An arm and its log, None where there is none."""
+
+    arm: Arm
+    log: RunLog | None
+
+
+@dataclass
+class Context:
+    """What drawing and judging a result needs: the config, the scale, and the runs."""
+
+    paper: Paper
+    name: str
+    result: Result
+    scale: Scale
+    items: list[Item] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, paper: Paper, name: str, scale: Scale) -> Context:
+        """Read the logs of a result's runs."""
+        items = [Item(arm, read_log(run_dir(scale, arm.spec.id))) for arm in arms(paper, name, scale)]
+        return cls(paper, name, paper.results[name], scale, items)
+
+    def select(self, **labels: str) -> list[Item]:
+        """The runs with these labels."""
+        return [i for i in self.items if all(i.arm.labels.get(key) == value for key, value in labels.items())]
+
+    def values(self, key: str) -> list[str]:
+        """The different values of a label, in the order of the config."""
+        return list(dict.fromkeys(i.arm.labels[key] for i in self.items if key in i.arm.labels))
+
+    def accuracy(self, **labels: str) -> Accuracy:
+        """Final accuracies of the runs with these labels, over seeds."""
+        return Accuracy.of(self.select(**labels))
+
+    def logs(self, **labels: str) -> list[RunLog]:
+        """The logs that are there."""
+        return [item.log for item in self.select(**labels) if item.log is not None]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(runs logged, runs asked for), each different run once."""
+        ids = {i.arm.spec.id: i.log is not None for i in self.items}
+        return sum(ids.values()), len(ids)
+
+    def shortfall(self) -> str:
+        """How these runs fall short of the paper's: other data, fewer steps, narrower models; empty if they do not."""
+        full = {
+            (tuple(sorted(arm.labels.items())), arm.seed if arm.seed in (0,) else 0): arm.spec
+            for arm in arms(self.paper, self.name, load_scale("paper"))
+        }
+        reasons: dict[str, None] = {}
+        for item in self.items:
+            spec = item.arm.spec
+            theirs = full.get((tuple(sorted(item.arm.labels.items())), 0))
+            if theirs is None or spec.kind != "train" or item.arm.left_out:
+                continue
+            assert spec.data and theirs.data and spec.model and theirs.model
+            if spec.data.name != theirs.data.name:
+                reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
+            elif item.log and not item.log.summary["data"]["official"]:
+                reasons[f"{item.log.summary['data']['title']}: {item.log.summary['data']['note']}"] = None
+            if spec.model.options != theirs.model.options:
+                reasons["narrower models"] = None
+            if spec.steps < theirs.steps:
+                reasons[f"{spec.steps:,} of {theirs.steps:,} steps"] = None
+        shown = list(reasons)
+        return "; ".join(shown[:3]) + (" and more" if len(shown) > 3 else "")
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Final accuracies over seeds; `note` where there is no number: why."""
+
+    values: tuple[float, ...]
+    note: str = ""
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> Accuracy:
+        """Collect; a diverged or left-out run leaves its note."""
+        values, note = [], ""
+        for item in items:
+            if item.arm.left_out:
+                note = "not run at this scale"
+            elif item.log is not None and item.log.accuracy is not None:
+                values.append(item.log.accuracy)
+            elif item.log is not None:
+                note = f"diverged at step {item.log.diverged_at}"
+        return cls(tuple(values), note)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds."""
+        return sum(self.values) / len(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds; None for fewer than two."""
+        return float(pd.Series(self.values).std()) if len(self.values) > 1 else None
+
+    def text(self) -> str | None:
+        """For a table: mean, with spread where there are several seeds; or the note; or None."""
+        if self.mean is None:
+            return self.note or None
+        return f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+
+
+def tidy(items: Iterable[Item]) -> pd.DataFrame:
+    """One line per run: labels, seed, id, status, accuracies."""
+    lines = []
+    for item in items:
+        line: dict[str, Any] = {**item.arm.labels, "seed": item.arm.seed, "run": item.arm.spec.id}
+        if item.log is None:
+            line["status"] = item.arm.left_out or "no log"
+        else:
+            summary: Mapping[str, Any] = item.log.summary
+            line |= {"status": summary.get("status"), "steps": summary.get("steps"), "accuracy": item.log.accuracy}
+            best = summary.get("best") or {}
+            line |= {"best_accuracy": best.get("accuracy"), "best_step": best.get("step")}
+        lines.append(line)
+    return pd.DataFrame(lines)

@@ -1,0 +1,69 @@
+"""Figures 1-4: the partition, the schedules without and with pipelining, drawn from `timeline` logs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipelag.report.figures import partition, registers, space_time
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.logs import Context, RunLog
+
+PAPER = "stale_weights"
+
+
+def only_log(context: Context) -> RunLog | None:
+    """The one run of a diagram."""
+    return next(iter(context.logs()), None)
+
+
+def accelerator_names(log: RunLog) -> list[str]:
+    """What each worker does, e.g. "A1: FS2+BKS1"."""
+    stages = log.summary["stages"]
+    work: dict[int, list[str]] = {}
+    for row in log.rows:
+        name = f"FS{row['stage']}" if row["kind"] == "F" else f"BKS{stages - row['stage'] + 1}"
+        if name not in work.setdefault(row["worker"], []):
+            work[row["worker"]].append(name)
+    return [f"A{worker}: {'+'.join(names)}" for worker, names in sorted(work.items())]
+
+
+@drawing(PAPER, "figure_1")
+def figure_1(context: Context) -> Drawn:
+    """Eight layers in four partitions on four accelerators."""
+    log = only_log(context)
+    if log is None:
+        return Drawn(figure=partition([], []), data=pd.DataFrame())
+    cuts = [0, *context.items[0].arm.spec.phases[0].cuts, 8]
+    stages = [list(range(a + 1, b + 1)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    owners = [
+        f"A{next(r['worker'] for r in log.rows if r['stage'] == s and r['kind'] == 'F')}" for s in range(1, len(cuts))
+    ]
+    data = pd.DataFrame({"partition": [f"P{i}" for i in range(len(stages))], "layers": stages, "accelerator": owners})
+    return Drawn(figure=partition(stages, owners), data=data)
+
+
+@drawing(PAPER, "figure_2", "figure_4")
+def timelines(context: Context) -> Drawn:
+    """Space-time diagrams: one accelerator at a time, and the pipeline that fills them all."""
+    log = only_log(context)
+    if log is None:
+        return Drawn(
+            figure=space_time([{"worker": 0, "start": 0, "end": 1, "kind": "F", "minibatch": 0}][:1], [""]),
+            data=pd.DataFrame(),
+        )
+    names = accelerator_names(log)
+    if context.name == "figure_2":
+        names = [f"A{worker}" for worker in range(len(names))]
+    return Drawn(figure=space_time(log.rows, names, versions=context.name == "figure_4"), data=pd.DataFrame(log.rows))
+
+
+@drawing(PAPER, "figure_3")
+def figure_3(context: Context) -> Drawn:
+    """The stages of one register pair and the accelerators that perform them."""
+    log = only_log(context)
+    if log is None:
+        return Drawn(figure=partition([], []), data=pd.DataFrame())
+    names = accelerator_names(log)
+    owner = {stage: name.split(":")[0] for name in names for stage in name.split(": ")[1].split("+")}
+    data = pd.DataFrame({"stage": list(owner), "accelerator": list(owner.values())})
+    return Drawn(figure=registers(log.summary["stages"], owner), data=data)

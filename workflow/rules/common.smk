@@ -1,0 +1,107 @@
+# What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
+import difflib
+import hashlib
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import validate
+
+from pipelag import experiments
+from pipelag.errors import PipelagError
+
+
+def refuse(message):
+    """End with one sentence."""
+    raise WorkflowError(message)
+
+
+def check_config(config):
+    """Refuse unknown keys of --config with the nearest known, then validate values by schema."""
+    known = ["scale", "device", "papers", "published", "retrain", "threads_per_run", "runs_per_gpu"]
+    for key in config:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            refuse(f"unknown config key '{key}'" + (f"; did you mean '{near[0]}'?" if near else f" (known: {known})"))
+    validate(config, schema="../schemas/config.schema.yaml")
+
+
+def plan_of(config, scale):
+    """{(paper, result): arms} for the papers asked for."""
+    plan = {}
+    for name in config["papers"]:
+        paper = experiments.load_paper(name)
+        for result in paper.results:
+            plan[paper.id, result] = experiments.arms(paper, result, scale)
+    return plan
+
+
+def log_files(paper, result):
+    """The log files of a result's runs. Of a frozen scale, and of runs left out, only what is there."""
+    found = []
+    for arm in plan[paper, result]:
+        folder = experiments.run_dir(scale, arm.spec.id)
+        there = (folder / "summary.json").exists() and (folder / "metrics.jsonl").exists()
+        if there if (trains_nothing or arm.left_out) else True:
+            found += [str(folder / "metrics.jsonl"), str(folder / "summary.json")]
+    return sorted(set(found))
+
+
+def products(paper, result):
+    """The files that drawing a result leaves."""
+    kind = experiments.load_paper(paper).results[result].kind
+    ends = ["csv", "md", "tex"] if kind in ("table", "text-claim") else ["pdf", "svg", "png", "csv"]
+    return [f"figures/{scale.name}/{paper}/{result}.{end}" for end in [*ends, "json"]]
+
+
+def digest_of(paper, result):
+    """Changes when what the config says of a result changes, so that it is drawn again."""
+    content = experiments.load_paper(paper).results[result].model_dump_json()
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def data_of(wildcards):
+    """The stamp of the data set that a run reads, where it has to be fetched."""
+    spec = runs[wildcards.id]
+    return [f"results/data/{spec.data.name}.txt"] if spec.data and spec.data.name in fetched else []
+
+
+def threads_of(wildcards):
+    """Timing runs take all cores; training runs what the config gives each."""
+    kind = runs[wildcards.id].kind
+    return workflow.cores or 1 if kind in ("speed", "profile") else config["threads_per_run"]
+
+
+def gpu_share_of(wildcards):
+    """Percent of a GPU: training runs share one, timing runs want it alone; nothing without a GPU."""
+    if not has_gpu or runs[wildcards.id].kind in ("timeline", "count"):
+        return 0
+    return 100 if runs[wildcards.id].kind in ("speed", "profile") else 100 // config["runs_per_gpu"]
+
+
+check_config(config)
+try:
+    scale = experiments.load_scale(config["scale"], config["published"])
+    plan = plan_of(config, scale)
+except PipelagError as error:
+    refuse(str(error))
+
+has_gpu = config["device"] == "cuda" or (config["device"] == "auto" and shutil.which("nvidia-smi") is not None)
+trains_nothing = scale.frozen and not config["retrain"]
+runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
+runs_folder = str(experiments.run_dir(scale, "x").parent)
+# Data that ships with pipelag or is generated needs no fetching.
+fetched = sorted({"mnist", "cifar10", "cifar100"} & {spec.data.name for spec in runs.values() if spec.data})
+tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in ("table", "text-claim"))
+figures = sorted({r for _, r in plan} - set(tables))
+
+
+# `python` in the rules is the interpreter that runs snakemake: it has pipelag, activated environment or not.
+shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; ")
+
+
+wildcard_constraints:
+    id="[0-9a-f]{12}",
+    paper="|".join(config["papers"]),

@@ -1,0 +1,12 @@
+# Data sets: mirrors first (PIPELAG_MIRROR), then the network; the stamp says which release was found.
+rule fetch:
+    output:
+        "results/data/{name}.txt",
+    log:
+        "results/data/{name}.log",
+    wildcard_constraints:
+        name="mnist|cifar10|cifar100",
+    conda:
+        "../envs/pipelag.yaml"
+    shell:
+        "python -m pipelag fetch {wildcards.name} --stamp {output} > {log} 2>&1 || {{ cat {log} >&2; exit 1; }}"

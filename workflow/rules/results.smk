@@ -1,0 +1,90 @@
+# Results: logs -> tables and figures with verdicts, one job each; then the page that gathers them.
+rule table:
+    input:
+        logs=lambda wildcards: log_files(wildcards.paper, wildcards.result),
+    output:
+        multiext(f"figures/{scale.name}/{{paper}}/{{result}}", ".csv", ".tex", ".json"),
+        md=report(
+            f"figures/{scale.name}/{{paper}}/{{result}}.md",
+            caption="../report/result.rst",
+            category="{paper}",
+            labels={"result": "{result}"},
+        ),
+    params:
+        config=lambda wildcards: digest_of(wildcards.paper, wildcards.result),
+        scale=scale.name,
+        published=config["published"],
+    log:
+        f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
+    wildcard_constraints:
+        result="|".join(tables),
+    conda:
+        "../envs/pipelag.yaml"
+    shell:
+        "python -m pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
+        " --published {params.published} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+
+
+rule figure:
+    input:
+        logs=lambda wildcards: log_files(wildcards.paper, wildcards.result),
+    output:
+        multiext(f"figures/{scale.name}/{{paper}}/{{result}}", ".pdf", ".png", ".csv", ".json"),
+        svg=report(
+            f"figures/{scale.name}/{{paper}}/{{result}}.svg",
+            caption="../report/result.rst",
+            category="{paper}",
+            labels={"result": "{result}"},
+        ),
+    params:
+        config=lambda wildcards: digest_of(wildcards.paper, wildcards.result),
+        scale=scale.name,
+        published=config["published"],
+    log:
+        f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
+    wildcard_constraints:
+        result="|".join(figures),
+    conda:
+        "../envs/pipelag.yaml"
+    shell:
+        "python -m pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
+        " --published {params.published} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+
+
+rule page:
+    input:
+        [file for paper, result in plan for file in products(paper, result)],
+    output:
+        f"figures/{scale.name}/index.html",
+    params:
+        scale=scale.name,
+        published=config["published"],
+        papers=config["papers"],
+    log:
+        f"results/{scale.name}/logs/report.log",
+    conda:
+        "../envs/pipelag.yaml"
+    shell:
+        "python -m pipelag report {params.papers} --scale {params.scale} --published {params.published}"
+        " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+
+
+# A target per paper and one per result: `stale_weights`, `stale_weights_table_2`.
+for paper_name in config["papers"]:
+
+    rule:
+        name:
+            paper_name
+        localrule: True
+        input:
+            [file for paper, result in plan if paper == paper_name for file in products(paper, result)],
+
+
+for paper_name, result_name in plan:
+
+    rule:
+        name:
+            f"{paper_name}_{result_name}"
+        localrule: True
+        input:
+            products(paper_name, result_name),

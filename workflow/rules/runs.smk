@@ -1,0 +1,23 @@
+# Runs: one job each, whatever its kind. What is in partial/ is no output, so a killed run goes on from its checkpoint.
+if not trains_nothing:
+
+    rule run:
+        input:
+            ancient(data_of),
+        output:
+            metrics=f"{runs_folder}/{{id}}/metrics.jsonl",
+            summary=f"{runs_folder}/{{id}}/summary.json",
+        params:
+            spec=lambda wildcards: runs[wildcards.id].canonical(),
+            folder=lambda wildcards, output: Path(output.summary).parent,
+            device=config["device"],
+        log:
+            f"results/{scale.name}/logs/{{id}}.log",
+        threads: threads_of
+        resources:
+            gpu_share=gpu_share_of,
+        conda:
+            "../envs/pipelag.yaml"
+        shell:
+            "python -m pipelag run --spec {params.spec:q} --out {params.folder} --device {params.device}"
+            " --threads {threads} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
