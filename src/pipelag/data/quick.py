@@ -14,7 +14,7 @@ SHAPES = ("disc", "ring", "square", "frame", "triangle", "cross", "diagonal cros
 
 
 def digits(size: int = 28) -> Dataset:
-    """1,797 real handwritten digits (UCI, 8x8 pixels, from scikit-learn), enlarged to `size` x `size`; 360 for testing."""
+    """1,797 real handwritten digits (UCI, 8x8 pixels, from scikit-learn), enlarged; 360 are for testing."""
     from sklearn.datasets import load_digits
 
     raw = load_digits()

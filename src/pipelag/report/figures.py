@@ -56,17 +56,31 @@ def curves(
 def scatter(
     series: Mapping[str, Sequence[tuple[float, float, str]]], x: str, y: str, line: tuple[str, float] | None = None
 ) -> Any:
-    """Points (x, y, label) joined in order of x, one marker per series; `line`: a level to compare with, and its name."""
+    """Points (x, y, label) joined in order of x, a marker per series; `line`: a named level to compare with."""
     fig, axes = figure(COLUMN, 2.5)
     markers = "os^D"
     for number, (label, points) in enumerate(series.items()):
         points = sorted(points)
         colour = COLOURS[1 + number % (len(COLOURS) - 1)]
-        axes.plot([p[0] for p in points], [p[1] for p in points], color=colour, marker=markers[number % 4], label=label,
-                  linestyle=DASHES[number], markerfacecolor="white" if number else colour)  # fmt: skip
+        axes.plot(
+            [p[0] for p in points],
+            [p[1] for p in points],
+            color=colour,
+            marker=markers[number % 4],
+            label=label,
+            linestyle=DASHES[number],
+            markerfacecolor="white" if number else colour,
+        )
         for px, py, text in points:
-            axes.annotate(text, (px, py), textcoords="offset points", xytext=(0, 5 if number else -9), fontsize=5.5,
-                          color=colour, ha="center")  # fmt: skip
+            axes.annotate(
+                text,
+                (px, py),
+                textcoords="offset points",
+                xytext=(0, 5 if number else -9),
+                fontsize=5.5,
+                color=colour,
+                ha="center",
+            )
     if line:
         axes.axhline(line[1], color="black", linewidth=0.8, linestyle=(0, (4, 2)), label=line[0])
     axes.set_xlabel(x)
@@ -102,15 +116,31 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
                 forward = row["kind"] == "F"
                 axes.add_patch(_box(cycle + place * share, worker, share, colour, "white", None if forward else "////"))
                 middle = cycle + (place + 0.5) * share
-                axes.text(middle, worker + (0.4 if versions else 0.5), f"{row['kind']}{row['minibatch']}", ha="center",
-                          va="center", fontsize=6.5, color="white", weight="bold",
-                          bbox={"boxstyle": "round,pad=0.12", "facecolor": colour, "edgecolor": "none"})  # fmt: skip
+                axes.text(
+                    middle,
+                    worker + (0.4 if versions else 0.5),
+                    f"{row['kind']}{row['minibatch']}",
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white",
+                    weight="bold",
+                    bbox={"boxstyle": "round,pad=0.12", "facecolor": colour, "edgecolor": "none"},
+                )
                 if versions:
                     text = f"reads $W_{{{row['reads']}}}$" if forward else f"makes $W_{{{row['writes']}}}$"
                     if len(here) > 1:
                         text = text.split(" ")[1]
-                    axes.text(middle, worker + 0.78, text, ha="center", va="center", fontsize=5.5, color="white",
-                              bbox={"boxstyle": "round,pad=0.1", "facecolor": colour, "edgecolor": "none"})  # fmt: skip
+                    axes.text(
+                        middle,
+                        worker + 0.78,
+                        text,
+                        ha="center",
+                        va="center",
+                        fontsize=5.5,
+                        color="white",
+                        bbox={"boxstyle": "round,pad=0.1", "facecolor": colour, "edgecolor": "none"},
+                    )
     axes.set_xlim(0, cycles)
     axes.set_ylim(len(workers), 0)
     axes.set_xticks([c + 0.5 for c in range(cycles)], [str(c) for c in range(cycles)])
@@ -143,8 +173,16 @@ def partition(stages: Sequence[Sequence[int]], accelerators: Sequence[str]) -> A
         middle = (start + x) / 2
         axes.text(middle, -0.2, f"P{number}", ha="center", va="bottom", color=colour, weight="bold")
         axes.annotate("", (middle, 1.5), (middle, 1.0), arrowprops={"arrowstyle": "->", "color": colour})
-        axes.text(middle, 1.75, accelerator, ha="center", va="center", color=colour, weight="bold",
-                  bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour})  # fmt: skip
+        axes.text(
+            middle,
+            1.75,
+            accelerator,
+            ha="center",
+            va="center",
+            color=colour,
+            weight="bold",
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour},
+        )
         x += 0.35
     axes.text(-0.15, 0.5, "layers", ha="right", va="center")
     axes.set_xlim(-1.1, x)
@@ -189,8 +227,14 @@ def registers(stages: int, accelerators: Mapping[str, str]) -> Any:
                 a, b = (left, right) if sign > 0 else (right, left)
                 axes.annotate("", b, a, arrowprops={"arrowstyle": "->", "linewidth": 0.9}, zorder=0)
                 text = f"$x^{{(l_{i + 1})}}$" if sign > 0 else rf"$\delta^{{(l_{i + 1}+1)}}$"
-                axes.text(middle, y - 0.55 if sign > 0 else y + 0.55, text, ha="center",
-                          va="bottom" if sign > 0 else "top", fontsize=7)  # fmt: skip
+                axes.text(
+                    middle,
+                    y - 0.55 if sign > 0 else y + 0.55,
+                    text,
+                    ha="center",
+                    va="bottom" if sign > 0 else "top",
+                    fontsize=7,
+                )
     arrow((-0.9, 0.5), (0, 0.5), "minibatch")
     axes.set_xlim(-1.4, (stages - 1) * step + 2.4)
     axes.set_ylim(3.5, -0.6)

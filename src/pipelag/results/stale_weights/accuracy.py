@@ -85,12 +85,24 @@ def table_3(context: Context) -> Drawn:
         logs = context.logs(arm=arm)
         stale = logs[0].summary["phases"][0]["stale_percent"] if logs else None
         name = arm if arm == "non-pipelined" else f"{arm} stages"
-        rows.append({"arm": name, "ppv": cuts_text(items[0]) if arm != "non-pipelined" else None, "stale": stale,
-                     "paper": line["accuracy"], "ours": value.text()})  # fmt: skip
+        rows.append(
+            {
+                "arm": name,
+                "ppv": cuts_text(items[0]) if arm != "non-pipelined" else None,
+                "stale": stale,
+                "paper": line["accuracy"],
+                "ours": value.text(),
+            }
+        )
     control = "non-pipelined at the pipelined rate"
     rows.append({"arm": control, "ours": context.accuracy(arm=control).text()})
-    columns = [Column("arm", "Pipeline"), Column("ppv", "PPV"), Column("stale", "stale weights %", format="{:.2f}"),
-               Column("paper", "paper", "accuracy %", "{:.2f}"), Column("ours", "ours", "accuracy %")]  # fmt: skip
+    columns = [
+        Column("arm", "Pipeline"),
+        Column("ppv", "PPV"),
+        Column("stale", "stale weights %", format="{:.2f}"),
+        Column("paper", "paper", "accuracy %", "{:.2f}"),
+        Column("ours", "ours", "accuracy %"),
+    ]
     more = ["The last row is a control: the paper trains its baseline at ten times the pipelined arms' rate."]
     return Drawn(
         Table(columns, rows, context.result.caption, notes(context) + more, rules=[1, len(rows) - 1]),
@@ -109,8 +121,12 @@ def table_4(context: Context) -> Drawn:
         )
         ours = context.accuracy(arm=line["arm"])
         rows.append({"arm": line["arm"], "steps": steps, "paper": line["accuracy"], "ours": ours.text()})
-    columns = [Column("arm", "Training"), Column("steps", "our steps"), Column("paper", "paper", "accuracy %", "{:.2f}"),
-               Column("ours", "ours", "accuracy %")]  # fmt: skip
+    columns = [
+        Column("arm", "Training"),
+        Column("steps", "our steps"),
+        Column("paper", "paper", "accuracy %", "{:.2f}"),
+        Column("ours", "ours", "accuracy %"),
+    ]
     return Drawn(Table(columns, rows, context.result.caption, notes(context)), data=tidy(context.items))
 
 
@@ -176,8 +192,15 @@ def figure_6(context: Context) -> Drawn:
             phase = logs[0].summary["phases"][0]
             label = f"{phase['stages'] * 2}" if curve == "Increasing Stages" else f"p={phase['cuts'][-1]}"
             series.setdefault(curve, []).append((phase["stale_percent"], value.mean, label))
-            lines.append({"curve": curve, "arm": arm, "stale_percent": phase["stale_percent"], "accuracy": value.mean,
-                          "degree_of_staleness": max(phase["forward_delays"])})  # fmt: skip
+            lines.append(
+                {
+                    "curve": curve,
+                    "arm": arm,
+                    "stale_percent": phase["stale_percent"],
+                    "accuracy": value.mean,
+                    "degree_of_staleness": max(phase["forward_delays"]),
+                }
+            )
     baseline = context.accuracy(curve="baseline").mean
     level = ("non-pipelined", baseline) if baseline is not None else None
     figure = scatter(series, "percentage of stale weights", "test accuracy (%)", level)

@@ -35,8 +35,14 @@ def speed_of(context: Context, model: str, arm: str) -> float | None:
     return median(values) if values else None
 
 
-@drawing(PAPER, "table_5", "text_headline_speedup", "text_hybrid_average_gain", "text_hybrid_speedup_bound",
-         "text_vs_gpipe_speedup")  # fmt: skip
+@drawing(
+    PAPER,
+    "table_5",
+    "text_headline_speedup",
+    "text_hybrid_average_gain",
+    "text_hybrid_speedup_bound",
+    "text_vs_gpipe_speedup",
+)
 def table_5(context: Context) -> Drawn:
     """Accuracy and speedup of real 2-worker pipelined and hybrid training."""
     reported = context.paper.results["table_5"].reported
@@ -95,16 +101,30 @@ def table_6(context: Context) -> Drawn:
     """Activation and weight memory, counted on our models."""
     rows: list[dict[str, Cell]] = []
     for line in context.result.reported:
-        rows.append({"model": line["model"], "source": "paper", "ppv": f"({line['ppv'][0]})",
-                     "activations": line["activations_mb_per_sample"], "weights": line["weight_mb"],
-                     "increase": line["increase_mb_per_sample"], "percent": float(line["increase_percent"])})  # fmt: skip
+        rows.append(
+            {
+                "model": line["model"],
+                "source": "paper",
+                "ppv": f"({line['ppv'][0]})",
+                "activations": line["activations_mb_per_sample"],
+                "weights": line["weight_mb"],
+                "increase": line["increase_mb_per_sample"],
+                "percent": float(line["increase_percent"]),
+            }
+        )
         counted = memory_of(context, line["model"])
         rows.append(
             {"model": line["model"], "source": "ours"} | (row_of(counted, context, line["model"]) if counted else {})
         )
-    columns = [Column("model", "ResNet"), Column("source", ""), Column("ppv", "PPV"),
-               Column("activations", "activations (MB/sample)", format="{:.2f}"), Column("weights", "weights (MB)", format="{:.2f}"),
-               Column("increase", "increase (MB/sample)", format="{:.2f}"), Column("percent", "increase (%)", format="{:.0f}")]  # fmt: skip
+    columns = [
+        Column("model", "ResNet"),
+        Column("source", ""),
+        Column("ppv", "PPV"),
+        Column("activations", "activations (MB/sample)", format="{:.2f}"),
+        Column("weights", "weights (MB)", format="{:.2f}"),
+        Column("increase", "increase (MB/sample)", format="{:.2f}"),
+        Column("percent", "increase (%)", format="{:.0f}"),
+    ]
     note = (
         "Ours: float32, MB = 2^20 bytes; every newly written tensor of the forward pass counts, twice in the "
         "activations (with its gradient, as torchsummary does) and once per kept copy; the percentage is at a "
@@ -124,9 +144,13 @@ def memory_of(context: Context, model: str) -> dict[str, float] | None:
 def row_of(counted: dict[str, float], context: Context, model: str) -> dict[str, Cell]:
     """A table row of counted memory."""
     cuts = context.logs(model=model)[0].summary["cuts"]
-    return {"ppv": f"({', '.join(map(str, cuts))})", "activations": counted["activations_mb_per_sample"],
-            "weights": counted["weight_mb"], "increase": counted["increase_mb_per_sample"],
-            "percent": counted["increase_percent"]}  # fmt: skip
+    return {
+        "ppv": f"({', '.join(map(str, cuts))})",
+        "activations": counted["activations_mb_per_sample"],
+        "weights": counted["weight_mb"],
+        "increase": counted["increase_mb_per_sample"],
+        "percent": counted["increase_percent"],
+    }
 
 
 def quantities(context: Context, lines: list[tuple[str, Any, Any]], note: str = "") -> Drawn:
@@ -147,8 +171,8 @@ def memory_vs_pipedream(context: Context) -> Drawn:
         lines.append((f"{what}: stale weights (MB)", None, counted and counted["ours_mb"]))
         lines.append((f"{what}: PipeDream (MB)", None, counted and counted["pipedream_mb"]))
     note = (
-        "Our memory model (the paper gives none): both hold the weights and one minibatch's activations; PipeDream also a "
-        "copy of the network's weights per stage. VGG-16 with its original 4096-wide classifier."
+        "Our memory model (the paper gives none): both hold the weights and one minibatch's activations; PipeDream also "
+        "a copy of the network's weights per stage. VGG-16 with its original 4096-wide classifier."
     )
     return quantities(context, lines, note)
 
