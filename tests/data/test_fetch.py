@@ -1,190 +1,172 @@
-"""Fetching against a local HTTP server that serves ranges, cuts connections and lies."""
+"""Where files are looked for, in which order, and what is said about them."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import tarfile
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import os
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
-from pipelag.data import fetch as fetching
+from pipelag import data
+from pipelag.__main__ import main
+from pipelag.data import fetch as module
 from pipelag.data import manifest
-from pipelag.data.manifest import File
+from pipelag.data.download import download
+from pipelag.data.fetch import fetch
+from pipelag.data.manifest import Manifest, OfficialFile
 from pipelag.errors import PipelagError
+from tests.data.samples import image_zip, mirror, mnist_files, sums
+from tests.data.server import serving
 
-CONTENT = bytes(range(256)) * 4096  # 1 MiB
-
-
-class Server:
-    """Serves CONTENT as /file.bin; `plan` says how many bytes each connection sends before it is cut (None: all)."""
-
-    def __init__(self) -> None:
-        self.plan: list[int | None] = []
-        self.ranges: list[str | None] = []
-        self.content = CONTENT
-        self.honour_ranges = True
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                asked = self.headers.get("Range")
-                outer.ranges.append(asked)
-                if self.path != "/file.bin":
-                    self.send_error(404)
-                    return
-                start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and outer.honour_ranges else 0
-                body = outer.content[start:]
-                self.send_response(206 if start else 200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                limit = outer.plan.pop(0) if outer.plan else None
-                self.wfile.write(body[:limit])
-                self.close_connection = True
-
-            def log_message(self, *words: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.http.server_address[1]}/"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+FILES = mnist_files()
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(fetching.time, "sleep", lambda seconds: None)
-    running = Server()
-    yield running
-    running.http.shutdown()
+def official(monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """An official MNIST of 30 + 10 images, at an address where nobody answers."""
+    return _publish(monkeypatch, "http://127.0.0.1:9/")
 
 
-def entry(content: bytes = CONTENT) -> File:
-    return File(path="file.bin", bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+def _publish(monkeypatch: pytest.MonkeyPatch, address: str) -> Manifest:
+    files = tuple(
+        OfficialFile(name=name, urls=(address,), **sums(content).model_dump()) for name, content in FILES.items()
+    )
+    release = Manifest(title="MNIST", licence="free", layout="idx-gz", files=files)
+    monkeypatch.setattr(manifest, "official", lambda name: release)
+    monkeypatch.setattr(module, "download", partial(download, pause=0.0))
+    return release
 
 
-def test_a_download_lands_whole_and_leaves_no_part(server: Server, tmp_path: Path) -> None:
-    fetching.download([server.address], entry(), tmp_path / "file.bin")
-    assert (tmp_path / "file.bin").read_bytes() == CONTENT
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.bin"]
+def put(folder: Path, files: dict[str, bytes] = FILES) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
-def test_a_cut_connection_is_continued_where_it_broke(server: Server, tmp_path: Path) -> None:
-    server.plan = [300_000, 200_000]
-    fetching.download([server.address], entry(), tmp_path / "file.bin")
-    assert (tmp_path / "file.bin").read_bytes() == CONTENT
-    assert server.ranges == [None, "bytes=300000-", "bytes=500000-"]
+def test_downloads_into_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as site:
+        site.files = {"/" + name: content for name, content in FILES.items()}
+        _publish(monkeypatch, site.address)
+        release = fetch("mnist")
+        assert release.official and str(release) == "official"
+        assert {path.parent for path in release.paths} == {tmp_path / "downloads" / "mnist"}
+        first = len(site.asked)
+        fetch("mnist")
+        assert (first, len(site.asked)) == (4, 4)
 
 
-def test_an_earlier_partial_file_is_resumed(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file.bin.part").write_bytes(CONTENT[:700_000])
-    fetching.download([server.address], entry(), tmp_path / "file.bin")
-    assert (tmp_path / "file.bin").read_bytes() == CONTENT
-    assert server.ranges == ["bytes=700000-"]
+def test_without_network_or_mirror_says_which_file_to_put_where(tmp_path: Path, official: Manifest) -> None:
+    size = len(FILES["train-images-idx3-ubyte.gz"])
+    with pytest.raises(PipelagError) as caught:
+        fetch("mnist")
+    message = str(caught.value)
+    home = tmp_path / "downloads" / "mnist"
+    assert "Connection refused" in message and "\n" not in message
+    assert message.endswith(
+        f"without a network, put train-images-idx3-ubyte.gz ({size:,} bytes) into {home}, or into a folder that "
+        "PIPELAG_MIRROR names"
+    )
+    put(home)
+    assert fetch("mnist").official
 
 
-def test_a_server_that_ignores_ranges_is_read_from_the_start(server: Server, tmp_path: Path) -> None:
-    server.honour_ranges = False
-    (tmp_path / "file.bin.part").write_bytes(b"x" * 1000)
-    fetching.download([server.address], entry(), tmp_path / "file.bin")
-    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+@pytest.mark.parametrize("place", ["", "mnist"])
+def test_official_files_in_a_mirror_are_read_where_they_lie(tmp_path: Path, official: Manifest, place: str) -> None:
+    there = put(tmp_path / "mirror" / place)
+    release = fetch("mnist", mirrors=[tmp_path / "mirror"])
+    assert release.official and {path.parent for path in release.paths} == {there}
+    assert not (tmp_path / "downloads").exists()
 
 
-def test_a_wrong_sum_is_refused_and_the_file_kept_aside(server: Server, tmp_path: Path) -> None:
-    server.content = CONTENT[:-1] + b"?"
-    with pytest.raises(PipelagError, match=r"not what was published .* has the sha256 .* it is kept as .*file\.bin\.bad"):
-        fetching.download([server.address], entry(), tmp_path / "file.bin")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.bin.bad"]
+def test_a_named_mirror_comes_before_those_of_the_environment(
+    tmp_path: Path, official: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, empty = put(tmp_path / "one"), put(tmp_path / "two"), put(tmp_path / "empty", {})
+    monkeypatch.setenv("PIPELAG_MIRROR", os.pathsep.join([str(empty), str(one), str(two)]))
+    assert fetch("mnist").origin == one
+    assert fetch("mnist", mirrors=[two]).origin == two
 
 
-def test_a_server_that_always_cuts_is_given_up_with_what_came_kept(server: Server, tmp_path: Path) -> None:
-    server.plan = [10] * fetching.TRIES
-    with pytest.raises(PipelagError, match="could not be fetched .* the connection closed at 50 of 1,048,576 bytes"):
-        fetching.download([server.address], entry(), tmp_path / "file.bin")
-    assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:50]
+def test_a_mirror_comes_before_the_data_folder(tmp_path: Path, official: Manifest) -> None:
+    put(tmp_path / "downloads" / "mnist")
+    assert fetch("mnist", mirrors=[put(tmp_path / "mirror")]).origin == tmp_path / "mirror"
 
 
-def test_the_next_address_is_tried(server: Server, tmp_path: Path) -> None:
-    fetching.download([server.address + "gone/", server.address], entry(), tmp_path / "file.bin")
-    assert (tmp_path / "file.bin").exists()
+def test_a_file_that_only_bears_the_official_name_is_refused(tmp_path: Path, official: Manifest) -> None:
+    put(tmp_path / "mirror", FILES | {"train-labels-idx1-ubyte.gz": b"x" * len(FILES["train-labels-idx1-ubyte.gz"])})
+    with pytest.raises(PipelagError, match="train-labels-idx1-ubyte.gz has sha256 .* not the official file; replace"):
+        fetch("mnist", mirrors=[tmp_path / "mirror"])
 
 
-def test_no_network_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(PipelagError, match="put the file into a folder and name that folder in PIPELAG_MIRROR"):
-        fetching.download(["http://127.0.0.1:9/"], entry(), tmp_path / "file.bin")
+def test_another_release_is_used_and_named_as_what_it_is(tmp_path: Path, official: Manifest) -> None:
+    other = {"sub/" + name: content for name, content in mnist_files(train=20).items()}
+    folder = mirror(tmp_path / "mirror", other, name="mnist", layout="idx-gz", note="fewer images")
+    release = fetch("mnist", mirrors=[folder])
+    assert not release.official and release.note == "fewer images"
+    assert str(release) == f"idx-gz {release.fingerprint}" and len(release.fingerprint) == 12
+    dataset = data.load("mnist", mirrors=(str(folder),))
+    assert dataset.summary() == {
+        "name": "mnist", "title": "MNIST", "release": str(release), "official": False, "note": "fewer images",
+        "train": 20, "test": 10,
+    }  # fmt: skip
 
 
-def test_truncated_and_changed_files_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "file.bin"
-    path.write_bytes(CONTENT[:10])
-    with pytest.raises(PipelagError, match="has 10 bytes, and the manifest says 1,048,576: it is cut off or another file"):
-        fetching.verify(path, entry())
+def test_the_official_files_stay_official_where_a_manifest_describes_them(tmp_path: Path, official: Manifest) -> None:
+    assert fetch("mnist", mirrors=[mirror(tmp_path / "m", FILES, name="mnist", layout="idx-gz")]).official
 
 
-def describe(folder: Path, key: str = "note") -> None:
-    content = b"labels"
-    (folder / "other.gz").write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    (folder / "manifest.yaml").write_text(
-        f"datasets:\n  mnist:\n    layout: idx-gz\n    {key}: re-wrapped\n    files:\n"
-        f"      - {{path: other.gz, bytes: 6, sha256: {digest}}}\n"
+@pytest.mark.parametrize(("damage", "complaint"), [(b"", "has 0 bytes instead of"), (None, "is missing")])
+def test_a_mirror_that_does_not_hold_what_it_says(
+    tmp_path: Path, official: Manifest, damage: bytes | None, complaint: str
+) -> None:
+    folder = mirror(tmp_path / "mirror", mnist_files(train=20), name="mnist", layout="idx-gz")
+    victim = folder / "t10k-labels-idx1-ubyte.gz"
+    victim.unlink()
+    if damage is not None:
+        victim.write_bytes(damage)
+    with pytest.raises(PipelagError, match=f"t10k-labels-idx1-ubyte.gz {complaint}.*replace it or correct"):
+        fetch("mnist", mirrors=[folder])
+
+
+def test_a_layout_that_nothing_reads(tmp_path: Path, official: Manifest) -> None:
+    folder = mirror(tmp_path / "mirror", {"a.zip": b"a"}, name="mnist", layout="image-folder-zp")
+    with pytest.raises(PipelagError, match="unknown layout .*'image-folder-zp'; did you mean 'image-folder-zip'"):
+        data.load("mnist", mirrors=(str(folder),))
+
+
+def test_a_mirror_that_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(PipelagError, match="nowhere is not a folder; correct PIPELAG_MIRROR or --mirror"):
+        fetch("mnist", mirrors=[tmp_path / "nowhere"])
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(PipelagError, match="unknown downloadable data set 'cifar1'; did you mean 'cifar10'"):
+        fetch("cifar1")
+
+
+def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    content = image_zip({"train/a/0.png": pixels, "test/a/0.png": pixels})
+    folder = mirror(tmp_path / "m", {"all.zip": content}, name="cifar10", layout="image-folder-zip", note="tiny")
+    stamp = tmp_path / "stamps" / "cifar10.txt"
+    assert main(["fetch", "cifar10", "--mirror", str(folder), "--stamp", str(stamp)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("CIFAR-10: not the official files but another release (image-folder-zip ")
+    assert "  note: tiny\n" in printed and f"  all.zip: {len(content)} bytes, sha256 " in printed
+    assert stamp.read_text() == printed
+
+
+def test_the_command_fails_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "mnst"]) == 2
+    assert capsys.readouterr().err == (
+        "pipelag fetch: unknown downloadable data set 'mnst'; did you mean 'mnist'? (known: cifar10, cifar100, mnist)\n"
     )
 
 
-def test_a_mirrors_own_release_is_used_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    describe(tmp_path)
-    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path))
-    release = fetching.fetch("mnist", to=tmp_path / "downloads")
-    assert not release.official
-    assert release.manifest.note == "re-wrapped"
-    assert release.paths == {"other.gz": tmp_path / "other.gz"}
-    assert not (tmp_path / "downloads").exists()
-    (tmp_path / "other.gz").write_bytes(b"LABELS")
-    with pytest.raises(PipelagError, match="has the sha256"):
-        fetching.fetch("mnist")
-
-
-def test_a_typo_in_a_mirrors_manifest_is_named_with_its_place(tmp_path: Path) -> None:
-    describe(tmp_path, key="notes")
-    with pytest.raises(PipelagError, match=r"manifest.yaml, datasets.mnist: unknown key 'notes'; did you mean 'note'"):
-        manifest.in_mirror(tmp_path, "mnist")
-
-
-def test_a_mirror_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelagError, match="is not a folder; correct PIPELAG_MIRROR"):
-        fetching.fetch("mnist", mirrors=[tmp_path / "nowhere"])
-
-
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
-def test_official_manifests_are_complete(name: str) -> None:
-    release = manifest.official(name)
-    assert release.addresses
-    assert all(file.sum[1] for file in release.files)
-
-
-@pytest.mark.parametrize("member", ["../evil", "/evil", "link"])
-def test_unsafe_archives_are_refused(tmp_path: Path, member: str) -> None:
-    path = tmp_path / "bad.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        info = tarfile.TarInfo(member)
-        if member == "link":
-            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(info, io.BytesIO(b""))
-    with pytest.raises(PipelagError, match="refused as unsafe"):
-        fetching.members(path, limit=1000)
-
-
-def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        info = tarfile.TarInfo("zeros")
-        info.size = 5000
-        tar.addfile(info, io.BytesIO(bytes(5000)))
-    with pytest.raises(PipelagError, match="more than 1,000 bytes"):
-        fetching.members(path, limit=1000)
+def test_the_real_mirror(real_mirror: str) -> None:
+    for name in ("mnist", "cifar10"):
+        release = fetch(name)
+        assert release.paths and all(path.is_relative_to(release.origin) for path in release.paths)

@@ -1,19 +1,27 @@
-"""Data sets by name. `register` adds a user's own."""
+"""Data sets by name: `load("cifar10")`. `register` adds a user's own. Importing this package does not load torch."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pipelag.data.dataset import Dataset
 from pipelag.errors import PipelagError, unknown
 
-Loader = Callable[..., Dataset]
+if TYPE_CHECKING:
+    from pipelag.data.dataset import Dataset
+
+Loader = Callable[..., "Dataset"]
 DATASETS: dict[str, Loader] = {}
 
 
 def register(name: str) -> Callable[[Loader], Loader]:
-    """Make a data set known by name: a function of keyword options that returns a `Dataset`."""
+    """Make a data set known by name: a function of keyword options that returns a `Dataset`.
+
+    Raises:
+        PipelagError: the name is taken.
+    """
 
     def add(loader: Loader) -> Loader:
         if name in DATASETS:
@@ -25,41 +33,54 @@ def register(name: str) -> Callable[[Loader], Loader]:
 
 
 def load(name: str, **options: Any) -> Dataset:
-    """The data set of that name, read from the data folder or a mirror, or generated.
+    """The data set of that name: read from a mirror or the data folder, downloaded, or generated.
+
+    Args:
+        name: a registered name; see `DATASETS`.
+        options: keyword arguments of that data set, such as `train=` and `difficulty=` of 'shapes'.
 
     Raises:
-        PipelagError: unknown name (the nearest is named), unknown option, or files that are not there or not right.
+        PipelagError: unknown name (the nearest is given), unknown option, or files that are not there or not right.
     """
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
-    try:
-        return DATASETS[name](**options)
-    except TypeError as error:
-        raise PipelagError(f"data set '{name}' does not take these options: {error}") from error
+    loader = DATASETS[name]
+    takes = inspect.signature(loader).parameters
+    for option in options:
+        if option not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+            raise unknown(f"option of data set '{name}':", option, takes)
+    return loader(**options)
 
 
-@register("digits")
-def _digits(**options: Any) -> Dataset:
-    from pipelag.data.quick import digits
+def _downloaded(name: str, to: str | None = None, mirrors: tuple[str, ...] = ()) -> Dataset:
+    from pipelag.data.readers import read
 
-    return digits(**options)
-
-
-@register("shapes")
-def _shapes(**options: Any) -> Dataset:
-    from pipelag.data.quick import shapes
-
-    return shapes(**options)
-
-
-def _fetched(name: str) -> Loader:
-    def read(**options: Any) -> Dataset:
-        from pipelag.data.readers import read_dataset
-
-        return read_dataset(name, **options)
-
-    return read
+    return read(name, to, mirrors)
 
 
 for _name in ("mnist", "cifar10", "cifar100"):
-    register(_name)(_fetched(_name))
+    register(_name)(partial(_downloaded, _name))
+
+
+@register("digits")
+def _digits(size: int = 28) -> Dataset:
+    from pipelag.data.quick import digits
+
+    return digits(size)
+
+
+@register("shapes")
+def _shapes(
+    train: int = 10_000, test: int = 2_000, difficulty: float = 1.0, size: int = 32, classes: int = 10, seed: int = 0
+) -> Dataset:
+    from pipelag.data.quick import shapes
+
+    return shapes(train, test, difficulty, size, classes, seed)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Dataset":
+        from pipelag.data.dataset import Dataset
+
+        return Dataset
+    raise AttributeError(f"module 'pipelag.data' has no attribute '{name}'")

@@ -1,36 +1,45 @@
-"""`pipelag fetch`: make a data set available, and say what it is."""
+"""`pipelag fetch`: make a data set's files available, and say which release they are."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from pipelag.data import fetch as fetching
+from pipelag.data import manifest
+from pipelag.data.fetch import Release, data_folder, fetch
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("name", help="mnist, cifar10 or cifar100")
+    parser.add_argument("name", metavar="NAME", help=", ".join(manifest.names()))
+    home = data_folder()
+    parser.add_argument("--to", metavar="DIR", type=Path, default=home, help="download to DIR/NAME (%(default)s)")
     parser.add_argument(
-        "--to", type=Path, default=None, help="folder for downloads (default: PIPELAG_DATA or data/downloads)"
+        "--mirror", metavar="DIR", action="append", default=[], help="look here first; then in those of PIPELAG_MIRROR"
     )
-    parser.add_argument(
-        "--mirror", type=Path, action="append", help="a folder to look into first (default: PIPELAG_MIRROR)"
-    )
-    parser.add_argument("--stamp", type=Path, default=None, help="write what was found to this file, for the workflow")
+    parser.add_argument("--stamp", metavar="FILE", type=Path, help="write what was found to FILE too, for a workflow")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fetch, verify, and print the release and its files."""
-    release = fetching.fetch(args.name, args.to, args.mirror)
-    kind = "official files" if release.official else "ANOTHER RELEASE than the official one"
-    lines = [f"{release.manifest.title or args.name}: {kind}, {release.origin}, layout {release.manifest.layout}"]
-    if release.manifest.note:
-        lines.append(f"  note: {release.manifest.note}")
-    for file in release.manifest.files:
-        lines.append(f"  {file.path}: {file.bytes:,} bytes, {file.sum[0]} verified")
-    print("\n".join(lines))
-    if args.stamp:
+    """Fetch, verify, and print what was read."""
+    text = describe(fetch(args.name, args.to, args.mirror))
+    print(text, end="")
+    if args.stamp is not None:
         args.stamp.parent.mkdir(parents=True, exist_ok=True)
-        args.stamp.write_text("\n".join(lines) + "\n")
+        args.stamp.write_text(text, encoding="utf-8")
     return 0
+
+
+def describe(release: Release) -> str:
+    """Release, licence, files and verified sums, one line each."""
+    kind = "the official files" if release.official else f"not the official files but another release ({release})"
+    lines = [
+        f"{release.title}: {kind}, layout {release.layout}, in {release.origin}",
+        f"  licence: {manifest.official(release.dataset).licence}",
+    ]
+    if release.note:
+        lines.append(f"  note: {release.note}")
+    for path, sums in release.files:
+        algorithm, value = next(iter(sums.stated.items()))
+        lines.append(f"  {path.name}: {sums.bytes:,} bytes, {algorithm} {value} verified")
+    return "\n".join(lines) + "\n"

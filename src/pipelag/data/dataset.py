@@ -8,13 +8,22 @@ from typing import Any
 
 import torch
 
+from pipelag.errors import PipelagError
+
 
 @dataclass(frozen=True)
 class Dataset:
     """A labelled image set in memory.
 
-    train_images, test_images: uint8 (N, C, H, W); train_labels, test_labels: int64 (N,).
-    release: which files it was read from; official: whether those are the publisher's own; note: what differs.
+    Args:
+        name: as it is registered; title: as it is shown.
+        release: which files it was read from; official: whether those are the publisher's own; note: what differs.
+        classes: the classes' names, in the order of the labels.
+        train_images, test_images: uint8 (N, C, H, W).
+        train_labels, test_labels: int64 (N,), from 0.
+
+    Raises:
+        PipelagError: a tensor of another kind or shape, or a label without a class.
     """
 
     name: str
@@ -28,15 +37,51 @@ class Dataset:
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
+    def __post_init__(self) -> None:
+        for part, images, labels in (
+            ("train", self.train_images, self.train_labels),
+            ("test", self.test_images, self.test_labels),
+        ):
+            if images.dtype != torch.uint8 or images.ndim != 4:
+                raise PipelagError(
+                    f"{part}_images of '{self.name}' are {images.dtype} {tuple(images.shape)}; they should be "
+                    "torch.uint8 (N, C, H, W)"
+                )
+            if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or not len(labels):
+                raise PipelagError(
+                    f"{part}_labels of '{self.name}' are {labels.dtype} {tuple(labels.shape)}; they should be "
+                    f"torch.int64 ({len(images)},), one for each image, and at least one"
+                )
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= len(self.classes):
+                raise PipelagError(
+                    f"{part}_labels of '{self.name}' run from {low} to {high}; with {len(self.classes)} classes they "
+                    f"should stay within 0 to {len(self.classes) - 1}"
+                )
+        if self.train_images.shape[1:] != self.test_images.shape[1:]:
+            raise PipelagError(
+                f"the training images of '{self.name}' are {tuple(self.train_images.shape[1:])}, the test images "
+                f"{tuple(self.test_images.shape[1:])}; they should be of one shape (C, H, W)"
+            )
+
     @cached_property
     def mean(self) -> torch.Tensor:
-        """Per channel, of the training images scaled to [0, 1]."""
-        return self.train_images.double().mean((0, 2, 3)).div(255).float()
+        """float32 (C,): per channel, of the training images scaled to [0, 1]."""
+        counts, values = self._histogram, _VALUES
+        return ((counts @ values) / counts.sum(1)).float()
 
     @cached_property
     def std(self) -> torch.Tensor:
-        """Per channel, of the training images scaled to [0, 1]."""
-        return self.train_images.double().std((0, 2, 3)).div(255).float()
+        """float32 (C,): per channel, of the training images scaled to [0, 1]."""
+        counts, values = self._histogram, _VALUES
+        total = counts.sum(1)
+        return ((counts @ values**2) / total - ((counts @ values) / total) ** 2).clamp_min(0).sqrt().float()
+
+    @cached_property
+    def _histogram(self) -> torch.Tensor:
+        """float64 (C, 256): how often each value occurs. Exact, and without a float copy of all images."""
+        channels = self.train_images.unbind(1)
+        return torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).double()
 
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
@@ -49,3 +94,6 @@ class Dataset:
             "train": len(self.train_labels),
             "test": len(self.test_labels),
         }
+
+
+_VALUES = torch.arange(256, dtype=torch.float64) / 255

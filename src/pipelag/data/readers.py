@@ -1,156 +1,219 @@
-"""Reading releases: IDX files, CIFAR's pickles, zips of image folders. Slow ones are cached, keyed by their sums."""
+"""Readers: a release's files -> images and labels. One per layout; what they decode is kept for the next run."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import pickle
-import struct
-import zipfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from tqdm import tqdm
 
+from pipelag.data.archives import members
 from pipelag.data.dataset import Dataset
-from pipelag.data.fetch import Release, data_folder, fetch, members
-from pipelag.errors import PipelagError
+from pipelag.data.download import locked
+from pipelag.data.fetch import Release, data_folder, fetch
+from pipelag.errors import PipelagError, unknown
 
-Arrays = dict[str, Any]  # train_images, train_labels, test_images, test_labels (numpy), classes (tuple)
+Bytes = npt.NDArray[np.uint8]
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_IDX_UNSIGNED_BYTE = 0x08
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
 
 
-def read_dataset(name: str, mirrors: list[Path] | None = None) -> Dataset:
-    """Fetch (or find) and read `name`."""
-    release = fetch(name, mirrors=mirrors)
-    layout = release.manifest.layout
-    if layout not in READERS:
-        raise PipelagError(
-            f"{name} has the layout '{layout}', which nothing here reads; the layouts are {sorted(READERS)}"
+@dataclass(frozen=True)
+class Decoded:
+    """Images (uint8, N, C, H, W) and labels (int64, N) of both parts, and the classes' names."""
+
+    classes: tuple[str, ...]
+    train_images: torch.Tensor
+    train_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+
+
+Reader = Callable[[Sequence[Path]], Decoded]
+
+
+def read(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] = ()) -> Dataset:
+    """A data set with a manifest: fetched, verified, decoded (once) and in memory. Arguments as for `fetch`.
+
+    Raises:
+        PipelagError: as `fetch`; or a file is not what its layout says.
+    """
+    release = fetch(name, to, mirrors)
+    if release.layout not in READERS:
+        raise unknown(f"layout of {name} in {release.origin}:", release.layout, READERS)
+    folder = data_folder() if to is None else Path(to)
+    decoded = _decoded_once(release, folder / name / f"decoded-{release.fingerprint}.pt")
+    return Dataset(name, release.title, str(release), release.official, release.note, **vars(decoded))
+
+
+def _decoded_once(release: Release, kept: Path) -> Decoded:
+    """Decode, or map what an earlier run decoded: the processes of a run then share its pages."""
+    decoded = _load(kept)
+    if decoded is None:
+        with locked(kept, f"another process is decoding {release.title}; waiting for it"):
+            decoded = _load(kept)
+            if decoded is None:
+                decoded = READERS[release.layout](release.paths)
+                partial = kept.with_suffix(".part")
+                torch.save(vars(decoded), partial)
+                os.replace(partial, kept)
+    return decoded
+
+
+def _load(kept: Path) -> Decoded | None:
+    if not kept.exists():
+        return None
+    try:
+        return Decoded(**torch.load(kept, mmap=True, weights_only=True))
+    except (RuntimeError, OSError, EOFError, TypeError, pickle.UnpicklingError):
+        return None  # unreadable: decode again
+
+
+def idx_gz(paths: Sequence[Path]) -> Decoded:
+    """MNIST's four gzipped IDX files, greyscale."""
+    files = {path.name: path for path in paths}
+
+    def part(stem: str) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"
+        for name in (images, labels):
+            if name not in files:
+                raise PipelagError(f"layout idx-gz needs a file {name}; there are {', '.join(files)}")
+        return (
+            torch.from_numpy(read_idx(files[images])).unsqueeze(1),
+            torch.from_numpy(read_idx(files[labels])).long(),
         )
-    arrays = READERS[layout](release)
-    note = release.manifest.note if not release.official else ""
-    return Dataset(
-        name,
-        release.manifest.title or name,
-        "official files" if release.official else f"another release ({layout})",
-        release.official,
-        note,
-        arrays["classes"],
-        *(torch.from_numpy(arrays[f"{part}_{what}"]) for part in ("train", "test") for what in ("images", "labels")),
-    )
+
+    train, test = part("train"), part("t10k")
+    return Decoded(tuple(str(label) for label in range(int(train[1].max()) + 1)), *train, *test)
 
 
-def read_idx(path: Path) -> np.ndarray[Any, Any]:
-    """An IDX file of unsigned bytes, gzipped."""
-    with gzip.open(path) as file:
-        content = file.read()
-    zero, kind, dimensions = struct.unpack(">HBB", content[:4])
-    shape = struct.unpack(f">{dimensions}I", content[4 : 4 + 4 * dimensions])
-    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
-    if zero or kind != 8 or values.size != np.prod(shape):
-        raise PipelagError(f"{path} is not an IDX file of unsigned bytes with the size its header says")
-    return values.reshape(shape).copy()
+def read_idx(path: Path) -> Bytes:
+    """The array in a gzipped IDX file of unsigned bytes (format: the MNIST page of LeCun, Cortes and Burges).
 
-
-def idx_gz(release: Release) -> Arrays:
-    """MNIST's four files."""
-    found = {path.rsplit("/", 1)[-1]: place for path, place in release.paths.items()}
-    arrays: Arrays = {"classes": tuple(str(digit) for digit in range(10))}
-    for part, stem in (("train", "train"), ("test", "t10k")):
-        arrays[f"{part}_images"] = read_idx(found[f"{stem}-images-idx3-ubyte.gz"])[:, None]
-        arrays[f"{part}_labels"] = read_idx(found[f"{stem}-labels-idx1-ubyte.gz"]).astype(np.int64)
-    return arrays
-
-
-_HARMLESS = {("numpy", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+    Raises:
+        PipelagError: it is no gzip, no IDX of unsigned bytes, or shorter or longer than its header says.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise PipelagError(f"{path} is not a whole gzip file: {error}") from error
+    # Header: two zero bytes, the type of the elements, the number of dimensions, then a big-endian int32 for each.
+    header = 4 + 4 * content[3] if content[:3] == bytes((0, 0, _IDX_UNSIGNED_BYTE)) and len(content) > 3 else 0
+    if not header or len(content) < header:
+        raise PipelagError(f"{path} is not an IDX file of unsigned bytes")
+    shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">i4"))
+    values = np.frombuffer(bytearray(content[header:]), np.uint8)
+    if values.size != np.prod(shape):
+        promised = " x ".join(map(str, shape))
+        raise PipelagError(f"{path} holds {values.size:,} values, but its header promises {promised}")
+    return values.reshape(shape)
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads CIFAR's pickles of dictionaries and arrays, and nothing that could run code."""
+    """Unpickles NumPy arrays in plain containers; anything else that a pickle could call is refused."""
+
+    ALLOWED = frozenset(
+        {
+            "numpy.ndarray",
+            "numpy.dtype",
+            "numpy.core.multiarray._reconstruct",  # as NumPy 1 wrote it, the official batches too
+            "numpy._core.multiarray._reconstruct",  # as NumPy 2 does, and the next, from pickle protocol 5 on
+            "numpy._core.numeric._frombuffer",
+            "_codecs.encode",  # how Python 3 writes bytes for Python 2
+        }
+    )
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module.split(".")[0], name) in _HARMLESS:
-            return super().find_class(module, name)
-        raise PipelagError(f"the CIFAR file asks for {module}.{name}, which a data set never needs: it is refused")
+        if f"{module}.{name}" not in self.ALLOWED:
+            raise PipelagError(f"a CIFAR batch may hold nothing but arrays; this one asks for {module}.{name}: refused")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def cifar_python_tar(release: Release) -> Arrays:
-    """CIFAR-10 and CIFAR-100 as published: pickled batches in a tar."""
-    (archive,) = release.paths.values()
-    batches: dict[str, Any] = {}
+def cifar_python_tar(paths: Sequence[Path]) -> Decoded:
+    """CIFAR-10 or CIFAR-100 (fine labels) as published: pickled batches in a tar."""
+    (archive,) = paths
+    wanted = {"train", "test", "meta", "test_batch", "batches.meta", *(f"data_batch_{i}" for i in range(1, 6))}
+    found: dict[str, dict[str, Any]] = {}
     for name, content in members(archive, limit=1 << 30):
-        if name.endswith((".html", ".txt~")):
-            continue
-        batches[name.rsplit("/", 1)[-1]] = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-    hundred = "train" in batches
-    parts = {
-        "train": [batches["train"]] if hundred else [batches[f"data_batch_{i}"] for i in range(1, 6)],
-        "test": [batches["test" if hundred else "test_batch"]],
-    }
-    key, names = (b"fine_labels", b"fine_label_names") if hundred else (b"labels", b"label_names")
-    arrays: Arrays = {"classes": tuple(n.decode() for n in batches["meta" if hundred else "batches.meta"][names])}
-    for part, pieces in parts.items():
-        arrays[f"{part}_images"] = np.concatenate([piece[b"data"] for piece in pieces]).reshape(-1, 3, 32, 32)
-        arrays[f"{part}_labels"] = np.concatenate([np.asarray(piece[key], np.int64) for piece in pieces])
-    return arrays
+        batch = PurePosixPath(name).name
+        if batch in wanted:
+            found[batch] = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+    fine = "meta" in found
+    meta, test = ("meta", "test") if fine else ("batches.meta", "test_batch")
+    train = ["train"] if fine else sorted(wanted & {name for name in found if name.startswith("data_batch_")})
+    missing = [name for name in (meta, test, *train) if name not in found]
+    if missing or not train:
+        raise PipelagError(f"{archive} holds no CIFAR batches: {', '.join(missing) or 'data_batch_1'} is missing")
+
+    def part(batches: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        images = np.concatenate([found[name]["data"] for name in batches]).reshape(-1, 3, 32, 32)
+        labels = np.concatenate([found[name]["fine_labels" if fine else "labels"] for name in batches])
+        return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+
+    classes = tuple(found[meta]["fine_label_names" if fine else "label_names"])
+    return Decoded(classes, *part(train), *part([test]))
 
 
-def image_folder_zip(release: Release) -> Arrays:
-    """Zips of `train/<class>/<image>` and `test/<class>/<image>`; sorted class names give the labels."""
-    from PIL import Image
-
-    def decode(content: bytes) -> np.ndarray[Any, Any]:
-        return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1)
-
-    entries: dict[str, list[tuple[str, bytes]]] = {"train": [], "test": []}
-    for path in release.paths.values():
-        with zipfile.ZipFile(path) as archive:
-            for name in sorted(archive.namelist()):
-                pieces = name.split("/")
-                if len(pieces) == 3 and pieces[0] in entries and pieces[2]:
-                    entries[pieces[0]].append((pieces[1], archive.read(name)))
-    classes = tuple(sorted({label for label, _ in entries["train"]}))
-    if not classes:
-        raise PipelagError(f"{', '.join(map(str, release.paths))}: no images under train/<class>/")
-    arrays: Arrays = {"classes": classes}
-    with ThreadPoolExecutor() as pool:
-        for part, items in entries.items():
-            arrays[f"{part}_images"] = np.stack(list(pool.map(decode, [content for _, content in items])))
-            arrays[f"{part}_labels"] = np.asarray([classes.index(label) for label, _ in items], np.int64)
-    return arrays
+def image_folder_zip(paths: Sequence[Path]) -> Decoded:
+    """Archives of `train/<class>/<image>` and `test/<class>/<image>`, in RGB; sorted class names give the labels."""
+    files: dict[str, list[tuple[str, str, bytes]]] = {"train": [], "test": []}
+    for path in paths:
+        for name, content in members(path):
+            folders = PurePosixPath(name).parts[-3:]
+            if len(folders) == 3 and folders[0] in files and name.lower().endswith(_IMAGES):
+                files[folders[0]].append((folders[1], name, content))
+    classes = tuple(sorted({label for label, _, _ in files["train"]}))
+    strange = sorted({label for label, _, _ in files["test"]}.difference(classes))
+    if not classes or not files["test"] or strange:
+        found = f"{len(files['train'])} training and {len(files['test'])} test images"
+        raise PipelagError(
+            f"layout image-folder-zip needs images under train/<class>/ and test/<class>/ with the same classes; in "
+            f"{', '.join(path.name for path in paths)} there are {found}"
+            + (f", and no training images of {', '.join(strange)}" if strange else "")
+        )
+    quiet = not sys.stderr.isatty()
+    with tqdm(total=sum(map(len, files.values())), desc="decoding", unit="image", disable=quiet) as bar:
+        parts = [_decode(sorted(files[part]), classes, bar) for part in ("train", "test")]
+    return Decoded(classes, *parts[0], *parts[1])
 
 
-def cached(read: Callable[[Release], Arrays]) -> Callable[[Release], Arrays]:
-    """Keep what `read` returns in the data folder, under a name made of the files' sums."""
+def _decode(
+    files: Sequence[tuple[str, str, bytes]], classes: Sequence[str], bar: tqdm[Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    from PIL import Image, UnidentifiedImageError
 
-    def reader(release: Release) -> Arrays:
-        key = hashlib.sha256("".join(f.sum[1] for f in release.manifest.files).encode()).hexdigest()[:16]
-        path = data_folder() / "decoded" / f"{key}.npz"
-        if path.exists():
-            with np.load(path) as stored:
-                return {name: stored[name] for name in stored if name != "classes"} | {
-                    "classes": tuple(stored["classes"].tolist())
-                }
-        arrays = read(release)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}.tmp")
-        with open(aside, "wb") as file:
-            np.savez(file, **arrays)
-        os.replace(aside, path)
-        return arrays
+    images: Bytes | None = None
+    for index, (_, name, content) in enumerate(files):
+        try:
+            pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+        except (UnidentifiedImageError, OSError) as error:
+            raise PipelagError(f"{name} is not an image: {error}") from error
+        if images is None:
+            images = np.empty((len(files), *pixels.shape), np.uint8)
+        if pixels.shape != images.shape[1:]:
+            one, others = (f"{shape[1]}x{shape[0]}" for shape in (pixels.shape, images.shape[1:]))
+            raise PipelagError(f"{name} is {one}, the images before it are {others}; resize them to one size first")
+        images[index] = pixels
+        bar.update()
+    assert images is not None
+    labels = torch.tensor([classes.index(label) for label, _, _ in files])
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), labels
 
-    return reader
 
-
-READERS: dict[str, Callable[[Release], Arrays]] = {
+READERS: dict[str, Reader] = {
     "idx-gz": idx_gz,
-    "cifar-python-tar": cached(cifar_python_tar),
-    "image-folder-zip": cached(image_folder_zip),
+    "cifar-python-tar": cifar_python_tar,
+    "image-folder-zip": image_folder_zip,
 }

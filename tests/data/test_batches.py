@@ -1,0 +1,167 @@
+"""Minibatch t depends on the seed and t alone; every sample comes once in an epoch; augmentation moves and mirrors."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelag.data.batches import PADDING, Batches, Evaluation
+from pipelag.data.dataset import Dataset
+from pipelag.errors import PipelagError
+
+
+def make(count: int = 50, channels: int = 1, size: int = 8, test: int = 7) -> Dataset:
+    """Image i is filled with 5 i, its label is i % 10."""
+    images = (5 * torch.arange(count)).to(torch.uint8).view(-1, 1, 1, 1).repeat(1, channels, size, size)
+    labels = torch.arange(count) % 10
+    names = tuple("0123456789")
+    return Dataset("toy", "Toy", "made here", True, "", names, images, labels, images[:test], labels[:test])
+
+
+@given(count=st.integers(1, 60), batch=st.integers(1, 60), seed=st.integers(0, 1 << 40), epoch=st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_an_epoch_holds_every_sample_once_but_the_last_partial_minibatch(
+    count: int, batch: int, seed: int, epoch: int
+) -> None:
+    if batch > count:
+        with pytest.raises(PipelagError, match=f"minibatch of {batch} does not fit 'toy'; choose 1 to {count} samples"):
+            Batches(make(count), batch, seed)
+        return
+    batches = Batches(make(count), batch, seed)
+    assert len(batches) == count // batch
+    seen = torch.cat([batches.indices(epoch * len(batches) + t) for t in range(len(batches))])
+    assert len(seen) == len(batches) * batch and len(seen.unique()) == len(seen)
+    assert set(seen.tolist()) <= set(range(count))
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_any_order_of_asking_gives_the_same(augment: bool) -> None:
+    forwards, backwards = (Batches(make(), 8, 3, augment) for _ in range(2))
+    expected = [forwards[t] for t in range(20)]
+    for t in reversed(range(20)):
+        assert torch.equal(backwards.targets(t), expected[t][1])
+        assert torch.equal(backwards.inputs(t), expected[t][0])
+
+
+def test_inputs_belong_to_their_targets() -> None:
+    dataset = make()
+    batches = Batches(dataset, 8, 0)
+    for t in range(12):
+        inputs, targets = batches[t]
+        values = (inputs[:, 0, 0, 0] * dataset.std + dataset.mean).mul(255).round().long()
+        assert torch.equal(values // 5 % 10, targets)
+
+
+def test_epochs_and_seeds_differ() -> None:
+    one, two = Batches(make(), 50, 0), Batches(make(), 50, 1)
+    assert not torch.equal(one.targets(0), one.targets(1))
+    assert not torch.equal(one.targets(0), two.targets(0))
+    assert (one.epoch(3), Batches(make(), 20, 0).epoch(3)) == (3.0, 1.5)
+
+
+def test_the_callers_random_numbers_are_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    batches = Batches(make(), 8, 0, augment=True)
+    for t in range(10):
+        batches[t]
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_training_inputs_have_mean_0_and_deviation_1() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (64, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    images[:, 1] //= 3
+    labels = torch.zeros(64, dtype=torch.int64)
+    dataset = Dataset("toy", "Toy", "", True, "", ("a",), images, labels, images, labels)
+    inputs = Batches(dataset, 64, 0).inputs(0)
+    assert torch.allclose(inputs.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(inputs.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
+    scaled = images.double() / 255
+    assert torch.allclose(dataset.mean.double(), scaled.mean((0, 2, 3)))
+    assert torch.allclose(dataset.std.double(), scaled.std((0, 2, 3), correction=0))
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_memory_format_changes_no_value(augment: bool) -> None:
+    plain = Batches(make(channels=3), 8, 0, augment).inputs(4)
+    last = Batches(make(channels=3), 8, 0, augment, channels_last=True).inputs(4)
+    assert torch.equal(plain, last)
+    assert plain.is_contiguous() and last.is_contiguous(memory_format=torch.channels_last)
+
+
+def numbered(count: int, size: int = 8) -> Dataset:
+    """Every image shows the numbers 1, 2, 3, ... row by row, the second channel their double, modulo 256."""
+    image = torch.arange(1, size * size + 1).view(1, 1, size, size)
+    images = torch.cat([image, 2 * image % 256], 1).to(torch.uint8).repeat(count, 1, 1, 1)
+    labels = torch.zeros(count, dtype=torch.int64)
+    return Dataset("toy", "Toy", "", True, "", ("a",), images, labels, images, labels)
+
+
+def test_augmentation_is_a_crop_of_the_padded_image_or_its_mirror_image() -> None:
+    dataset = numbered(400)
+    batches = Batches(dataset, 400, 0, augment=True)
+    padded = torch.nn.functional.pad(dataset.train_images[0], (PADDING,) * 4)
+    crops = {}
+    for top in range(2 * PADDING + 1):
+        for left in range(2 * PADDING + 1):
+            crop = padded[:, top : top + 8, left : left + 8]
+            crops[crop.numpy().tobytes()] = (top, left, False)
+            crops[crop.flip(2).contiguous().numpy().tobytes()] = (top, left, True)
+    found = []
+    for t in range(10):
+        images = (batches.inputs(t) * dataset.std.view(-1, 1, 1) + dataset.mean.view(-1, 1, 1)).mul(255).round()
+        found += [crops[image.to(torch.uint8).contiguous().numpy().tobytes()] for image in images]
+    # 4,000 draws: each of 9 offsets is expected 444 times, standard deviation 20; mirror images 2,000 times, 32.
+    for axis in (0, 1):
+        counts = [sum(place[axis] == offset for place in found) for offset in range(9)]
+        assert all(abs(count - 444) < 100 for count in counts), counts
+    assert abs(sum(place[2] for place in found) - 2000) < 160
+    assert len(set(found)) == 9 * 9 * 2
+
+
+def test_augmentation_differs_between_minibatches_and_seeds() -> None:
+    dataset = numbered(16)
+    one, two = Batches(dataset, 16, 0, augment=True), Batches(dataset, 16, 1, augment=True)
+    assert not torch.equal(one.inputs(0), one.inputs(1))
+    assert not torch.equal(one.inputs(0), two.inputs(0))
+
+
+def test_augmenting_cifar_costs_little() -> None:
+    images = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8)
+    labels = torch.zeros(2000, dtype=torch.int64)
+    batches = Batches(Dataset("toy", "", "", True, "", ("a",), images, labels, images, labels), 128, 0, True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times = []
+        for t in range(40):
+            began = time.perf_counter()
+            batches[t]
+            times.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(threads)
+    assert min(times) < 0.002, "seconds for 128 CIFAR images on one thread"
+
+
+def test_evaluation_holds_the_test_set_in_order() -> None:
+    dataset = make()
+    evaluation = Evaluation(dataset, batch=3)
+    inputs, targets = zip(*evaluation, strict=True)
+    assert evaluation.samples == 7 and [len(part) for part in targets] == [3, 3, 1]
+    assert torch.equal(torch.cat(targets), dataset.test_labels)
+    values = (torch.cat(inputs)[:, 0, 0, 0] * dataset.std + dataset.mean).mul(255).round().long()
+    assert values.tolist() == [5 * i for i in range(7)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_sees_the_same_minibatches() -> None:
+    for t in (0, 7):
+        cpu = Batches(make(), 8, 0, augment=True)[t]
+        gpu = Batches(make(), 8, 0, augment=True, device="cuda")[t]
+        assert gpu[0].is_cuda and torch.allclose(gpu[0].cpu(), cpu[0], atol=1e-6) and torch.equal(gpu[1].cpu(), cpu[1])

@@ -1,0 +1,187 @@
+"""Downloads against a server that cuts, lies and fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelag.data import download as module
+from pipelag.data.download import Unavailable, download, locked
+from pipelag.errors import PipelagError
+from tests.data.samples import sums
+from tests.data.server import serving
+
+CONTENT = random.Random(0).randbytes(300_000)
+
+
+def test_lands_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
+    with serving(a_gz=CONTENT) as site:
+        download([site.address + "a.gz"], tmp_path / "deep" / "a.gz", sums(CONTENT))
+    assert (tmp_path / "deep" / "a.gz").read_bytes() == CONTENT
+    assert {path.name for path in (tmp_path / "deep").iterdir()} <= {"a.gz", "a.gz.lock"}
+
+
+def test_a_file_that_is_there_and_right_is_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(CONTENT)
+    with serving(a_gz=CONTENT) as site:
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+    assert site.asked == []
+
+
+def test_a_file_that_is_there_and_wrong_is_kept_aside(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"old")
+    with serving(a_gz=CONTENT) as site:
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+    assert (tmp_path / "a.gz.bad").read_bytes() == b"old"
+
+
+def test_goes_on_from_what_an_earlier_run_left(tmp_path: Path) -> None:
+    (tmp_path / "a.gz.part").write_bytes(CONTENT[:123_456])
+    with serving(a_gz=CONTENT) as site:
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+    assert site.asked == [("/a.gz", "bytes=123456-")]
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+
+
+def test_cut_connections_are_opened_again_where_they_were_cut(tmp_path: Path) -> None:
+    with serving(a_gz=CONTENT) as site:
+        site.cut_after = [100_000, 50_000]
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+    assert [header for _, header in site.asked] == [None, "bytes=100000-", "bytes=150000-"]
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
+    (tmp_path / "a.gz.part").write_bytes(CONTENT[:1000])
+    with serving(a_gz=CONTENT) as site:
+        site.ranges = False
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+
+
+def test_a_server_that_keeps_cutting_is_given_up_and_the_part_kept(tmp_path: Path) -> None:
+    with serving(a_gz=CONTENT) as site:
+        site.cut_after = [70_000] + [0] * 20
+        with pytest.raises(Unavailable, match=r"70,000 bytes are kept.*cut, after 70,000 of 300,000 bytes"):
+            download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+    assert len(site.asked) == 1 + module.RETRIES + 1
+    assert (tmp_path / "a.gz.part").read_bytes() == CONTENT[:70_000]
+    assert not (tmp_path / "a.gz").exists()
+
+
+def test_a_truncated_file_is_named_so(tmp_path: Path) -> None:
+    with (
+        serving(a_gz=CONTENT[:2000]) as site,
+        pytest.raises(Unavailable, match="truncated there, it ends after 2,000 of 300,000 bytes"),
+    ):
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+
+
+def test_wrong_bytes_are_refused_and_kept_aside(tmp_path: Path) -> None:
+    wrong = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
+    with (
+        serving(a_gz=wrong) as site,
+        pytest.raises(Unavailable, match=r"has sha256 [0-9a-f]{64} instead of [0-9a-f]{64} \(kept aside as .*a.gz.bad"),
+    ):
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+    assert (tmp_path / "a.gz.bad").read_bytes() == wrong
+    assert not (tmp_path / "a.gz").exists() and not (tmp_path / "a.gz.part").exists()
+
+
+def test_the_next_address_is_tried_after_a_missing_or_a_wrong_file(tmp_path: Path) -> None:
+    with serving(a_gz=CONTENT, wrong_gz=CONTENT[::-1]) as site:
+        addresses = [site.address + name for name in ("none.gz", "wrong.gz", "a.gz")]
+        download(addresses, tmp_path / "a.gz", sums(CONTENT))
+    assert [path for path, _ in site.asked] == ["/none.gz", "/wrong.gz", "/a.gz"]
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+    assert (tmp_path / "a.gz.bad").read_bytes() == CONTENT[::-1]
+
+
+def test_a_busy_server_is_asked_again_a_forbidding_one_is_not(tmp_path: Path) -> None:
+    with serving(a_gz=CONTENT) as site:
+        site.status = {"/busy.gz": 503, "/forbidden.gz": 403}
+        with pytest.raises(Unavailable, match=r"busy.gz: HTTP 503 .*forbidden.gz: HTTP 403"):
+            addresses = [site.address + "busy.gz", site.address + "forbidden.gz"]
+            download(addresses, tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+    asked = [path for path, _ in site.asked]
+    assert asked.count("/busy.gz") == module.RETRIES + 1 and asked.count("/forbidden.gz") == 1
+
+
+def test_too_little_space_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 1000
+
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Usage)
+    with serving(a_gz=CONTENT) as site, pytest.raises(PipelagError, match="no space left for a.gz: 300,000 more bytes"):
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+    assert (tmp_path / "a.gz.part").stat().st_size == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, the disk that is always full")
+def test_a_disk_that_fills_up_while_writing(tmp_path: Path) -> None:
+    (tmp_path / "a.gz.part").symlink_to("/dev/full")
+    with serving(a_gz=CONTENT) as site, pytest.raises(PipelagError, match="no space left for a.gz"):
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_names_the_way_out(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PipelagError, match="cannot be written .* another folder with PIPELAG_DATA"):
+        download([], tmp_path / "new" / "a.gz", sums(CONTENT))
+
+
+def test_a_file_where_the_folder_should_be_names_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(PipelagError, match="taken cannot be written .* another folder with PIPELAG_DATA"):
+        download([], tmp_path / "taken" / "a.gz", sums(CONTENT))
+
+
+def test_two_at_once_download_once(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def fetch(address: str) -> None:
+        try:
+            download([address], tmp_path / "a.gz", sums(CONTENT))
+        except BaseException as error:
+            failures.append(error)
+
+    with serving(a_gz=CONTENT) as site:
+        threads = [threading.Thread(target=fetch, args=(site.address + "a.gz",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    assert failures == []
+    assert site.asked == [("/a.gz", None)]
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+
+
+def test_the_lock_holds_between_processes(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from pipelag.data.download import locked\n"
+        "with locked(Path(sys.argv[1]), 'waiting'): print('in')"
+    )
+    with locked(tmp_path / "a", "here"):
+        other = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "a")],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert other.stderr is not None and other.stderr.readline() == "waiting\n"
+        time.sleep(0.2)
+        assert other.poll() is None
+    out, _ = other.communicate(timeout=20)
+    assert out == "in\n" and other.returncode == 0

@@ -1,0 +1,67 @@
+"""Manifests are strict: a typo has a place and a nearest key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelag.data import manifest
+from pipelag.errors import PipelagError
+
+GOOD = "a" * 64
+
+
+@pytest.mark.parametrize("name", manifest.names())
+def test_official_manifests_name_sums_and_addresses(name: str) -> None:
+    for file in manifest.official(name).files:
+        assert file.sha256 is not None
+        assert all(address.startswith("http") and address.endswith("/" + file.name) for address in file.addresses)
+
+
+def test_official_sums_agree_with_torchvision() -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    ours = {file.name: file.md5 for name in manifest.names() for file in manifest.official(name).files}
+    theirs = dict(datasets.MNIST.resources)
+    theirs |= {kind.filename: kind.tgz_md5 for kind in (datasets.CIFAR10, datasets.CIFAR100)}
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            f"datasets: {{a: {{layout: x, files: [{{path: a, bytes: 1, sha265: {GOOD}}}]}}}}",
+            "unknown key 'sha265' at datasets.a.files.0; did you mean 'sha256'? (valid: bytes, md5, path, sha256)",
+        ),
+        ("datasets: {a: {layot: x}}", "datasets.a.layout: Field required"),
+        ("dataset: {}", "datasets: Field required"),
+        ("datasets: {a: {layout: x, files: [{path: a, bytes: 1}]}}", "a file needs 'sha256' or 'md5'"),
+        (f"datasets: {{a: {{layout: x, files: [{{path: ../a, bytes: 1, sha256: {GOOD}}}]}}}}", "'../a' leaves the mir"),
+        ("datasets: {a: {layout: x, files: [{path: a, bytes: 1, sha256: abc}]}}", "datasets.a.files.0.sha256: "),
+        ("- 1", "this should be a mapping with datasets"),
+        ("datasets: [", "is not valid YAML"),
+    ],
+)
+def test_mistakes_in_a_mirror_manifest_are_named(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "manifest.yaml").write_text(text)
+    with pytest.raises(PipelagError, match=re.escape(complaint)) as caught:
+        manifest.mirrored(tmp_path)
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_a_folder_without_manifest_has_none(tmp_path: Path) -> None:
+    assert manifest.mirrored(tmp_path) is None
+
+
+def test_every_stated_problem_of_a_file(tmp_path: Path) -> None:
+    sums = manifest.Sums(bytes=5, md5="5d41402abc4b2a76b9719d911017c592")  # of b"hello"
+    path = tmp_path / "a"
+    assert sums.complaint(path) == "is missing"
+    path.write_bytes(b"hell")
+    assert sums.complaint(path) == "has 4 bytes instead of 5"
+    path.write_bytes(b"hallo")
+    assert str(sums.complaint(path)).startswith("has md5 598d4c200461b81522a3328565c25f7c instead of 5d41")
+    path.write_bytes(b"hello")
+    assert sums.complaint(path) is None

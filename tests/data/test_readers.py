@@ -1,0 +1,185 @@
+"""Files in, images and labels out; and what is not what it says is refused."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipelag import data
+from pipelag.data import readers
+from pipelag.errors import PipelagError
+from tests.data.samples import cifar_batch, idx, image_zip, mirror, mnist_files, tar
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in files]
+
+
+def test_idx(tmp_path: Path) -> None:
+    decoded = readers.idx_gz(write(tmp_path, mnist_files()))
+    assert decoded.train_images.shape == (30, 1, 28, 28) and decoded.test_images.shape == (10, 1, 28, 28)
+    assert decoded.train_images[:, 0, 27, 27].tolist() == list(range(30))
+    assert decoded.train_labels.tolist() == [*range(10)] * 3
+    assert decoded.classes == tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"hello", "not a whole gzip"),
+        (idx(np.zeros((3, 2), np.uint8))[:-12], "not a whole gzip"),
+        (gzip.compress(b"hello"), "not an IDX file"),
+        (gzip.compress(b""), "not an IDX file"),
+        (gzip.compress(b"\0\0\x0d\x01" + bytes(8)), "not an IDX file of unsigned bytes"),
+        (gzip.compress(b"\0\0\x08\x02\0\0\0\x03\0\0\0\x02" + bytes(5)), "holds 5 values, .* promises 3 x 2"),
+    ],
+)
+def test_what_is_not_idx(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / "a.gz").write_bytes(content)
+    with pytest.raises(PipelagError, match=complaint):
+        readers.read_idx(tmp_path / "a.gz")
+
+
+def test_a_missing_mnist_file_is_named(tmp_path: Path) -> None:
+    files = mnist_files()
+    del files["t10k-labels-idx1-ubyte.gz"]
+    with pytest.raises(PipelagError, match="needs a file t10k-labels-idx1-ubyte.gz"):
+        readers.idx_gz(write(tmp_path, files))
+
+
+def pixels(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 3072), np.uint8)
+
+
+def test_cifar10_as_python_2_pickled_it(tmp_path: Path) -> None:
+    files = {f"cifar-10-batches-py/data_batch_{i}": cifar_batch(pixels(4, i), labels=[i, 0, 1, 9]) for i in range(1, 6)}
+    files["cifar-10-batches-py/readme.html"] = b"<html>"
+    files["cifar-10-batches-py/test_batch"] = cifar_batch(pixels(3, 6), labels=[5, 4, 3])
+    names = [f"class {i}" for i in range(10)]
+    files["cifar-10-batches-py/batches.meta"] = cifar_batch(pixels(1, 7), label_names=names)
+    decoded = readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar(files)}))
+    assert decoded.classes == tuple(names)
+    assert decoded.train_labels.tolist() == [label for i in range(1, 6) for label in (i, 0, 1, 9)]
+    assert decoded.test_labels.tolist() == [5, 4, 3]
+    # A row is 1,024 red values, then green, then blue, each row by row.
+    assert torch.equal(decoded.test_images[1], torch.from_numpy(pixels(3, 6)[1].reshape(3, 32, 32)))
+    assert torch.equal(decoded.train_images[4], torch.from_numpy(pixels(4, 2)[0].reshape(3, 32, 32)))
+
+
+def test_cifar100_has_its_fine_labels(tmp_path: Path) -> None:
+    files = {
+        "cifar-100-python/train": cifar_batch(pixels(2, 0), coarse_labels=[1, 1], fine_labels=[7, 99]),
+        "cifar-100-python/test": cifar_batch(pixels(1, 1), coarse_labels=[1], fine_labels=[42]),
+        "cifar-100-python/meta": cifar_batch(pixels(1, 2), fine_label_names=[f"fine {i}" for i in range(100)]),
+    }
+    decoded = readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar(files)}))
+    assert (decoded.train_labels.tolist(), decoded.test_labels.tolist()) == ([7, 99], [42])
+    assert decoded.classes[99] == "fine 99"
+
+
+def test_cifar_as_a_newer_numpy_pickles_it(tmp_path: Path) -> None:
+    batch = {"data": pixels(2, 0), "labels": [0, 1]}
+    names = {"label_names": ["a", "b"]}
+    for protocol in (2, 5):
+        content = {name: pickle.dumps(batch, protocol) for name in ("data_batch_1", "test_batch")}
+        content["batches.meta"] = pickle.dumps(names, protocol)
+        decoded = readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar(content)}))
+        assert torch.equal(decoded.train_images, torch.from_numpy(pixels(2, 0)).view(2, 3, 32, 32))
+
+
+class Exploit:
+    """Unpickling it would create a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path, str]]:
+        return open, (self.path, "w")
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    evil = pickle.dumps({"data": Exploit(tmp_path / "owned")}, 2)
+    with pytest.raises(PipelagError, match="nothing but arrays; this one asks for .*open: refused"):
+        readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar({"test_batch": evil})}))
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_tar_without_batches_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelagError, match="no CIFAR batches: batches.meta, test_batch is missing"):
+        readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar({"hello": b"x"})}))
+
+
+def colour(red: int, size: int = 4) -> np.ndarray:
+    return np.full((size, size, 3), (red, 1, 2), np.uint8)
+
+
+def test_image_folders_in_one_zip_or_two(tmp_path: Path) -> None:
+    train = {f"train/{name}/{i}.png": colour(10 * k + i) for k, name in enumerate(("dog", "cat")) for i in (1, 0)}
+    test = {"test/dog/9.png": colour(99)}
+    apart = write(tmp_path, {"train.zip": image_zip(train), "test.zip": image_zip(test)})
+    together = write(tmp_path, {"all.zip": image_zip({f"set/{path}": image for path, image in (train | test).items()})})
+    for paths in (apart, together):
+        decoded = readers.image_folder_zip(paths)
+        assert decoded.classes == ("cat", "dog")
+        assert decoded.train_labels.tolist() == [0, 0, 1, 1] and decoded.test_labels.tolist() == [1]
+        assert decoded.train_images[:, 0, 3, 3].tolist() == [10, 11, 0, 1]
+        assert decoded.test_images[0, :, 0, 0].tolist() == [99, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("images", "complaint"),
+    [
+        ({"train/a/0.png": colour(0)}, "there are 1 training and 0 test images"),
+        ({"a/0.png": colour(0)}, "there are 0 training and 0 test images"),
+        ({"train/a/0.png": colour(0), "test/b/0.png": colour(0)}, "no training images of b"),
+        (
+            {"train/a/0.png": colour(0), "train/a/1.png": colour(0, 5), "test/a/0.png": colour(0)},
+            "train/a/1.png is 5x5, the images before it are 4x4; resize",
+        ),
+    ],
+)
+def test_image_folders_that_are_no_data_set(tmp_path: Path, images: dict[str, np.ndarray], complaint: str) -> None:
+    with pytest.raises(PipelagError, match=complaint):
+        readers.image_folder_zip(write(tmp_path, {"a.zip": image_zip(images)}))
+
+
+def test_decoded_once_for_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = readers.READERS["idx-gz"]
+    monkeypatch.setitem(readers.READERS, "idx-gz", lambda paths: calls.append(paths) or real(paths))
+    one = mirror(tmp_path / "one", mnist_files(), name="mnist", layout="idx-gz")
+    same = mirror(tmp_path / "same", mnist_files(), name="mnist", layout="idx-gz")
+    other = mirror(tmp_path / "other", mnist_files(train=20), name="mnist", layout="idx-gz")
+    first, again = (data.load("mnist", mirrors=(str(folder),)) for folder in (one, same))
+    assert len(calls) == 1 and torch.equal(first.train_images, again.train_images)
+    assert len(data.load("mnist", mirrors=(str(other),)).train_labels) == 20 and len(calls) == 2
+    (kept, _) = sorted((tmp_path / "downloads" / "mnist").glob("decoded-*.pt"))
+    kept.write_bytes(kept.read_bytes()[:1000])
+    for folder in (one, other):
+        data.load("mnist", mirrors=(str(folder),))
+    assert len(calls) == 3, "a torn file is decoded again"
+
+
+def test_real_mnist(real_mirror: str) -> None:
+    dataset = data.load("mnist")
+    assert dataset.train_labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert dataset.test_labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert round(float(dataset.mean), 4) == 0.1307 and round(float(dataset.std), 4) == 0.3081
+
+
+@pytest.mark.slow
+def test_real_cifar10(real_mirror: str) -> None:
+    dataset = data.load("cifar10")
+    assert dataset.train_images.shape == (50_000, 3, 32, 32) and dataset.test_images.shape == (10_000, 3, 32, 32)
+    assert dataset.train_labels.bincount().tolist() == [5000] * 10
+    assert dataset.classes[0] == "airplane" and dataset.classes[9] == "truck"
+    assert torch.allclose(dataset.mean, torch.tensor([0.4914, 0.4822, 0.4465]), atol=3e-4)
+    assert torch.allclose(dataset.std, torch.tensor([0.2470, 0.2435, 0.2616]), atol=3e-3)
