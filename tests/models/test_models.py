@@ -115,13 +115,21 @@ TIED = nn.Linear(4, 4)
     ("model", "cuts", "sentence"),
     [
         ([nn.ReLU()] * 4, (2, 2), r"the cuts \[2, 2\] must increase strictly, and 2 follows 2"),
-        ([nn.ReLU()] * 4, (4,), "a cut after layer 4 leaves an empty stage: the model has 4 layers, so cuts lie between 1 and 3"),
+        (
+            [nn.ReLU()] * 4,
+            (4,),
+            "a cut after layer 4 leaves an empty stage: the model has 4 layers, so cuts lie between 1 and 3",
+        ),
         ([nn.ReLU()] * 4, (0,), "a cut after layer 0 leaves an empty stage"),
-        ([nn.ReLU(), Block(), nn.ReLU()], (2,), r"cut 2 lies inside 'Block' \(layers 2-3\), which cannot be cut; the nearest: 1 and 3"),
+        (
+            [nn.ReLU(), Block(), nn.ReLU()],
+            (2,),
+            r"cut 2 lies inside 'Block' \(layers 2-3\), which cannot be cut; the nearest: 1 and 3",
+        ),
         ([TIED, nn.ReLU(), TIED], (1,), "stages 1 and 2 share a parameter of shape"),
         (Block(), (1,), "a Block cannot be cut: give the model as an nn.Sequential, or a list of layers"),
     ],
-)  # fmt: skip
+)
 def test_bad_cuts_are_refused(model: object, cuts: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(PipelagError, match=sentence):
         stages(model, cuts)  # type: ignore[arg-type]

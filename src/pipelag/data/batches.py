@@ -23,16 +23,21 @@ _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
 class _Images:
     """Images on a device, normalised on the way out."""
 
-    def __init__(self, dataset: Dataset, images: torch.Tensor, device: torch.device, channels_last: bool) -> None:
+    def __init__(
+        self, dataset: Dataset, images: torch.Tensor, device: torch.device, channels_last: bool, standardise: bool
+    ) -> None:
         self.device = device
         self.format = torch.channels_last if channels_last else torch.contiguous_format
         self.images = images.to(device)
-        scale = 1 / (255 * dataset.std.clamp_min(1e-6))
+        mean, std = (dataset.mean, dataset.std) if standardise else (torch.zeros(1), torch.ones(1))
+        scale = 1 / (255 * std.clamp_min(1e-6))
         self.scale = scale.view(1, -1, 1, 1).to(device)
-        self.shift = (-255 * dataset.mean * scale).view(1, -1, 1, 1).to(device)
+        self.shift = (-255 * mean * scale).view(1, -1, 1, 1).to(device)
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, C, H, W) -> float32; over the training set, each channel has mean 0 and standard deviation 1."""
+        """uint8 (N, C, H, W) -> float32: each channel with mean 0 and standard deviation 1 over the training set, or,
+        where the data are not standardised, from 0 to 1 (as Caffe's MNIST example has them).
+        """
         # The memory format last: with few channels, broadcasting over channels_last is many times slower.
         return images.float().mul_(self.scale).add_(self.shift).contiguous(memory_format=self.format)
 
@@ -48,6 +53,7 @@ class Batches(_Images):
         seed: of order and augmentation.
         augment: crop at random out of the image padded by 4 pixels of zero, flip every second one horizontally.
         channels_last: memory format of the inputs.
+        standardise: give every channel mean 0 and standard deviation 1; otherwise inputs lie between 0 and 1.
 
     Raises:
         PipelagError: the training set is smaller than a minibatch.
@@ -61,8 +67,9 @@ class Batches(_Images):
         augment: bool = False,
         device: torch.device | str = "cpu",
         channels_last: bool = False,
+        standardise: bool = True,
     ) -> None:
-        super().__init__(dataset, dataset.train_images, torch.device(device), channels_last)
+        super().__init__(dataset, dataset.train_images, torch.device(device), channels_last, standardise)
         samples = len(dataset.train_labels)
         if not 1 <= batch <= samples:
             raise PipelagError(f"a minibatch of {batch} does not fit '{dataset.name}'; choose 1 to {samples} samples")
@@ -119,9 +126,14 @@ class Evaluation(_Images):
     """The test set, in order, in minibatches of (inputs, targets); the last one may be smaller."""
 
     def __init__(
-        self, dataset: Dataset, batch: int = 500, device: torch.device | str = "cpu", channels_last: bool = False
+        self,
+        dataset: Dataset,
+        batch: int = 500,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+        standardise: bool = True,
     ) -> None:
-        super().__init__(dataset, dataset.test_images, torch.device(device), channels_last)
+        super().__init__(dataset, dataset.test_images, torch.device(device), channels_last, standardise)
         self.labels = dataset.test_labels.to(self.device)
         self.batch = batch
 

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag import data, optim
-from pipelag.data.batches import Batches, Evaluation
+from pipelag import optim
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.train import build_model, describe_phases, evaluate, phases_of
+from pipelag.runs.train import build_model, describe_phases, evaluate, open_data, phases_of
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
@@ -37,8 +36,7 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor]]:
     """What every worker does; rank 0's return value is the run's log."""
     assert spec.data is not None and spec.optimizer is not None
-    dataset = data.load(spec.data.name, **spec.data.options)
-    batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device=job.device, channels_last=True)
+    dataset, batches, evaluation = open_data(spec, job.device)
     model = build_model(spec, dataset, job.device)
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)
@@ -60,7 +58,6 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             for step, values in record.snapshots.items():
                 snapshots.setdefault(step, {}).update(values)
     diverged_at = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
-    evaluation = Evaluation(dataset, device=job.device, channels_last=True)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
     rows, ends, done = [], [sum(p.steps for p in phases[: i + 1]) for i in range(len(phases))], 0
     for step in sorted(snapshots):

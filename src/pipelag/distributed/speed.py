@@ -18,8 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from pipelag import data, optim
-from pipelag.data.batches import Batches
+from pipelag import optim
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
@@ -27,7 +26,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.train import build_model, phases_of
+from pipelag.runs.train import build_model, open_data, phases_of
 from pipelag.simulate.training import Phase
 
 
@@ -69,8 +68,7 @@ def ratios(rows: list[dict[str, Any]], arm: str) -> list[float]:
 
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     assert spec.data is not None and spec.optimizer is not None
-    dataset = data.load(spec.data.name, **spec.data.options)
-    batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device=job.device, channels_last=True)
+    dataset, batches, _ = open_data(spec, job.device)
     model = build_model(spec, dataset, job.device)
     model.train()
     (pipelined,) = phases_of(spec)

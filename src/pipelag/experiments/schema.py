@@ -138,7 +138,8 @@ def validate(model: type[BaseModel], content: Any, where: str) -> Any:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is also a missing one: the misspelling says more.
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
         place = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             key = str(first["loc"][-1])

@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from pipelag import data
-from pipelag.data.batches import Batches
 from pipelag.models import count as counting
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.train import build_model
+from pipelag.runs.train import build_model, open_data
 from pipelag.timing.profile import profile as time_layers
 
 
@@ -44,8 +42,7 @@ def profile(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dic
     assert spec.data is not None
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    dataset = data.load(spec.data.name, **spec.data.options)
-    batches = Batches(dataset, spec.batch, spec.seed, device=device, channels_last=True)
+    dataset, batches, _ = open_data(spec, device)
     model = build_model(spec, dataset, device)
     start = time.perf_counter()
     timed = time_layers(model, batches.inputs(0), repeats=int(spec.options.get("repeats", 10)), progress=True)

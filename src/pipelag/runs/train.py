@@ -31,6 +31,18 @@ def phases_of(spec: RunSpec) -> list[Phase]:
     return [Phase(methods.get(phase.method), phase.steps, phase.cuts, dict(phase.stage_lr)) for phase in spec.phases]
 
 
+def open_data(spec: RunSpec, device: torch.device) -> tuple[Dataset, Batches, Evaluation]:
+    """The spec's data set, its minibatches and its test set on `device`, images in channels_last.
+
+    `options.standardise` (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to 1.
+    """
+    assert spec.data is not None
+    dataset = data.load(spec.data.name, **spec.data.options)
+    standardise = bool(spec.options.get("standardise", True))
+    batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device, True, standardise)
+    return dataset, batches, Evaluation(dataset, device=device, channels_last=True, standardise=standardise)
+
+
 def build_model(spec: RunSpec, dataset: Dataset, device: torch.device) -> nn.Sequential:
     """The spec's model for that data, initialised from the run's seed, convolutions in channels_last."""
     assert spec.model is not None
@@ -129,9 +141,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     """
     assert spec.data is not None and spec.optimizer is not None
     folder = RunFolder(out, spec)
-    dataset = data.load(spec.data.name, **spec.data.options)
-    batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device=device, channels_last=True)
-    evaluation = Evaluation(dataset, device=device, channels_last=True)
+    dataset, batches, evaluation = open_data(spec, device)
     model = build_model(spec, dataset, device)
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)

@@ -303,7 +303,10 @@ def falls_with_percent(context: Context) -> Finding:
 def gaps(context: Context) -> list[float]:
     """Sliding minus increasing at equal percentage, in points."""
     sliding = dict(figure_6_points(context, "Sliding Stage"))
-    return [sliding[p] - a for p, a in figure_6_points(context, "Increasing Stages") if p in sliding]
+    found = [sliding[p] - a for p, a in figure_6_points(context, "Increasing Stages") if p in sliding]
+    if not found:
+        raise NotLogged("no percentage that both curves have")
+    return found
 
 
 @judge(PAPER, "figure_6", "sliding_equals_increasing")

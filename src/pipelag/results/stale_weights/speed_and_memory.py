@@ -171,8 +171,8 @@ def memory_vs_pipedream(context: Context) -> Drawn:
         lines.append((f"{what}: stale weights (MB)", None, counted and counted["ours_mb"]))
         lines.append((f"{what}: PipeDream (MB)", None, counted and counted["pipedream_mb"]))
     note = (
-        "Our memory model (the paper gives none): both hold the weights and one minibatch's activations; PipeDream also "
-        "a copy of the network's weights per stage. VGG-16 with its original 4096-wide classifier."
+        "Our memory model (the paper gives none): both hold the weights and one minibatch's activations; PipeDream "
+        "also a copy of the network's weights per stage. VGG-16 with its original 4096-wide classifier."
     )
     return quantities(context, lines, note)
 

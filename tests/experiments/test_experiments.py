@@ -1,0 +1,181 @@
+"""Experiments are data: what the config says becomes runs; mistakes are refused with their place and the nearest key."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelag import data, methods, models
+from pipelag.errors import PipelagError
+from pipelag.experiments import Arm, arms, expand, load_paper, load_scale, papers, scales
+from pipelag.results.drawing import DRAWINGS
+from pipelag.results.verdict import JUDGES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of config/ that a test may change."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+    yield tmp_path / "config"
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+
+
+def ids(result: str, scale: str = "quick", **labels: str) -> set[str]:
+    found = arms(load_paper("stale_weights"), result, load_scale(scale))
+    return {a.spec.id for a in found if all(a.labels.get(k) == v for k, v in labels.items())}
+
+
+def everything(scale: str) -> list[Arm]:
+    return [a for p in papers() for r in load_paper(p).results for a in arms(load_paper(p), r, load_scale(scale))]
+
+
+@pytest.mark.parametrize("scale", ["quick", "standard", "paper", "published"])
+def test_every_run_names_models_data_and_methods_that_exist(config: Path, scale: str) -> None:
+    shutil.copytree(ROOT / "results/published/cpu", "results/published/cpu", ignore=shutil.ignore_patterns("runs"))
+    for arm in everything(scale):
+        assert arm.spec.model is None or arm.spec.model.name in models.MODELS
+        assert arm.spec.data is None or arm.spec.data.name in data.DATASETS
+        assert all(phase.method in methods.METHODS for phase in arm.spec.phases)
+
+
+def test_every_result_is_drawn_and_every_claim_judged() -> None:
+    import importlib
+
+    for name in papers():
+        importlib.import_module(f"pipelag.results.{name}")
+        for key, result in load_paper(name).results.items():
+            assert (name, result.draw or key) in DRAWINGS, key
+            assert result.runs and result.reported is not None and result.claims
+            for claim in result.claims:
+                assert (name, key, claim.id) in JUDGES, (key, claim.id)
+
+
+def test_equal_runs_are_shared(config: Path) -> None:
+    assert ids("figure_5a") == ids("table_2", model="LeNet-5")
+    assert ids("figure_7") == ids("table_4")
+    assert ids("table_3", arm="non-pipelined") <= ids("table_2")
+    assert len(ids("table_3")) == 10
+    seven = {a.spec.id for a in everything("quick") if a.labels.get("arm") == "register after 7"}
+    assert seven == ids("table_2", model="ResNet-20", arm="4-stage")  # one register after layer 7 is the 4-stage run
+
+
+def test_ids_are_the_hash_of_what_changes_an_outcome(config: Path) -> None:
+    before = {r: ids(r) for r in load_paper("stale_weights").results}
+    change(
+        config / "papers/stale_weights.yaml",
+        "name: vgg16}\n    data: {name: cifar10}\n    batch: 100",
+        "name: vgg16}\n    data: {name: cifar10}\n    batch: 50",
+    )
+    assert {r: ids(r) for r in before} == before  # the quick scale has its own minibatch
+    change(config / "scales/quick.yaml", "optimizer: {lr: 0.01}", "optimizer: {lr: 0.02}")
+    touched = {r for r in before if ids(r) != before[r]}
+    assert touched == {"table_1", "table_2", "figure_5c", "text_headline_accuracy_drop"}
+    assert len(ids("table_2") - before["table_2"]) == 5  # VGG-16's five arms and no other
+
+
+def test_the_papers_settings_are_in_the_paper_scale(config: Path) -> None:
+    paper = load_paper("stale_weights")
+    lenet = arms(paper, "table_2", load_scale("paper"))[0].spec
+    assert lenet.steps == 30_000 and lenet.batch == 100 and lenet.optimizer is not None and lenet.optimizer.lr == 0.01
+    hybrid = next(a.spec for a in arms(paper, "table_4", load_scale("paper")) if a.labels["arm"] == "20k+10k hybrid")
+    assert [p.steps for p in hybrid.phases] == [20_000, 10_000]
+    assert hybrid.phases[0].stage_lr == {1: 0.01, 2: 0.01, 3: 0.01, 4: 0.01} and not hybrid.phases[1].stage_lr
+    deep = next(
+        a.spec
+        for a in arms(paper, "table_5", load_scale("paper"))
+        if a.labels == {"model": "ResNet-110", "kind": "train", "arm": "pipelined"}
+    )
+    assert deep.phases[0].stage_lr == {1: 0.001} and deep.phases[0].cuts == (37,)
+    assert deep.lr_schedule.horizon == 78_000 and deep.lr_schedule.milestones == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "sentence"),
+    [
+        (
+            "papers/stale_weights.yaml",
+            "  table_2:\n    kind: table\n    caption:",
+            "  table_2:\n    kind: table\n    captoin:",
+            r"papers/stale_weights.yaml: unknown key 'captoin' at results.table_2.captoin; did you mean 'caption'",
+        ),
+        (
+            "papers/stale_weights.yaml",
+            "evaluate_every: 100",
+            "evaluat_every: 100",
+            "unknown key 'evaluat_every' at setups.lenet5_sim.evaluat_every; did you mean 'evaluate_every'",
+        ),
+        (
+            "papers/stale_weights.yaml",
+            "lr: 0.01, momentum",
+            "lr: 0.01, momentun",
+            "unknown key 'momentun' at setups.lenet5_sim.optimizer.momentun; did you mean 'momentum'",
+        ),
+        (
+            "papers/stale_weights.yaml",
+            "setup: lenet5_sim",
+            "setup: lenet_sim",
+            "unknown setup 'lenet_sim'; did you mean 'lenet5_sim'",
+        ),
+        (
+            "papers/stale_weights.yaml",
+            "use: figure_3",
+            "use: figure_33",
+            "unknown result to use 'figure_33'; did you mean 'figure_3'",
+        ),
+        ("papers/stale_weights.yaml", "id: stale_weights", "id: [stale_weights", "stale_weights.yaml is not YAML"),
+        (
+            "scales/quick.yaml",
+            "leave_out:",
+            "leaveout:",
+            "scales/quick.yaml: unknown key 'leaveout' at leaveout; did you mean 'leave_out'",
+        ),
+        (
+            "scales/quick.yaml",
+            "lenet5_sim: {data",
+            "lenet5: {data",
+            "scale 'quick': unknown setup of stale_weights 'lenet5'; did you mean 'lenet5_sim'",
+        ),
+    ],
+)
+def test_mistakes_in_the_config_are_named(config: Path, file: str, old: str, new: str, sentence: str) -> None:
+    change(config / file, old, new)
+    with pytest.raises(PipelagError, match=sentence):
+        everything("quick")
+
+
+def test_unknown_names_are_refused_with_the_nearest(config: Path) -> None:
+    with pytest.raises(PipelagError, match="unknown paper 'stale_weight'; did you mean 'stale_weights'"):
+        load_paper("stale_weight")
+    with pytest.raises(PipelagError, match="unknown scale 'quik'; did you mean 'quick'"):
+        load_scale("quik")
+    with pytest.raises(PipelagError, match="unknown result of stale_weights 'table_22'; did you mean 'table_2'"):
+        expand.result_of(load_paper("stale_weights"), "table_22")
+    assert scales() == ["paper", "published", "quick", "standard"]
+
+
+def test_reading_the_config_and_the_results_loads_no_torch() -> None:
+    code = (
+        "import sys, pipelag, pipelag.experiments, pipelag.runs.spec, pipelag.results.stale_weights, pipelag.report.cli\n"
+        "pipelag.delays(pipelag.schedule('stale_weights', stages=2, minibatches=8))\n"
+        "assert 'torch' not in sys.modules, 'torch was loaded'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

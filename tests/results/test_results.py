@@ -1,0 +1,160 @@
+"""From logs to tables, figures and verdicts: nothing reaches a table that is not in a log or in the config."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.__main__ import main
+from pipelag.experiments import arms, load_paper, load_scale, run_dir
+from pipelag.report.tables import Column, Table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = "stale_weights"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the config and made-up logs of every training run at the quick scale."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+    paper, scale = load_paper(PAPER), load_scale("quick")
+    for result in paper.results:
+        for arm in arms(paper, result, scale):
+            if arm.spec.kind == "train" and not arm.left_out:
+                pretend(run_dir(scale, arm.spec.id), arm.spec)
+    return tmp_path
+
+
+def pretend(folder: Path, spec: Any) -> None:
+    """A log whose accuracy falls by a point per register, so that every number in a table can be told."""
+    folder.mkdir(parents=True, exist_ok=True)
+    accuracy = 90.0 - len(spec.phases[0].cuts)
+    steps = range(50, spec.steps + 1, 50)
+    rows = [
+        {"step": s, "epoch": s / 10, "phase": 0 if s <= spec.phases[0].steps else 1, "accuracy": accuracy - 10 / s}
+        for s in steps
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    phases = [
+        {
+            "method": p.method,
+            "cuts": list(p.cuts),
+            "steps": p.steps,
+            "stages": len(p.cuts) + 1,
+            "forward_delays": [0],
+            "stale_percent": 9.0 * len(p.cuts),
+        }
+        for p in spec.phases
+    ]
+    data = {"name": spec.data.name, "title": "pretended", "release": "none", "official": True, "note": ""}
+    summary = {
+        "id": spec.id,
+        "kind": "train",
+        "status": "finished",
+        "steps": spec.steps,
+        "final": {"accuracy": accuracy},
+        "best": {},
+        "data": data,
+        "phases": phases,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def draw(result: str) -> dict[str, Any]:
+    assert main(["result", PAPER, result]) == 0
+    return json.loads(Path(f"figures/quick/{PAPER}/{result}.json").read_text())
+
+
+def test_the_papers_numbers_stand_beside_ours(project: Path) -> None:
+    record = draw("table_2")
+    lines = Path(f"figures/quick/{PAPER}/table_2.md").read_text().splitlines()
+    assert "| VGG-16 | paper | 91.36 | 90.53 | 88.96 | 83.73 | 79.85 |" in lines
+    assert "| VGG-16 | ours | 90.00 | 89.00 | 88.00 | 87.00 | 86.00 |" in lines
+    assert "| VGG-16 | drop, ours | – | 1.00 | 2.00 | 3.00 | 4.00 |" in lines
+    assert record["logged"] == record["asked"] == 18
+    verdict = {v["claim"]: v for v in record["verdicts"]}
+    assert verdict["monotone_in_stages"]["verdict"] == "holds"
+    assert verdict["deep_pipelines_cost_dearly"]["verdict"] == "cannot be judged"
+    assert "shapes instead of cifar10" in verdict["deep_pipelines_cost_dearly"]["why"]
+
+
+def test_a_deleted_log_leaves_an_empty_cell(project: Path) -> None:
+    arm = next(
+        a
+        for a in arms(load_paper(PAPER), "table_2", load_scale("quick"))
+        if dict(a.labels) == {"model": "VGG-16", "arm": "6-stage"}
+    )
+    (run_dir(load_scale("quick"), arm.spec.id) / "metrics.jsonl").unlink()
+    record = draw("table_2")
+    assert (
+        "| VGG-16 | ours | 90.00 | 89.00 | – | 87.00 | 86.00 |" in Path(f"figures/quick/{PAPER}/table_2.md").read_text()
+    )
+    assert (record["logged"], record["asked"]) == (17, 18)
+    assert {v["claim"]: v["verdict"] for v in record["verdicts"]}["monotone_in_stages"] == "cannot be judged"
+
+
+def test_a_diverged_run_is_shown_as_that(project: Path) -> None:
+    arm = next(
+        a
+        for a in arms(load_paper(PAPER), "table_2", load_scale("quick"))
+        if dict(a.labels) == {"model": "LeNet-5", "arm": "10-stage"}
+    )
+    path = run_dir(load_scale("quick"), arm.spec.id) / "summary.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"status": "diverged", "diverged_at": 195, "final": None})
+    )
+    draw("table_2")
+    assert "diverged at step 195" in Path(f"figures/quick/{PAPER}/table_2.md").read_text()
+
+
+@pytest.mark.parametrize("result", list(load_paper(PAPER).results))
+def test_every_result_draws_with_and_without_logs(project: Path, result: str) -> None:
+    for _ in range(2):
+        record = draw(result)
+        ends = ("pdf", "svg", "png", "csv") if record["is_figure"] else ("csv", "md", "tex")
+        assert all(Path(f"figures/quick/{PAPER}/{result}.{end}").stat().st_size > 0 for end in ends)
+        shutil.rmtree("results", ignore_errors=True)
+
+
+def test_verdicts_follow_the_numbers(project: Path) -> None:
+    scale = load_scale("quick")
+    for arm in arms(load_paper(PAPER), "table_4", scale):
+        accuracy = {"Baseline 30k": 91.0, "Pipelined 30k": 88.0, "20k+10k hybrid": 90.5, "20k+20k hybrid": 91.2}[
+            arm.labels["arm"]
+        ]
+        path = run_dir(scale, arm.spec.id) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"final": {"accuracy": accuracy}}))
+    assert {v["claim"]: v["verdict"] for v in draw("table_4")["verdicts"]}["order"] == "holds"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"final": {"accuracy": 90.9}}))  # the long hybrid falls
+    assert {v["claim"]: v["verdict"] for v in draw("table_4")["verdicts"]}["order"] == "fails"
+
+
+def test_the_page_gathers_all_and_links_to_logs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report"]) == 2
+    assert "draw it first: snakemake --cores all stale_weights_figure_1" in capsys.readouterr().err
+    for result in load_paper(PAPER).results:
+        draw(result)
+    assert main(["report"]) == 0
+    page = Path("figures/quick/index.html").read_text()
+    assert page.count("<section") == len(load_paper(PAPER).results)
+    links = [part.split('"')[0] for part in page.split('href="')[1:]]
+    assert all((Path("figures/quick") / link).exists() for link in links if not link.startswith("#"))
+    assert "../../results/quick/runs/" in page
+
+
+def test_tables_escape_and_keep_precision() -> None:
+    table = Table(
+        [Column("a", "50 %"), Column("b", "x_1", "group", "{:.1f}")],
+        [{"a": "A & B", "b": 1.23456}, {"a": None}],
+        "100 % & more",
+    )
+    assert table.csv() == "50 %,group x_1\nA & B,1.23456\n,\n"
+    assert r"A \& B & 1.2 \\" in table.latex() and r"\caption{100 \% \& more}" in table.latex()
+    assert "| A & B | 1.2 |" in table.markdown() and "| – | – |" in table.markdown()

@@ -1,0 +1,197 @@
+"""Runs as the command line carries them out: logs, resume after kill -9, divergence, full disks, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipelag.__main__ import main
+from pipelag.errors import PipelagError
+from pipelag.runs import checkpoint
+from pipelag.runs.spec import RunSpec
+
+SPEC: dict[str, Any] = {
+    "model": {"name": "alexnet", "options": {"width": 0.06}},
+    "data": {"name": "shapes", "augment": True, "options": {"train": 400, "test": 100}},
+    "batch": 20,
+    "optimizer": {"lr": 0.01, "momentum": 0.9},
+    "lr_schedule": {"name": "milestones", "milestones": [0.5]},
+    "phases": [
+        {"method": "stale_weights", "steps": 20, "cuts": [2, 5], "stage_lr": {1: 0.005}},
+        {"method": "sequential", "steps": 10},
+    ],
+    "evaluate_every": 10,
+    "options": {"save_model": True},
+}
+
+
+def run(out: Path, *, device: str = "cpu", **changes: Any) -> int:
+    return main(["run", "--spec", json.dumps(SPEC | changes), "--out", str(out), "--device", device, "--threads", "1"])
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_a_run_leaves_the_log_that_the_docs_promise(tmp_path: Path) -> None:
+    assert run(tmp_path) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "model.pt",
+        "summary.json",
+    ]
+    assert [row["step"] for row in lines(tmp_path)] == [10, 20, 30]
+    assert [row["phase"] for row in lines(tmp_path)] == [0, 0, 1]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["id"] == RunSpec.model_validate(SPEC).id
+    assert summary["phases"][0]["forward_delays"] == [4, 2, 0]
+    assert summary["data"]["name"] == "shapes" and summary["status"] == "finished"
+    assert (
+        json.loads((tmp_path / "environment.json").read_text())["versions"]["torch"] == torch.__version__.split("+")[0]
+    )
+    assert (
+        main(["run", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "again"), "--threads", "1"])
+        == 0
+    )
+    assert lines(tmp_path / "again") == lines(tmp_path)  # a run's own config repeats it
+
+
+@pytest.mark.parametrize("after", [0.0, 0.4])
+def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, after: float) -> None:
+    spec = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 200}, SPEC["phases"][1] | {"steps": 100}]}
+    code = (
+        "import sys, time; from pipelag.runs import train; train.CHECKPOINT_SECONDS = 0.0; train.FLUSH_STEPS = 1\n"
+        "from pipelag.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "--spec",
+        json.dumps(spec),
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+        "--out",
+    ]
+    broken = tmp_path / "broken"
+    process = subprocess.Popen([*command, str(broken)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (broken / "partial" / "checkpoint.pt").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(after)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (broken / "summary.json").exists()
+    assert subprocess.run([*command, str(broken)], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    unbroken = tmp_path / "unbroken"
+    assert subprocess.run([*command, str(unbroken)], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    assert lines(broken) == lines(unbroken)
+    ours, theirs = (torch.load(out / "model.pt") for out in (broken, unbroken))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_divergence_is_a_result(tmp_path: Path) -> None:
+    assert run(tmp_path, optimizer={"lr": 1e9}) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["status"] == "diverged" and 0 < summary["diverged_at"] < 30 and summary["final"] is None
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save({"step": 1}, path)
+
+    def full(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(PipelagError, match="could not be written .No space left on device.; the one before it is kept"):
+        checkpoint.save({"step": 2}, path)
+    assert checkpoint.load(path) == {"step": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_write_that_really_fails_is_told_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save({"step": 1}, path)
+    path.with_suffix(".tmp").symlink_to("/dev/full")
+    with pytest.raises(PipelagError, match="could not be written"):
+        checkpoint.save({"weights": torch.zeros(1_000_000)}, path)
+    assert checkpoint.load(path) == {"step": 1}
+
+
+def test_a_torn_checkpoint_is_never_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    path.with_suffix(".tmp").write_bytes(b"half")
+    assert checkpoint.load(path) is None
+
+
+@pytest.mark.real
+def test_a_real_run_logs_what_the_simulated_one_does(tmp_path: Path) -> None:
+    two = [{"method": "stale_weights", "steps": 16, "cuts": [3]}, {"method": "sequential", "steps": 8}]
+    assert run(tmp_path / "simulated", phases=two) == 0
+    assert run(tmp_path / "real", phases=two, executor="real", workers=2) == 0
+    simulated, real = lines(tmp_path / "simulated"), lines(tmp_path / "real")
+    keys = ("step", "epoch", "phase", "lr", "accuracy", "test_loss")
+    assert [[row[key] for key in keys] for row in real] == [[row[key] for key in keys] for row in simulated]
+    assert [row["loss"] for row in real] == pytest.approx([row["loss"] for row in simulated])
+    ours, theirs = (torch.load(tmp_path / out / "model.pt") for out in ("real", "simulated"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.real
+def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
+    phases = [{"method": "stale_weights", "steps": 12, "cuts": [3]}]
+    assert run(tmp_path, kind="speed", phases=phases, executor="real", workers=2, options={"blocks": 2}) == 0
+    assert [row["arm"] for row in lines(tmp_path)] == ["non-pipelined", "pipelined", "hybrid"] * 2
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert set(summary["speedup"]) == {"pipelined", "hybrid"} and len(summary["speedups"]["pipelined"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": {"name": "alexnett"}}, "unknown model 'alexnett'; did you mean 'alexnet'"),
+        ({"data": {"name": "shape"}}, "unknown data set 'shape'; did you mean 'shapes'"),
+        ({"phases": [{"method": "stale", "steps": 1}]}, "unknown method 'stale'; did you mean"),
+        (
+            {"phases": [{"method": "stale_weights", "steps": 1, "cuts": [5, 2]}]},
+            "must increase strictly, and 2 follows 5",
+        ),
+        ({"batch": 0}, "the run's spec is wrong at batch: Input should be greater than 0"),
+        ({"optimiser": {}}, "the run's spec is wrong at optimiser: Extra inputs are not permitted"),
+        (
+            {"executor": "real", "workers": 4, "phases": [{"method": "stale_weights", "steps": 4, "cuts": [3]}]},
+            "4 workers are more than the 2 stages",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], sentence: str
+) -> None:
+    assert run(tmp_path, **changes) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and "Traceback" not in error
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert run(tmp_path, device="cuda") == 2
+    assert "torch sees no GPU here; use --device cpu or auto" in capsys.readouterr().err
