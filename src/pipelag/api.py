@@ -15,6 +15,7 @@ from torch import nn
 from pipelag import methods
 from pipelag.errors import PipelagError, unknown
 from pipelag.methods import Method
+from pipelag.models.cut import layers_of
 from pipelag.models.cut import stages as cut_stages
 from pipelag.optim import OptimizerFactory
 from pipelag.schedules import Delays
@@ -93,7 +94,7 @@ def train(
             steps = len(batches)
         phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}))]
     total = sum(phase.steps for phase in phases)
-    sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*model)
+    sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers_of(model))
     for phase in phases:
         cut_stages(sequence, phase.cuts)
     sequence.train()

@@ -1,4 +1,4 @@
-"""Experiments are data: what the config says becomes runs; mistakes are refused with their place and the nearest key."""
+"""Experiments are data: the config becomes runs; mistakes in it are refused with place and nearest key."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_unknown_names_are_refused_with_the_nearest(config: Path) -> None:
 
 def test_reading_the_config_and_the_results_loads_no_torch() -> None:
     code = (
-        "import sys, pipelag, pipelag.experiments, pipelag.runs.spec, pipelag.results.stale_weights, pipelag.report.cli\n"
+        "import sys, pipelag, pipelag.experiments, pipelag.results.stale_weights, pipelag.report.cli\n"
         "pipelag.delays(pipelag.schedule('stale_weights', stages=2, minibatches=8))\n"
         "assert 'torch' not in sys.modules, 'torch was loaded'"
     )

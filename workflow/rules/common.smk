@@ -81,6 +81,15 @@ def gpu_share_of(wildcards):
     return 100 if runs[wildcards.id].kind in ("speed", "profile") else 100 // config["runs_per_gpu"]
 
 
+def check_targets(words):
+    """Refuse a word of the command line that begins like a paper's result and is none, with the nearest result."""
+    names = [f"{paper}_{result}" for paper, result in plan]
+    for word in words:
+        if word.startswith(tuple(f"{paper}_" for paper in config["papers"])) and word not in names:
+            near = difflib.get_close_matches(word, names, n=1)
+            refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+
+
 check_config(config)
 try:
     scale = experiments.load_scale(config["scale"], config["published"])
@@ -89,6 +98,7 @@ except PipelagError as error:
     refuse(str(error))
 
 has_gpu = config["device"] == "cuda" or (config["device"] == "auto" and shutil.which("nvidia-smi") is not None)
+check_targets(sys.argv[1:])
 trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 runs_folder = str(experiments.run_dir(scale, "x").parent)

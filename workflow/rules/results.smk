@@ -69,7 +69,8 @@ rule page:
         " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
 
 
-# A target per paper and one per result: `stale_weights`, `stale_weights_table_2`.
+# A target per paper and one per result: `stale_weights`, `stale_weights_table_2`. They ask for the logs too, so that a
+# deleted log is made again even where what was drawn from it is still there.
 for paper_name in config["papers"]:
 
     rule:
@@ -77,7 +78,7 @@ for paper_name in config["papers"]:
             paper_name
         localrule: True
         input:
-            [file for paper, result in plan if paper == paper_name for file in products(paper, result)],
+            [f for p, r in plan if p == paper_name for f in products(p, r) + log_files(p, r)],
 
 
 for paper_name, result_name in plan:
@@ -87,4 +88,4 @@ for paper_name, result_name in plan:
             f"{paper_name}_{result_name}"
         localrule: True
         input:
-            products(paper_name, result_name),
+            products(paper_name, result_name) + log_files(paper_name, result_name),

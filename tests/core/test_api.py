@@ -1,0 +1,124 @@
+"""The library's face, and the examples in docs and README: what they show must run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag.methods import METHODS, Method
+from pipelag.schedules.library import cycle
+from pipelag.timing.profile import LayerTime, Profile, balanced_cuts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def linear() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Linear(4, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 16)), nn.Sequential(nn.ReLU(), nn.Linear(16, 2))]
+
+
+def pairs(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(8, 4, generator=generator) for _ in range(count)]
+    return [(x, (x.sum(1) > 0).long()) for x in inputs]
+
+
+def test_train_takes_a_list_of_layers_and_any_iterable() -> None:
+    listed = pipelag.train(linear(), pairs(30), cuts=(1, 2))
+    generated = pipelag.train(linear(), iter(pairs(30)), cuts=(1, 2), steps=30)
+    assert listed.metrics == generated.metrics and len(listed.metrics) == 30
+    assert listed.delays.forward == (4, 2, 0) and listed.diverged_at is None
+    assert listed.metrics[-1]["loss"] < listed.metrics[0]["loss"]
+
+
+@pytest.mark.real
+def test_a_script_with_lambdas_and_its_own_classes_runs_on_real_workers(tmp_path: Path) -> None:
+    (tmp_path / "mymodel.py").write_text(
+        "from torch import nn\nclass Twice(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import torch, pipelag\nfrom torch import nn\nfrom mymodel import Twice\n"
+        "torch.manual_seed(0)\n"
+        "model = [nn.Linear(4, 8), Twice(), nn.Linear(8, 2)]\n"
+        "data = [(torch.randn(4, 4), torch.tensor([0, 1, 0, 1])) for _ in range(6)]\n"
+        "loss = lambda output, target: nn.functional.cross_entropy(output, target)\n"
+        "run = pipelag.train(model, data, cuts=(2,), executor='real', loss=loss)\n"
+        "print(len(run.metrics), run.delays.forward)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "6 (2, 0)\n", done.stderr
+
+
+def test_train_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(pipelag.PipelagError, match="5 steps need 5 minibatches, and there are 3; train fewer steps"):
+        pipelag.train(linear(), pairs(3), steps=5)
+    with pytest.raises(pipelag.PipelagError, match="5 steps need 5 minibatches, and there were only 3"):
+        pipelag.train(linear(), iter(pairs(3)), steps=5)
+    with pytest.raises(pipelag.PipelagError, match="how long to train is not given"):
+        pipelag.train(linear(), iter(pairs(3)))
+    with pytest.raises(pipelag.PipelagError, match="a Linear cannot be cut: give the model as an nn.Sequential"):
+        pipelag.train(nn.Linear(1, 1), pairs(2), cuts=(1,))  # type: ignore[arg-type]
+
+
+def test_a_registered_method_is_known_everywhere() -> None:
+    mine = Method("mine", "a method of a user's", "nowhere", cycle)
+    try:
+        pipelag.register(mine)
+        assert pipelag.methods()["mine"] == "a method of a user's"
+        assert pipelag.train(linear(), pairs(4), method="mine", cuts=(1,)).delays.forward == (2, 0)
+        with pytest.raises(pipelag.PipelagError, match="a method named 'mine' is registered already"):
+            pipelag.register(Method("mine", "another", "nowhere", cycle))
+    finally:
+        METHODS.pop("mine")
+
+
+def times(*milliseconds: float) -> Profile:
+    return Profile(tuple(LayerTime(i, f"layer {i}", ms / 3, 2 * ms / 3) for i, ms in enumerate(milliseconds, start=1)))
+
+
+def test_balanced_cuts_are_the_best_of_all() -> None:
+    from itertools import combinations
+
+    profile = times(3, 1, 4, 1, 5, 9, 2, 6)
+    for stages in range(1, 9):
+        values = [layer.total_ms for layer in profile.layers]
+
+        def slowest(cuts: tuple[int, ...], values: list[float] = values) -> float:
+            bounds = [0, *cuts, 8]
+            return max(sum(values[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+
+        best = min(slowest(cuts) for cuts in combinations(range(1, 8), stages - 1))
+        assert slowest(balanced_cuts(profile, stages)) == pytest.approx(best)
+    with pytest.raises(pipelag.PipelagError, match="8 layers can be cut into 1 to 8 stages, not 9"):
+        balanced_cuts(profile, 9)
+
+
+def test_a_profile_times_every_layer_and_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), nn.Flatten(), nn.Linear(72, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    profile = pipelag.profile(model, torch.randn(4, 1, 8, 8), repeats=2, warmup=1)
+    assert [layer.layer for layer in profile.layers] == [1, 2, 3] and all(
+        layer.total_ms > 0 for layer in profile.layers
+    )
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    profile.save(tmp_path / "profile.jsonl")
+    assert Profile.load(tmp_path / "profile.jsonl") == profile
+    (tmp_path / "other.jsonl").write_text("{}")
+    with pytest.raises(pipelag.PipelagError, match="is not a profile that pipelag saved"):
+        Profile.load(tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_python_examples_in_the_docs_run(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    assert blocks
+    (tmp_path / "page.py").write_text("\n".join(blocks))
+    subprocess.run([sys.executable, "page.py"], cwd=tmp_path, check=True, timeout=120)

@@ -1,0 +1,118 @@
+"""The DAG, run by Snakemake in a copy of the project: what runs, what does not run again, what is refused."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.workflow
+
+
+def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def planned(folder: Path, *words: str) -> dict[str, int]:
+    """Rule -> jobs of a dry run."""
+    done = snakemake(folder, "--dry-run", *words)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout + done.stderr
+    jobs = {}
+    if "Job stats:" in text:
+        for line in text.split("Job stats:")[1].strip().splitlines()[2:]:
+            if not line.strip():
+                break
+            name, count = line.split()
+            jobs[name] = int(count)
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("config", "workflow"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "Snakefile", folder)
+    # A scale of its own, so small that real training through the whole DAG takes seconds.
+    quick = (folder / "config/scales/quick.yaml").read_text()
+    quick = quick.replace("steps: 400, evaluate_every: 40", "steps: 6, evaluate_every: 3")
+    (folder / "config/scales/quick.yaml").write_text(quick)
+    yield folder
+
+
+def test_everything_is_planned_from_the_config(project: Path) -> None:
+    jobs = planned(project)
+    assert jobs["table"] == 15 and jobs["figure"] == 10 and jobs["page"] == 1 and jobs["run"] > 50
+    assert planned(project, "stale_weights_figure_5a") == {
+        "figure": 1,
+        "run": 5,
+        "stale_weights_figure_5a": 1,
+        "total": 7,
+    }
+    assert planned(project, "--config", "scale=paper", "--", "stale_weights_figure_5a")["fetch"] == 1
+
+
+def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> None:
+    target = "stale_weights_figure_5a"
+    done = snakemake(project, target)
+    assert done.returncode == 0, done.stderr
+    assert (project / "figures/quick/stale_weights/figure_5a.pdf").exists()
+    assert "Nothing to be done" in (again := snakemake(project, target)).stdout + again.stderr
+
+    logs = sorted((project / "results/quick/runs").glob("*/metrics.jsonl"))
+    assert len(logs) == 5
+    logs[0].unlink()
+    assert planned(project, target) == {"figure": 1, "run": 1, target: 1, "total": 3}
+    assert snakemake(project, target).returncode == 0
+
+    paper = project / "config/papers/stale_weights.yaml"
+    text = paper.read_text()
+    paper.write_text(
+        text.replace("method: stale_weights, cuts: [1, 2]}", "method: stale_weights, cuts: [1, 2], lr_times: 0.5}", 1)
+    )
+    try:
+        assert planned(project, target) == {"figure": 1, "run": 1, target: 1, "total": 3}  # that arm and no other
+    finally:
+        paper.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["scale=quik"], "unknown scale 'quik'; did you mean 'quick'"),
+        (["scal=quick"], "unknown config key 'scal'; did you mean 'scale'"),
+        (["device=gpu"], "'gpu' is not one of ['auto', 'cpu', 'cuda']"),
+        (["papers=[stale_weight]"], "unknown paper 'stale_weight'; did you mean 'stale_weights'"),
+    ],
+)
+def test_wrong_configuration_is_refused(project: Path, words: list[str], sentence: str) -> None:
+    done = snakemake(project, "--dry-run", "--config", *words)
+    assert done.returncode != 0 and sentence in done.stdout + done.stderr
+
+
+def test_an_unknown_result_is_refused(project: Path) -> None:
+    done = snakemake(project, "--dry-run", "stale_weights_table_22")
+    assert done.returncode != 0
+    assert "unknown result 'stale_weights_table_22'; did you mean 'stale_weights_table_2'" in done.stdout + done.stderr
+
+
+def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--cores", "1", "--forcerun", "table", "--", "stale_weights_table_6"],
+        cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        locks = project / ".snakemake/locks"
+        while not (locks.exists() and any(locks.iterdir())):
+            assert first.poll() is None
+        second = snakemake(project, "stale_weights_table_6")
+        assert second.returncode != 0 and "Directory cannot be locked" in second.stdout + second.stderr
+    finally:
+        assert first.wait(timeout=120) == 0
