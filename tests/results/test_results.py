@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,21 @@ def test_the_page_gathers_all_and_links_to_logs(project: Path, capsys: pytest.Ca
     links = [part.split('"')[0] for part in page.split('href="')[1:]]
     assert all((Path("figures/quick") / link).exists() for link in links if not link.startswith("#"))
     assert "../../results/quick/runs/" in page
+
+
+def test_the_notebook_runs_from_top_to_bottom(project: Path) -> None:
+    """Before anything is drawn it says so; after, it shows tables, figures, verdicts and logs."""
+    shutil.copytree(ROOT / "notebooks", project / "notebooks")
+    for result in ("table_2", "figure_5a"):
+        draw(result)
+    subprocess.run(
+        [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", "notebooks/stale_weights.ipynb"],
+        check=True,
+    )
+    page = (project / "notebooks/stale_weights.md").read_text()
+    assert (
+        "not drawn yet at this scale" in page and "| VGG-16 | ours | 90.00" in page and "<svg" in page or ".svg" in page
+    )
 
 
 def test_tables_escape_and_keep_precision() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag import data, methods, models, optim
+from pipelag.allocator import keep_freed_memory
 from pipelag.data.batches import Batches, Evaluation
 from pipelag.data.dataset import Dataset
 from pipelag.models.cut import stale_percent
@@ -140,6 +141,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     and the minibatch's number alone, and the checkpoint holds everything else.
     """
     assert spec.data is not None and spec.optimizer is not None
+    keep_freed_memory()
     folder = RunFolder(out, spec)
     dataset, batches, evaluation = open_data(spec, device)
     model = build_model(spec, dataset, device)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from pipelag.allocator import keep_freed_memory
 from pipelag.errors import PipelagError
 
 
@@ -64,8 +65,9 @@ def profile(
     layer to the first on the gradients they hand down: timed alone, a layer would find its tensors in the cache and
     its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
     layer, of its input. Medians over `repeats` rounds, so a disturbance spoils a round, not a layer. Buffers
-    (batch-norm statistics) are put back.
+    (batch-norm statistics) are put back. The process keeps freed memory from here on (`pipelag.allocator`).
     """
+    keep_freed_memory()
     layers = list(model)
     buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     forward: list[list[float]] = [[] for _ in layers]

@@ -1,0 +1,24 @@
+"""Keep freed memory in the process, where the C library would give it back to the system after every step."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc not to return large blocks to the system; does nothing elsewhere.
+
+    A training step on a CPU allocates and frees hundreds of megabytes; given back each time, they cost a page fault
+    per 4 KiB in the next step (a tenth of ResNet-20's time), charged to whichever layer allocates first.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return
+    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
