@@ -167,3 +167,32 @@ def test_killing_the_launcher_leaves_no_worker(tmp_path: Path) -> None:
     while any(psutil.pid_exists(pid) for pid in everyone):
         assert time.monotonic() < deadline, "a worker outlived its launcher"
         time.sleep(0.1)
+
+
+def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
+    """What a cluster does: torchrun starts the processes, each joins and trains its stage."""
+    (tmp_path / "job.py").write_text(
+        textwrap.dedent("""
+        import sys, torch
+        from pipelag.distributed.launch import join
+        from pipelag.distributed.training import RealTraining
+        from pipelag.methods import get
+        from pipelag.simulate.training import Phase
+        from tests.core.toy import Noise, convolutional, sgd
+
+        job, batches = join("cpu"), Noise()
+        phases = [Phase(get("stale_weights"), 6, (3,))]
+        loss = torch.nn.functional.cross_entropy
+        training = RealTraining(job, convolutional(), phases, sgd, loss, lambda step: 1.0, seed=5)
+        training.run(batches.inputs, batches.targets)
+        if job.rank == 0:
+            torch.save(training.model.state_dict(), sys.argv[1])
+        """)
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py", "out.pt"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, stderr=subprocess.DEVNULL)
+    torch.set_num_threads(1)
+    simulated = convolutional()
+    pipelag.train(simulated, Noise(), cuts=(3,), steps=6, optimizer=sgd, seed=5)
+    assert equal(torch.load(tmp_path / "out.pt"), simulated.state_dict())
