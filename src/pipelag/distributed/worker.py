@@ -53,7 +53,10 @@ class Kept:
 
 @dataclass
 class Record:
-    """What a worker saw: losses (last stage only), when each update was done, how long it waited for messages."""
+    """What a worker saw: losses (last stage only), the second at which each update was done, the waiting for messages.
+
+    On a GPU `updated` is read off its events when the phase is over, so that timing makes nobody wait.
+    """
 
     losses: list[torch.Tensor] = field(default_factory=list)
     updated: list[float] = field(default_factory=list)
@@ -104,6 +107,7 @@ class StageWorker:
         self.optimizer = group_by_stage(optimizer, [self.shadows], stage_lr or {}, [stage])
         self.kept: dict[int, Kept] = {}
         self.record = Record()
+        self.events: list[torch.cuda.Event] = []
         up, down = job.rank - 1, job.rank + 1
         first, last = stage == 1, stage == stages
         self.receive_input = None if first else Receiver(job.wire(job.forward, f"F{stage - 1}"), up, steps)
@@ -126,6 +130,9 @@ class StageWorker:
         for receiver in (self.receive_input, self.receive_gradient):
             if receiver is not None:
                 self.record.waited += receiver.waited
+        if self.events:
+            torch.cuda.synchronize()
+            self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         return self.record
 
     def forward(self, m: int) -> None:
@@ -187,10 +194,18 @@ class StageWorker:
             set_rates(self.optimizer, lambda stage: self.rate(step) * own)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        self.record.updated.append(time.perf_counter())
+        self.mark()
         if step + 1 in self.snapshot_after:
             kept = self.record.snapshots.setdefault(step + 1, {})
             kept |= {name: p.detach().clone() for name, p in self.module.named_parameters()}
+
+    def mark(self) -> None:
+        """Note the time."""
+        if self.job.device.type == "cuda":
+            self.events.append(torch.cuda.Event(enable_timing=True))
+            self.events[-1].record()
+        else:
+            self.record.updated.append(time.perf_counter())
 
     def optimizer_state(self) -> dict[int, dict[str, Any]]:
         """The optimizer's state per parameter, by the parameter's position in the stage."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
+MANY = 90  # points: more are drawn as a running mean over the faint evaluations
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -30,13 +32,22 @@ def curves(
     fig, axes = figure(COLUMN, height)
     for number, line in enumerate(lines):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        axes.plot(line.x, line.y, color=colour, linestyle=dash, label=line.label, zorder=3 - 0.1 * number)
+        window = len(line.y) // 30 if len(line.y) > MANY else 1
+        if window > 1:  # the evaluations themselves, faint, under their running mean
+            axes.plot(line.x, line.y, color=colour, linewidth=0.4, alpha=0.25, zorder=1)
+        means = running_mean(line.y, window)
+        axes.plot(line.x, means, color=colour, linestyle=dash, label=line.label, zorder=3 - 0.1 * number)
         if line.spread is not None:
             below = [a - s for a, s in zip(line.y, line.spread, strict=True)]
             above = [a + s for a, s in zip(line.y, line.spread, strict=True)]
             axes.fill_between(line.x, below, above, color=colour, alpha=0.15, linewidth=0)
         for mark in line.marks:
             axes.axvline(mark, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
+    longest = max((len(line.y) for line in lines), default=0)
+    if longest > MANY:
+        axes.text(
+            0.02, 0.98, f"running mean of {longest // 30} evaluations", transform=axes.transAxes, fontsize=6, va="top"
+        )
     values = sorted(value for line in lines for value in line.y)
     if values and y_from_percentile:
         low = values[int(y_from_percentile * (len(values) - 1))]
@@ -51,6 +62,13 @@ def curves(
     if lines:
         axes.legend(loc="lower right")
     return fig
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean over `window` neighbours, over fewer at the ends."""
+    half = window // 2
+    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
 
 
 def scatter(

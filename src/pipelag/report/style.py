@@ -28,7 +28,7 @@ RC: Any = {
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "hatch.linewidth": 0.5,
-    "lines.linewidth": 1.1,
+    "lines.linewidth": 1.0,
     "lines.markersize": 4,
     "legend.frameon": False,
     "legend.handlelength": 2.6,
@@ -42,15 +42,14 @@ RC: Any = {
 
 def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[Any, Any]:
     """A figure and its axes (`plt.subplots` in the house style)."""
-    with plt.rc_context(RC):
-        return plt.subplots(figsize=(width, height), **options)
+    plt.rcParams.update(RC)  # not a context: legends and texts are made after this returns
+    return plt.subplots(figsize=(width, height), **options)
 
 
 def save(fig: Any, base: Path) -> None:
     """Write <base>.pdf, .svg and .png, without dates, so that equal figures are equal files."""
     base.parent.mkdir(parents=True, exist_ok=True)
-    with plt.rc_context(RC):
-        fig.savefig(base.with_suffix(".pdf"), metadata={"CreationDate": None})
-        fig.savefig(base.with_suffix(".svg"), metadata={"Date": None})
-        fig.savefig(base.with_suffix(".png"))
+    fig.savefig(base.with_suffix(".pdf"), metadata={"CreationDate": None})
+    fig.savefig(base.with_suffix(".svg"), metadata={"Date": None})
+    fig.savefig(base.with_suffix(".png"))
     plt.close(fig)

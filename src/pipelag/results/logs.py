@@ -109,10 +109,10 @@ class Context:
                 reasons[f"{item.log.summary['data']['title']}: {item.log.summary['data']['note']}"] = None
             if spec.model.options != theirs.model.options:
                 reasons["narrower models"] = None
-            if spec.steps < theirs.steps:
-                reasons[f"{spec.steps:,} of {theirs.steps:,} steps"] = None
+            if spec.steps < theirs.steps and item.log:
+                reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
         shown = list(reasons)
-        return "; ".join(shown[:3]) + (" and more" if len(shown) > 3 else "")
+        return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
 
 @dataclass(frozen=True)
