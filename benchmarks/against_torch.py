@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn import functional as F
 
@@ -30,6 +31,17 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
 
 
+class Permuted(nn.Module):
+    """Passes the boundary as NHWC: the peers send contiguous tensors only, and channels_last is twice as fast."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__()
+        self.order = order
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.permute(*self.order)
+
+
 def compare(job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int) -> dict[str, list[float]]:
     """Milliseconds per minibatch of every arm, block by block."""
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
@@ -41,6 +53,9 @@ def compare(job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int)
             piece = stages(models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last), (cut,))[
                 job.rank
             ]
+            piece = (
+                nn.Sequential(*piece, Permuted(0, 2, 3, 1)) if first else nn.Sequential(Permuted(0, 3, 1, 2), *piece)
+            )
             stage = PipelineStage(piece, job.rank, 2, job.device)
             runner = schedule(stage, microbatches, loss_fn=F.cross_entropy)
             arms[f"{name}, {microbatches} microbatches"] = (runner, sgd(piece.parameters()))

@@ -48,7 +48,8 @@ def test_a_script_with_lambdas_and_its_own_classes_runs_on_real_workers(tmp_path
         "torch.manual_seed(0)\n"
         "model = [nn.Linear(4, 8), Twice(), nn.Linear(8, 2)]\n"
         "data = [(torch.randn(4, 4), torch.tensor([0, 1, 0, 1])) for _ in range(6)]\n"
-        "loss = lambda output, target: nn.functional.cross_entropy(output, target)\n"
+        "from pipelag import methods\n"
+        "loss = lambda output, target: nn.functional.cross_entropy(output, target) * (len(methods()) > 0)\n"
         "run = pipelag.train(model, data, cuts=(2,), executor='real', loss=loss)\n"
         "print(len(run.metrics), run.delays.forward)\n"
     )

@@ -1,6 +1,8 @@
 """The methods, one short file each, beside the equations of its paper. Calling the package lists them."""
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 
 from pipelag.methods import sequential, stale_weights  # noqa: F401  (importing a method's file registers it)
@@ -14,6 +16,10 @@ class _Listing(ModuleType):
 
     def __call__(self) -> dict[str, str]:
         return {name: method.summary for name, method in METHODS.items()}
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        """Pickled by name, as modules are: a user's function that mentions this one travels to the workers."""
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Listing
