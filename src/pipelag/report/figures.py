@@ -89,12 +89,14 @@ def scatter(
             linestyle=DASHES[number],
             markerfacecolor="white" if number else colour,
         )
-        for px, py, text in points:
+        for place, (px, py, text) in enumerate(points):
+            # The labels of one series above, of the other below, every second one further out: neighbours may be close.
+            away = (4 + 6 * (place % 2)) * (1 if number else -1) - (0 if number else 5)
             axes.annotate(
                 text,
                 (px, py),
                 textcoords="offset points",
-                xytext=(0, 5 if number else -9),
+                xytext=(0, away),
                 fontsize=5.5,
                 color=colour,
                 ha="center",
