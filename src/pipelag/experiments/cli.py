@@ -31,6 +31,8 @@ def main(args: argparse.Namespace) -> int:
                 )
                 seen.add(arm.spec.id)
                 label = ", ".join(arm.labels.values())
-                print(f"{arm.spec.id}  {state:8}  {arm.spec.steps:>7} steps  seed {arm.seed}  {name} {result}: {label}")
+                how = " + ".join(phase.method for phase in arm.spec.phases) or arm.spec.kind
+                steps = f"{arm.spec.steps:>7} steps  seed {arm.seed}"
+                print(f"{arm.spec.id}  {state:8}  {steps}  {how:26}  {name} {result}: {label}")
     print(f"{len(seen)} different runs")
     return 0

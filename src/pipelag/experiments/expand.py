@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from pipelag.errors import PipelagError, unknown
+from pipelag.experiments.names import check_names
 from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, read, validate
 from pipelag.runs.spec import RunSpec
 
@@ -81,6 +82,9 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
         base = load_scale(scale.extends)
         merged = merge(base.setups, scale.setups)
         scale = scale.model_copy(update={"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]})
+    for paper in [*scale.setups, *(each.paper for each in scale.leave_out)]:
+        if paper not in papers():
+            raise PipelagError(f"scale '{name}': {unknown('paper', paper, papers())}")
     return scale
 
 
@@ -103,23 +107,35 @@ def run_dir(scale: Scale, run_id: str) -> Path:
 
 
 def arms(paper: Paper, result: str, scale: Scale) -> list[Arm]:
-    """All runs of a result at a scale, in the order of the config."""
+    """All runs of a result at a scale, in the order of the config.
+
+    Raises:
+        PipelagError: an unknown result, or a name or value in the config that no run can have.
+    """
+    for key in scale.setups.get(paper.id, {}):
+        if key not in paper.setups:
+            raise PipelagError(f"scale '{scale.name}': {unknown(f'setup of {paper.id}', key, paper.setups)}")
+    for left in scale.leave_out:
+        if left.paper == paper.id and left.result not in paper.results:
+            raise PipelagError(f"scale '{scale.name}': {unknown(f'result of {paper.id}', left.result, paper.results)}")
     return list(_arms(paper, result, scale))
 
 
 def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
+    left_out = [each for each in scale.leave_out if (each.paper, each.result) == (paper.id, result)]
     for runs in result_of(paper, result).runs:
         if runs.use:
-            for arm in _arms(paper, runs.use, scale):
-                if matches(arm.labels, runs.where):
-                    yield Arm({**arm.labels, **runs.labels}, arm.seed, arm.spec, arm.left_out)
+            used = [arm for arm in _arms(paper, runs.use, scale) if matches(arm.labels, runs.where)]
+            if not used:
+                raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
+            yield from (Arm({**arm.labels, **runs.labels}, arm.seed, arm.spec, arm.left_out) for arm in used)
             continue
         for variables in runs.each or [{}]:
             one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")
             setup = setup_of(paper, one.setup, scale)
             for label, arm_config in one.arms.items():
                 labels = {**one.labels, "arm": label}
-                why = next((o.why for o in scale.leave_out if o.result == result and matches(labels, o.where)), "")
+                why = next((o.why for o in left_out if matches(labels, o.where)), "")
                 for seed in one.seeds or scale.seeds:
                     yield Arm(labels, seed, spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}"), why)
 
@@ -148,12 +164,9 @@ def setup_of(paper: Paper, name: str, scale: Scale) -> Setup:
     """A setup with the scale's overrides."""
     if name not in paper.setups:
         raise unknown(f"setup of {paper.id}", name, paper.setups)
-    over = scale.setups.get(paper.id, {})
-    wrong = next((key for key in over if key not in paper.setups), None)
-    if wrong is not None:
-        raise PipelagError(f"scale '{scale.name}': {unknown(f'setup of {paper.id}', wrong, paper.setups)}")
     base = paper.setups[name].model_dump(exclude_unset=True)
-    setup: Setup = validate(Setup, merge(base, over.get(name, {})), f"scale '{scale.name}', setups.{paper.id}.{name}")
+    over = scale.setups.get(paper.id, {}).get(name, {})
+    setup: Setup = validate(Setup, merge(base, over), f"scale '{scale.name}', setups.{paper.id}.{name}")
     return setup
 
 
@@ -182,10 +195,12 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         "options": {**setup.options, **arm.options},
     }
     try:
-        return RunSpec.model_validate(content)
+        spec = RunSpec.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise PipelagError(f"{where}: {'.'.join(map(str, first['loc'])) or 'the run'}: {first['msg']}") from error
+    check_names(spec, where)
+    return spec
 
 
 def _rounded(rate: float) -> float:

@@ -105,6 +105,7 @@ class Paper(Strict):
 class LeaveOut(Strict):
     """Runs that a scale does not make, and why; tables show the reason."""
 
+    paper: str
     result: str
     where: dict[str, str | list[str]] = Field(default_factory=dict)
     why: str

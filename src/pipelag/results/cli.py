@@ -88,7 +88,7 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
         "kind": context.result.kind,
         "caption": context.result.caption,
         "is_figure": drawn.figure is not None,
-        "shortfall": context.shortfall(),
+        "shortfall": "; ".join(text for text in (context.shortfall(), context.releases()) if text),
         "data": sorted(sources),
         "devices": sorted({str(log.environment.get("device")) for log in logs}),
         "logged": logged,

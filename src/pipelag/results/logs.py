@@ -90,29 +90,30 @@ class Context:
         ids = {i.arm.spec.id: i.log is not None for i in self.items}
         return sum(ids.values()), len(ids)
 
-    def shortfall(self) -> str:
-        """How these runs fall short of the paper's: other data, fewer steps, narrower models; empty if they do not."""
-        full = {
-            (tuple(sorted(arm.labels.items())), arm.seed if arm.seed in (0,) else 0): arm.spec
-            for arm in arms(self.paper, self.name, load_scale("paper"))
-        }
+    def shortfall(self, **labels: str) -> str:
+        """How runs with these labels fall short of the paper's: other data, fewer steps, narrower models; or empty."""
+        full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
         reasons: dict[str, None] = {}
-        for item in self.items:
+        for item in self.select(**labels):
             spec = item.arm.spec
-            theirs = full.get((tuple(sorted(item.arm.labels.items())), 0))
-            if theirs is None or spec.kind != "train" or item.arm.left_out:
+            theirs = full.get(tuple(sorted(item.arm.labels.items())))
+            if theirs is None or spec.kind != "train" or item.log is None:
                 continue
             assert spec.data and theirs.data and spec.model and theirs.model
             if spec.data.name != theirs.data.name:
                 reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
-            elif item.log and not item.log.summary["data"]["official"]:
-                reasons[f"{item.log.summary['data']['title']}: {item.log.summary['data']['note']}"] = None
             if spec.model.options != theirs.model.options:
                 reasons["narrower models"] = None
-            if spec.steps < theirs.steps and item.log:
+            if spec.steps < theirs.steps:
                 reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
+
+    def releases(self, **labels: str) -> str:
+        """What differs in the data from the publisher's own files, where another release was read; or empty."""
+        data = [item.log.summary.get("data") for item in self.select(**labels) if item.log is not None]
+        notes = {f"{d['title']} from another release: {d['note']}" for d in data if d and not d["official"]}
+        return "; ".join(sorted(notes))
 
 
 @dataclass(frozen=True)

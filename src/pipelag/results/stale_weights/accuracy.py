@@ -70,8 +70,7 @@ def table_2(context: Context) -> Drawn:
 
 def notes(context: Context) -> list[str]:
     """What a reader must know of our runs."""
-    short = context.shortfall()
-    return [f"Ours: {short}."] if short else []
+    return [f"Ours: {text}." for text in (context.shortfall(), context.releases()) if text]
 
 
 @drawing(PAPER, "table_3")

@@ -38,16 +38,22 @@ def listed(values: dict[str, float]) -> str:
     return ", ".join(f"{arm} {value:+.2f}" for arm, value in values.items())
 
 
-def absolute(context: Context, holds: bool, why: str) -> Finding:
-    """For claims about sizes in points: they need the paper's data and length; otherwise only the numbers are given."""
-    short = context.shortfall()
-    return (None, f"{why}; sizes in points need the paper's runs ({short})") if short else (holds, why)
+def absolute(context: Context, holds: bool, why: str, **labels: str) -> Finding:
+    """For claims about sizes in points: they need the paper's data and length; otherwise only the numbers are given.
+
+    `labels`: of the runs that the claim rests on (default: all of the result's).
+    """
+    short = context.shortfall(**labels)
+    if short:
+        return None, f"{why}; sizes in points need the paper's runs ({short})"
+    release = context.releases(**labels)
+    return holds, why + (f" ({release})" if release else "")
 
 
-def trend(context: Context, holds: bool, why: str) -> Finding:
+def trend(context: Context, holds: bool, why: str, **labels: str) -> Finding:
     """For claims about order: judged at any scale, which the sentence names."""
-    short = context.shortfall()
-    return holds, why + (f" (at this scale: {short})" if short else "")
+    said = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
+    return holds, why + (f" (at this scale: {said})" if said else "")
 
 
 def log_of(context: Context) -> RunLog:
@@ -148,7 +154,7 @@ def converges_alike(context: Context) -> Finding:
 def lenet_drop(context: Context) -> Finding:
     """Every drop at most 0.55."""
     found = drops(context, "LeNet-5")
-    return absolute(context, max(found.values()) <= 0.55, f"drops: {listed(found)}")
+    return absolute(context, max(found.values()) <= 0.55, f"drops: {listed(found)}", model="LeNet-5")
 
 
 @judge(PAPER, "figure_5b", "four_points_lower")
@@ -477,7 +483,7 @@ def weights_small(context: Context) -> Finding:
 @judge(PAPER, "table_7", "deeper_needs_smaller_rate")
 def smaller_rate(context: Context) -> Finding:
     """The rates used here are the printed ones, as multiples of the other partition's, and fall with depth."""
-    used, printed = [], [line["bks2_lr"] / line["baseline_lr"] for line in context.result.reported]
+    used, printed = [], [round(line["bks2_lr"] / line["baseline_lr"], 6) for line in context.result.reported]
     for line in context.result.reported:
         spec = context.select(model=line["model"])[0].arm.spec
         assert spec.optimizer is not None

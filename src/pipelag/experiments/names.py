@@ -1,0 +1,41 @@
+"""Refuses a run of an unknown model, data set or method when the config is read, not hours later when its turn comes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.runs.spec import RunSpec
+
+# The registry of models loads torch, which reading the config must not; a test holds this list equal to it.
+MODELS = ("alexnet", "lenet5", "resnet110", "resnet20", "resnet224", "resnet362", "resnet56", "vgg16")
+
+
+def check_names(spec: RunSpec, where: str) -> None:
+    """Refuse names that no registry has.
+
+    Raises:
+        PipelagError: with `where`, the unknown name and the nearest known one.
+    """
+    from pipelag.data import DATASETS
+    from pipelag.methods import METHODS
+
+    if spec.model is not None and not re.fullmatch(r"resnet\d+", spec.model.name):
+        _known("model", spec.model.name, models(), where)
+    if spec.data is not None:
+        _known("data set", spec.data.name, DATASETS, where)
+    for phase in spec.phases:
+        _known("method", phase.method, METHODS, where)
+
+
+def models() -> set[str]:
+    """The models that come with pipelag and, where the registry is loaded already, the user's own."""
+    registry = sys.modules.get("pipelag.models")
+    return {*MODELS, *(registry.MODELS if registry is not None else ())}
+
+
+def _known(kind: str, name: str, names: Iterable[str], where: str) -> None:
+    if name not in names:
+        raise PipelagError(f"{where}: {unknown(kind, name, names)}")
