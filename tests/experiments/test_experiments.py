@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipelag import data, methods, models
+from pipelag.__main__ import main as pipelag_command
 from pipelag.errors import PipelagError
-from pipelag.experiments import Arm, arms, expand, load_paper, load_scale, papers, scales
+from pipelag.experiments import Arm, arms, expand, load_paper, load_scale, names, papers, scales
 from pipelag.results.drawing import DRAWINGS
 from pipelag.results.verdict import JUDGES
 
@@ -149,6 +150,42 @@ def test_the_papers_settings_are_in_the_paper_scale(config: Path) -> None:
             "scales/quick.yaml: unknown key 'leaveout' at leaveout; did you mean 'leave_out'",
         ),
         (
+            "papers/stale_weights.yaml",
+            "model: {name: lenet5}",
+            "model: {name: lenet}",
+            "stale_weights.table_2.non-pipelined: unknown model 'lenet'; did you mean 'lenet5'",
+        ),
+        (
+            "papers/stale_weights.yaml",
+            "4-stage: {method: stale_weights, cuts: [1]}",
+            "4-stage: {method: stale_weight, cuts: [1]}",
+            "stale_weights.table_2.4-stage: unknown method 'stale_weight'; did you mean 'stale_weights'",
+        ),
+        (
+            "papers/stale_weights.yaml",
+            "where: {model: AlexNet}",
+            "where: {model: AlxNet}",
+            "stale_weights, results.figure_5b: no run of table_2 has the labels {'model': 'AlxNet'}",
+        ),
+        (
+            "scales/quick.yaml",
+            "data: {name: digits}",
+            "data: {name: digit}",
+            "unknown data set 'digit'; did you mean 'digits'",
+        ),
+        (
+            "scales/quick.yaml",
+            "result: table_5",
+            "result: tabel_5",
+            "scale 'quick': unknown result of stale_weights 'tabel_5'; did you mean 'table_5'",
+        ),
+        (
+            "scales/quick.yaml",
+            "setups:\n  stale_weights:",
+            "setups:\n  stale_weight:",
+            "scale 'quick': unknown paper 'stale_weight'; did you mean 'stale_weights'",
+        ),
+        (
             "scales/quick.yaml",
             "lenet5_sim: {data",
             "lenet5: {data",
@@ -172,10 +209,35 @@ def test_unknown_names_are_refused_with_the_nearest(config: Path) -> None:
     assert scales() == ["paper", "published", "quick", "standard"]
 
 
+def test_the_declared_models_are_the_registered_ones() -> None:
+    assert set(names.MODELS) == set(models.MODELS)
+
+
+def test_outside_of_the_project_the_missing_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PipelagError, match="there is no folder 'config/papers' here"):
+        papers()
+
+
+def test_plan_lists_every_run_with_its_state(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = arms(load_paper("stale_weights"), "table_4", load_scale("quick"))[0].spec.id
+    folder = config.parent / "results/quick/runs" / done
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text("{}")
+    assert pipelag_command(["plan", "stale_weights", "table_4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and lines[-1] == "4 different runs"
+    assert lines[0].startswith(f"{done}  done") and all("  to do" in line for line in lines[1:4])
+    assert "stale_weights + sequential" in lines[2] and lines[2].endswith("table_4: ResNet-20, 20k+10k hybrid")
+    assert pipelag_command(["plan", "stale_weights", "table_44"]) == 2
+    assert "unknown result of stale_weights 'table_44'; did you mean 'table_4'" in capsys.readouterr().err
+
+
 def test_reading_the_config_and_the_results_loads_no_torch() -> None:
     code = (
-        "import sys, pipelag, pipelag.experiments, pipelag.results.stale_weights, pipelag.report.cli\n"
+        "import sys, pipelag, pipelag.experiments as e, pipelag.results.stale_weights, pipelag.report.cli\n"
+        "assert e.arms(e.load_paper('stale_weights'), 'table_2', e.load_scale('quick'))\n"
         "pipelag.delays(pipelag.schedule('stale_weights', stages=2, minibatches=8))\n"
         "assert 'torch' not in sys.modules, 'torch was loaded'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

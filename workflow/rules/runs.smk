@@ -1,4 +1,5 @@
 # Runs: one job each, whatever its kind. What is in partial/ is no output, so a killed run goes on from its checkpoint.
+# The device is a resource, no param: a finished run stands, and its log says where it ran, also when the next call names another.
 if not trains_nothing:
 
     rule run:
@@ -10,14 +11,14 @@ if not trains_nothing:
         params:
             spec=lambda wildcards: runs[wildcards.id].canonical(),
             folder=lambda wildcards, output: Path(output.summary).parent,
-            device=config["device"],
         log:
             f"results/{scale.name}/logs/{{id}}.log",
         threads: threads_of
         resources:
             gpu_share=gpu_share_of,
+            device=config["device"],
         conda:
             "../envs/pipelag.yaml"
         shell:
-            "python -m pipelag run --spec {params.spec:q} --out {params.folder} --device {params.device}"
+            "python -m pipelag run --spec {params.spec:q} --out {params.folder} --device {resources.device}"
             " --threads {threads} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"

@@ -29,7 +29,8 @@ def main(args: argparse.Namespace) -> int:
                 state = (
                     arm.left_out and "left out" or (done and "done" or ("shared" if arm.spec.id in seen else "to do"))
                 )
-                seen.add(arm.spec.id)
+                if not arm.left_out:
+                    seen.add(arm.spec.id)
                 label = ", ".join(arm.labels.values())
                 how = " + ".join(phase.method for phase in arm.spec.phases) or arm.spec.kind
                 steps = f"{arm.spec.steps:>7} steps  seed {arm.seed}"

@@ -31,12 +31,18 @@ class Arm:
 
 def papers() -> list[str]:
     """The papers that have a config file."""
-    return sorted(path.stem for path in (CONFIG / "papers").glob("*.yaml"))
+    return _files("papers")
 
 
 def scales() -> list[str]:
     """The scales that have a config file."""
-    return sorted(path.stem for path in (CONFIG / "scales").glob("*.yaml"))
+    return _files("scales")
+
+
+def _files(kind: str) -> list[str]:
+    if not (CONFIG / kind).is_dir():
+        raise PipelagError(f"there is no folder '{CONFIG / kind}' here; go to the project's folder, which holds it")
+    return sorted(path.stem for path in (CONFIG / kind).glob("*.yaml"))
 
 
 @lru_cache

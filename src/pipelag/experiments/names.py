@@ -1,4 +1,4 @@
-"""Refuses a run of an unknown model, data set or method when the config is read, not hours later when its turn comes."""
+"""Refuses unknown models, data sets and methods when the config is read, not hours later when the run starts."""
 
 from __future__ import annotations
 

@@ -22,13 +22,25 @@ class Curve:
     marks: Sequence[float] = ()
 
 
+def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
+    """What stands in the place of a figure that has no log: a frame that says why, and nothing that could be read."""
+    fig, axes = figure(width, height)
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return fig
+
+
 def curves(
     lines: Sequence[Curve], x: str, y: str, title: str = "", height: float = 2.3, y_from_percentile: float = 0.0
 ) -> Any:
     """Accuracy against iterations. The first curve is the baseline, in black.
 
-    `y_from_percentile`: where the y axis starts, as a quantile of all values, to show the end rather than the rise.
+    `y_from_percentile`: where the y axis of curves of many evaluations starts, as a quantile of all values, to show the
+    end rather than the rise. Short curves are shown whole.
     """
+    if not lines:
+        return empty("no run logged")
     fig, axes = figure(COLUMN, height)
     for number, line in enumerate(lines):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
@@ -43,13 +55,13 @@ def curves(
             axes.fill_between(line.x, below, above, color=colour, alpha=0.15, linewidth=0)
         for mark in line.marks:
             axes.axvline(mark, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
-    longest = max((len(line.y) for line in lines), default=0)
+    longest = max(len(line.y) for line in lines)
     if longest > MANY:
         axes.text(
             0.02, 0.98, f"running mean of {longest // 30} evaluations", transform=axes.transAxes, fontsize=6, va="top"
         )
     values = sorted(value for line in lines for value in line.y)
-    if values and y_from_percentile:
+    if y_from_percentile and longest > MANY:
         low = values[int(y_from_percentile * (len(values) - 1))]
         top = values[-1]
         axes.set_ylim(low - 0.03 * (top - low), top + 0.06 * (top - low) + 1e-9)
@@ -59,8 +71,8 @@ def curves(
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.set_title(title)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
-    if lines:
-        axes.legend(loc="lower right")
+    # Below the axes: curves of arms that learn slowly run through every corner.
+    fig.legend(loc="outside lower center", ncols=min(3, len(lines)), columnspacing=1.2)
     return fig
 
 
@@ -74,10 +86,20 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 def scatter(
     series: Mapping[str, Sequence[tuple[float, float, str]]], x: str, y: str, line: tuple[str, float] | None = None
 ) -> Any:
-    """Points (x, y, label) joined in order of x, a marker per series; `line`: a named level to compare with."""
+    """Points (x, y, label) joined in order of x, a marker per series; `line`: a named level to compare with.
+
+    A series without points keeps its colour and marker, so that figures of different scales can be compared. Labels
+    that would fall on one another are left out, all but the first.
+    """
+    if not any(series.values()):
+        return empty("no run logged")
     fig, axes = figure(COLUMN, 2.5)
+    places = [px for points in series.values() for px, _, _ in points]
+    crowded = 0.045 * (max(places) - min(places))
     markers = "os^D"
     for number, (label, points) in enumerate(series.items()):
+        if not points:
+            continue
         points = sorted(points)
         colour = COLOURS[1 + number % (len(COLOURS) - 1)]
         axes.plot(
@@ -89,14 +111,16 @@ def scatter(
             linestyle=DASHES[number],
             markerfacecolor="white" if number else colour,
         )
-        for place, (px, py, text) in enumerate(points):
-            # The labels of one series above, of the other below, every second one further out: neighbours may be close.
-            away = (4 + 6 * (place % 2)) * (1 if number else -1) - (0 if number else 5)
+        labelled = float("-inf")
+        for px, py, text in points:  # the labels of one series above, of the other below
+            if px - labelled < crowded:
+                continue
+            labelled = px
             axes.annotate(
                 text,
                 (px, py),
                 textcoords="offset points",
-                xytext=(0, away),
+                xytext=(0, 4 if number else -9),
                 fontsize=5.5,
                 color=colour,
                 ha="center",
@@ -107,8 +131,7 @@ def scatter(
     axes.set_ylabel(y)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
     axes.margins(y=0.15)
-    if series or line:
-        axes.legend(loc="best")
+    fig.legend(loc="outside lower center", ncols=1)
     return fig
 
 

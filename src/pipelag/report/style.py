@@ -5,11 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
 COLUMN, PAGE = 3.4, 7.0  # inches: one column, both columns
 # Okabe and Ito's palette; black is kept for the baseline.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
@@ -42,12 +37,19 @@ RC: Any = {
 
 def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[Any, Any]:
     """A figure and its axes (`plt.subplots` in the house style)."""
+    import matplotlib  # here: most results are tables, which need not wait for it
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     plt.rcParams.update(RC)  # not a context: legends and texts are made after this returns
     return plt.subplots(figsize=(width, height), **options)
 
 
 def save(fig: Any, base: Path) -> None:
     """Write <base>.pdf, .svg and .png, without dates, so that equal figures are equal files."""
+    import matplotlib.pyplot as plt
+
     base.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(base.with_suffix(".pdf"), metadata={"CreationDate": None})
     fig.savefig(base.with_suffix(".svg"), metadata={"Date": None})

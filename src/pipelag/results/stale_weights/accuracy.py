@@ -181,16 +181,20 @@ def accuracy_curves(context: Context) -> Drawn:
 @drawing(PAPER, "figure_6")
 def figure_6(context: Context) -> Drawn:
     """Accuracy against the percentage of stale weights: more stages, or one register that slides."""
-    series: dict[str, list[tuple[float, float, str]]] = {}
     lines: list[dict[str, Any]] = []
-    for curve in ("Increasing Stages", "Sliding Stage"):
+    meaning = {
+        "Increasing Stages": "Increasing Stages (their number)",
+        "Sliding Stage": "Sliding Stage (register after layer)",
+    }
+    series: dict[str, list[tuple[float, float, str]]] = {name: [] for name in meaning.values()}
+    for curve in meaning:
         for arm in dict.fromkeys(i.arm.labels["arm"] for i in context.select(curve=curve)):
             value, logs = context.accuracy(curve=curve, arm=arm), context.logs(curve=curve, arm=arm)
             if value.mean is None:
                 continue
             phase = logs[0].summary["phases"][0]
-            label = f"{phase['stages'] * 2}" if curve == "Increasing Stages" else f"p={phase['cuts'][-1]}"
-            series.setdefault(curve, []).append((phase["stale_percent"], value.mean, label))
+            label = str(phase["stages"] * 2 if curve == "Increasing Stages" else phase["cuts"][-1])
+            series[meaning[curve]].append((phase["stale_percent"], value.mean, label))
             lines.append(
                 {
                     "curve": curve,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipelag.report.figures import partition, registers, space_time
+from pipelag.report.figures import empty, partition, registers, space_time
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Context, RunLog
 
@@ -27,12 +27,17 @@ def accelerator_names(log: RunLog) -> list[str]:
     return [f"A{worker}: {'+'.join(names)}" for worker, names in sorted(work.items())]
 
 
+def not_logged() -> Drawn:
+    """A frame without a schedule in it: without a log there is nothing to draw."""
+    return Drawn(figure=empty("the schedule has no log"), data=pd.DataFrame())
+
+
 @drawing(PAPER, "figure_1")
 def figure_1(context: Context) -> Drawn:
     """Eight layers in four partitions on four accelerators."""
     log = only_log(context)
     if log is None:
-        return Drawn(figure=partition([], []), data=pd.DataFrame())
+        return not_logged()
     cuts = [0, *context.items[0].arm.spec.phases[0].cuts, 8]
     stages = [list(range(a + 1, b + 1)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
     owners = [
@@ -47,10 +52,7 @@ def timelines(context: Context) -> Drawn:
     """Space-time diagrams: one accelerator at a time, and the pipeline that fills them all."""
     log = only_log(context)
     if log is None:
-        return Drawn(
-            figure=space_time([{"worker": 0, "start": 0, "end": 1, "kind": "F", "minibatch": 0}][:1], [""]),
-            data=pd.DataFrame(),
-        )
+        return not_logged()
     names = accelerator_names(log)
     if context.name == "figure_2":
         names = [f"A{worker}" for worker in range(len(names))]
@@ -62,7 +64,7 @@ def figure_3(context: Context) -> Drawn:
     """The stages of one register pair and the accelerators that perform them."""
     log = only_log(context)
     if log is None:
-        return Drawn(figure=partition([], []), data=pd.DataFrame())
+        return not_logged()
     names = accelerator_names(log)
     owner = {stage: name.split(":")[0] for name in names for stage in name.split(": ")[1].split("+")}
     data = pd.DataFrame({"stage": list(owner), "accelerator": list(owner.values())})
