@@ -32,7 +32,7 @@ def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
 
 
 def curves(
-    lines: Sequence[Curve], x: str, y: str, title: str = "", height: float = 2.3, y_from_percentile: float = 0.0
+    lines: Sequence[Curve], x: str, y: str, title: str = "", height: float = 2.6, y_from_percentile: float = 0.0
 ) -> Any:
     """Accuracy against iterations. The first curve is the baseline, in black.
 
@@ -72,7 +72,7 @@ def curves(
     axes.set_title(title)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
     # Below the axes: curves of arms that learn slowly run through every corner.
-    fig.legend(loc="outside lower center", ncols=min(3, len(lines)), columnspacing=1.2)
+    fig.legend(loc="outside lower center", ncols=3 if max(len(line.label) for line in lines) < 14 else 2)
     return fig
 
 
