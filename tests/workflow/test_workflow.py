@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelag.experiments import arms, load_paper, load_scale, run_dir
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.workflow
 
@@ -40,6 +42,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("config", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Snakefile", folder)
+    (folder / "results/published/cpu").mkdir(parents=True)
+    shutil.copy(ROOT / "results/published/cpu/scale.yaml", folder / "results/published/cpu")
     # A scale of its own, so small that real training through the whole DAG takes seconds.
     quick = (folder / "config/scales/quick.yaml").read_text()
     quick = quick.replace("steps: 400, evaluate_every: 40", "steps: 6, evaluate_every: 3")
@@ -65,6 +69,7 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert (project / "figures/quick/stale_weights/figure_5a.pdf").exists()
     assert "Nothing to be done" in (again := snakemake(project, target)).stdout + again.stderr
+    assert planned(project, "--config", "device=cpu", "--", target) == {}  # another device remakes nothing
 
     logs = sorted((project / "results/quick/runs").glob("*/metrics.jsonl"))
     assert len(logs) == 5
@@ -83,6 +88,19 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
         paper.write_text(text)
 
 
+def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_told(project: Path) -> None:
+    target = "stale_weights_figure_5a"
+    scale = load_scale("published", "cpu")
+    there = arms(load_paper("stale_weights"), "figure_5a", scale)[0]
+    folder = project / run_dir(scale, there.spec.id)
+    folder.mkdir(parents=True)
+    for name in ("metrics.jsonl", "summary.json"):
+        (folder / name).write_text("")
+    assert planned(project, "--config", "scale=published", "--", target) == {"figure": 1, target: 1, "total": 2}
+    retrained = planned(project, "--config", "scale=published", "retrain=true", "--", target)
+    assert retrained == {"fetch": 1, "figure": 1, "run": 4, target: 1, "total": 7}  # the log that is there stands
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -90,6 +108,7 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
         (["scal=quick"], "unknown config key 'scal'; did you mean 'scale'"),
         (["device=gpu"], "'gpu' is not one of ['auto', 'cpu', 'cuda']"),
         (["papers=[stale_weight]"], "unknown paper 'stale_weight'; did you mean 'stale_weights'"),
+        (["scale=published", "published=cpus"], "unknown published device 'cpus'; did you mean 'cpu'"),
     ],
 )
 def test_wrong_configuration_is_refused(project: Path, words: list[str], sentence: str) -> None:

@@ -25,6 +25,8 @@ def check_config(config):
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             refuse(f"unknown config key '{key}'" + (f"; did you mean '{near[0]}'?" if near else f" (known: {known})"))
+    # Of `--config retrain=true`, as YAML writes it, Snakemake makes a string; only `True` becomes a boolean.
+    config["retrain"] = {"true": True, "false": False}.get(str(config["retrain"]).lower(), config["retrain"])
     validate(config, schema="../schemas/config.schema.yaml")
 
 
@@ -38,13 +40,18 @@ def plan_of(config, scale):
     return plan
 
 
+def is_done(run_id):
+    """Whether a run's log is there."""
+    folder = experiments.run_dir(scale, run_id)
+    return (folder / "summary.json").exists() and (folder / "metrics.jsonl").exists()
+
+
 def log_files(paper, result):
     """The log files of a result's runs. Of a frozen scale, and of runs left out, only what is there."""
     found = []
     for arm in plan[paper, result]:
         folder = experiments.run_dir(scale, arm.spec.id)
-        there = (folder / "summary.json").exists() and (folder / "metrics.jsonl").exists()
-        if there if (trains_nothing or arm.left_out) else True:
+        if is_done(arm.spec.id) or not (trains_nothing or arm.left_out):
             found += [str(folder / "metrics.jsonl"), str(folder / "summary.json")]
     return sorted(set(found))
 
@@ -63,9 +70,15 @@ def digest_of(paper, result):
 
 
 def data_of(wildcards):
-    """The stamp of the data set that a run reads, where it has to be fetched."""
+    """The stamp of the data set that a run reads, where it has to be fetched.
+
+    A finished run asks for none that is not there: fetching for another run must not make it again.
+    """
     spec = runs[wildcards.id]
-    return [f"results/data/{spec.data.name}.txt"] if spec.data and spec.data.name in fetched else []
+    if spec.data is None or spec.data.name not in fetched:
+        return []
+    stamp = f"results/data/{spec.data.name}.txt"
+    return [stamp] if Path(stamp).exists() or not is_done(wildcards.id) else []
 
 
 def threads_of(wildcards):
