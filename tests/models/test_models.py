@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torchvision.models.resnet import BasicBlock
 
 from pipelag import models
 from pipelag.errors import PipelagError
@@ -40,6 +41,18 @@ def test_stages_compose_to_the_whole_model_at_every_cut(name: str) -> None:
         assert torch.equal(second(first(images)), output)
         second(first(images)).sum().backward()
         assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_stages_follow_the_mode_and_the_dropout_draws_of_the_model(training: bool) -> None:
+    model = models.build("vgg16", seed=0, width=0.1).train(training)
+    images = torch.randn(4, 3, 32, 32)
+    torch.manual_seed(7)
+    expected = model(images)
+    first, second = stages(model, (7,))
+    torch.manual_seed(7)
+    assert torch.equal(second(first(images)), expected)
+    assert torch.equal(model(images), expected) is not training  # a further draw changes the output in training only
 
 
 def test_a_cut_inside_a_block_carries_branch_and_skip() -> None:
@@ -82,7 +95,18 @@ def test_savings_over_pipedream_have_the_papers_order() -> None:
     assert sum(r["parameters"] for r in rows("vgg16", options, (3, 224, 224))) > 138e6  # the original's 138 million
 
 
-def test_counting_leaves_no_trace_and_counts_a_users_layers() -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_counting_leaves_the_model_as_it_was(training: bool) -> None:
+    model = models.build("resnet20", seed=0, width=0.25).train(training)
+    before, numbers = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    assert [vars(c) for c in count(model, (3, 32, 32))] == rows("resnet20", {"width": 0.25}, (3, 32, 32))
+    after = model.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())  # batch-norm statistics included
+    assert model.training is training and torch.equal(torch.get_rng_state(), numbers)
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_a_users_layers_are_counted() -> None:
     counted = count([nn.Conv2d(1, 2, 3), nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(72, 5))], (1, 8, 8))
     assert [c.parameters for c in counted] == [20, 365]
     assert [c.activations for c in counted] == [72, 77]
@@ -108,6 +132,22 @@ def test_a_users_model_is_cut_by_its_own_layer_numbers() -> None:
     assert [len(piece) for piece in stages(model, (1, 5))] == [1, 2, 1]
 
 
+def test_a_torchvision_block_is_cut_around_not_inside() -> None:
+    block = BasicBlock(4, 4)
+    block.pipeline_layers = 2  # type: ignore[assignment]
+    model = [nn.Conv2d(3, 4, 3), block, nn.Sequential(nn.Flatten(), nn.LazyLinear(2))]
+    assert layer_count(model) == 4
+    assert [len(piece) for piece in stages(model, (1, 3))] == [1, 1, 1]
+    with pytest.raises(PipelagError, match=r"cut 2 lies inside 'BasicBlock' \(layers 2-3\)"):
+        stages(model, (2,))
+
+
+class Miscounted(nn.Identity):
+    """A user's module that claims to hold no layer."""
+
+    pipeline_layers = 0
+
+
 TIED = nn.Linear(4, 4)
 
 
@@ -126,7 +166,14 @@ TIED = nn.Linear(4, 4)
             (2,),
             r"cut 2 lies inside 'Block' \(layers 2-3\), which cannot be cut; the nearest: 1 and 3",
         ),
-        ([TIED, nn.ReLU(), TIED], (1,), "stages 1 and 2 share a parameter of shape"),
+        ([nn.ReLU(), Block()], (2,), "the nearest: 1$"),  # a cut after layer 3 would leave an empty stage
+        ([Block()], (1,), "the nearest: none$"),
+        ([nn.ReLU(), Miscounted()], (1,), "'Miscounted' counts as 0 layers; pipeline_layers must be an int from 1 on"),
+        (
+            [TIED, nn.ReLU(), TIED],
+            (1,),
+            r"stages 1 and 2 share a parameter of shape \[4, 4\] \(layers 'Linear' and 'Linear'\)",
+        ),
         (Block(), (1,), "a Block cannot be cut: give the model as an nn.Sequential, or a list of layers"),
     ],
 )
@@ -142,6 +189,15 @@ def test_unknown_models_and_depths_are_refused_with_the_nearest() -> None:
         models.build("resnet21")
     with pytest.raises(PipelagError, match="model 'lenet5' does not take these options"):
         models.build("lenet5", widht=2)
+
+
+@pytest.mark.parametrize(("name", "least"), [("lenet5", 12), ("alexnet", 8), ("vgg16", 32)])
+def test_images_too_small_for_the_poolings_are_refused(name: str, least: int) -> None:
+    width = {"width": 0.1}
+    shape = (1 if name == "lenet5" else 3, least, least)
+    assert models.build(name, size=least, **width).eval()(torch.randn(2, *shape)).shape == (2, 10)
+    with pytest.raises(PipelagError, match=f"takes images of at least {least}x{least} pixels, not {least - 1}x"):
+        models.build(name, size=least - 1, **width)
 
 
 def test_a_seed_fixes_the_weights_and_leaves_the_callers_numbers_alone() -> None:

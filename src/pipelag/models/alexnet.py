@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from pipelag.models.layers import Layer, channels
+from pipelag.models.layers import Layer, at_least, channels
 
 
 def alexnet(
     width: float = 1.0, classes: int = 10, in_channels: int = 3, dropout: float = 0.5, size: int = 32
 ) -> nn.Sequential:
     """AlexNet with 64, 192, 384, 256, 256 channels and linear layers of 1024, 1024 and `classes`."""
+    at_least("AlexNet", size, 8)
     a, b, c, d, e = (channels(base, width) for base in (64, 192, 384, 256, 256))
     hidden, flat = channels(1024, width), channels(256, width) * (size // 8) ** 2
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from pipelag.models import build
 from pipelag.models.cut import layer_numbers, layers_of, name_of, weights_of
@@ -30,11 +32,10 @@ class LayerCount:
 
 
 def count(model: nn.Sequential | Sequence[nn.Module], sample_shape: Sequence[int]) -> list[LayerCount]:
-    """Count every layer for one sample of `sample_shape` (C, H, W). The model is moved to the meta device."""
+    """Count every layer for one sample of `sample_shape` (C, H, W). The model is left as it was."""
     rows = []
     value: Any = torch.empty(2, *sample_shape, device="meta")
     for layer, (_, last) in zip(layers_of(model), layer_numbers(model), strict=True):
-        layer.to("meta")
         value, activations = activations_of(layer, value)
         outputs = value if isinstance(value, tuple) else (value,)
         rows.append(
@@ -71,10 +72,13 @@ def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
             return False
         return bool(getattr(module, "writes_output", True))
 
+    # Stand-ins without data take the place of the tensors: weights and batch-norm statistics stay as they are.
+    tensors = chain(layer.named_parameters(), layer.named_buffers())
+    stand_ins = {name: tensor.detach().to("meta") for name, tensor in tensors}
     hooks = [module.register_forward_hook(add) for module in layer.modules() if counts(module)]
     try:
         with torch.no_grad():
-            return layer(value), total
+            return functional_call(layer, stand_ins, (value,)), total
     finally:
         for hook in hooks:
             hook.remove()

@@ -27,8 +27,18 @@ def layer_numbers(model: Model) -> list[tuple[int, int]]:
 
     A child counts as one layer, or as `pipeline_layers` where it has that attribute: a block of several layers that
     cannot be cut inside.
+
+    Raises:
+        PipelagError: not a sequence of layers, or a `pipeline_layers` that is not a positive int.
     """
-    counts = [int(getattr(child, "pipeline_layers", 1)) for child in layers_of(model)]
+    counts = []
+    for child in layers_of(model):
+        size = getattr(child, "pipeline_layers", 1)
+        if not isinstance(size, int) or size < 1:
+            raise PipelagError(
+                f"'{name_of(child)}' counts as {size!r} layers; pipeline_layers must be an int from 1 on"
+            )
+        counts.append(size)
     return [(end - count + 1, end) for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
@@ -52,15 +62,31 @@ def check_cuts(cuts: Sequence[int], numbers: list[tuple[int, int]], names: Seque
             )
         for (first, last), name in zip(numbers, names, strict=True):
             if first <= cut < last:
-                near = f"{first - 1} and {last}" if first > 1 else f"{last}"
+                near = [str(place) for place in (first - 1, last) if 1 <= place < total]
                 raise PipelagError(
-                    f"cut {cut} lies inside '{name}' (layers {first}-{last}), which cannot be cut; the nearest: {near}"
+                    f"cut {cut} lies inside '{name}' (layers {first}-{last}), which cannot be cut; the nearest: "
+                    f"{' and '.join(near) or 'none'}"
                 )
 
 
 def name_of(layer: nn.Module) -> str:
     """A layer's label, or its class."""
     return str(getattr(layer, "label", type(layer).__name__))
+
+
+def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
+    """Refuse a parameter that two stages share: each would update its own copy of it, at another time."""
+    owners: dict[int, tuple[int, str]] = {}
+    for stage, piece in enumerate(pieces, start=1):
+        for layer in piece:
+            for parameter in layer.parameters():
+                first, name = owners.setdefault(id(parameter), (stage, name_of(layer)))
+                if first != stage:
+                    raise PipelagError(
+                        f"stages {first} and {stage} share a parameter of shape {list(parameter.shape)} (layers "
+                        f"'{name}' and '{name_of(layer)}'); a weight can belong to one stage only: move the cut, or "
+                        "untie the layers"
+                    )
 
 
 def stages(model: Model, cuts: Sequence[int]) -> list[nn.Sequential]:
@@ -74,15 +100,7 @@ def stages(model: Model, cuts: Sequence[int]) -> list[nn.Sequential]:
     ends = {last: position + 1 for position, (_, last) in enumerate(numbers)}
     bounds = [0, *(ends[cut] for cut in cuts), len(children)]
     pieces = [nn.Sequential(*children[a:b]) for a, b in pairwise(bounds)]
-    owner: dict[int, int] = {}
-    for number, piece in enumerate(pieces, start=1):
-        for parameter in piece.parameters():
-            if owner.setdefault(id(parameter), number) != number:
-                shape = list(parameter.shape)
-                raise PipelagError(
-                    f"stages {owner[id(parameter)]} and {number} share a parameter of shape {shape}; a weight can "
-                    "belong to one stage only: move the cut, or untie the layers"
-                )
+    refuse_tied(pieces)
     return pieces
 
 

@@ -8,10 +8,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from pipelag.errors import PipelagError
+
 
 def channels(base: int, width: float) -> int:
     """A channel count scaled by `width`, at least 4."""
     return max(4, round(base * width))
+
+
+def at_least(model: str, size: int, least: int) -> None:
+    """Refuse images so small that pooling leaves nothing of them."""
+    if size < least:
+        raise PipelagError(f"{model} takes images of at least {least}x{least} pixels, not {size}x{size}")
 
 
 class Layer(nn.Sequential):

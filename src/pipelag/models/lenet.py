@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from pipelag.models.layers import Layer, channels
+from pipelag.models.layers import Layer, at_least, channels
 
 
 def lenet5(width: float = 1.0, classes: int = 10, in_channels: int = 1, size: int = 28) -> nn.Sequential:
     """LeNet-5 on `size` x `size` images: convolutions of 6 and 16 channels, linear layers of 120, 84 and `classes`."""
+    at_least("LeNet-5", size, 12)
     one, two = channels(6, width), channels(16, width)
     three, four = channels(120, width), channels(84, width)
     side = (size // 2 - 4) // 2

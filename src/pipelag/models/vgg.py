@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pipelag.models.layers import Layer, channels
+from pipelag.models.layers import Layer, at_least, channels
 
 GROUPS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -22,12 +22,13 @@ def vgg16(
     hidden: int = 512,
     dropout: float = 1.0,
 ) -> nn.Sequential:
-    """VGG-16 on `size` x `size` images (a multiple of 32).
+    """VGG-16 on `size` x `size` images, 32 or more.
 
     Args:
         hidden: width of the two hidden linear layers: 512 for CIFAR, 4096 in the ImageNet original.
         dropout: scales all dropout rates; 0 is none.
     """
+    at_least("VGG-16", size, 32)
     layers: list[nn.Module] = []
     into = in_channels
     for group in GROUPS:
@@ -39,7 +40,7 @@ def vgg16(
                 nn.BatchNorm2d(out),
                 nn.ReLU(inplace=True),
             ]
-            parts.append(nn.MaxPool2d(2) if last else nn.Dropout(dropout * (0.3 if into == in_channels else 0.4)))
+            parts.append(nn.MaxPool2d(2) if last else nn.Dropout(dropout * (0.4 if layers else 0.3)))
             layers.append(Layer(f"conv3x3 {into}-{out}", *parts))
             into = out
     flat, wide = into * (size // 32) ** 2, channels(hidden, width)
