@@ -91,50 +91,63 @@ class Context:
         return sum(ids.values()), len(ids)
 
     def shortfall(self, **labels: str) -> str:
-        """How runs with these labels fall short of the paper's: other data, fewer steps, narrower models; or empty."""
+        """How runs with these labels fall short of the paper's: other data, fewer steps, narrower models; or empty.
+
+        Timing runs are compared by model and minibatch: their time does not depend on what is in the data.
+        """
         full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
         reasons: dict[str, None] = {}
         for item in self.select(**labels):
             spec = item.arm.spec
             theirs = full.get(tuple(sorted(item.arm.labels.items())))
-            if theirs is None or spec.kind != "train" or item.log is None:
+            if theirs is None or spec.kind not in ("train", "speed", "profile") or item.log is None:
                 continue
             assert spec.data and theirs.data and spec.model and theirs.model
-            if spec.data.name != theirs.data.name:
+            if spec.data.name != theirs.data.name and spec.kind == "train":
                 reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
             if spec.model.options != theirs.model.options:
                 reasons["narrower models"] = None
-            if spec.steps < theirs.steps:
+            if spec.kind != "train" and spec.batch != theirs.batch:
+                reasons[f"timed with minibatches of {spec.batch} instead of {theirs.batch}"] = None
+            if spec.kind == "train" and spec.steps < theirs.steps:
                 reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""
-        data = [item.log.summary.get("data") for item in self.select(**labels) if item.log is not None]
+        trained = [i.log for i in self.select(**labels) if i.log is not None and i.arm.spec.kind == "train"]
+        data = [log.summary.get("data") for log in trained]
         notes = {f"{d['title']} from another release: {d['note']}" for d in data if d and not d["official"]}
         return "; ".join(sorted(notes))
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Final accuracies over seeds; `note` where there is no number: why."""
+    """Final accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number."""
 
     values: tuple[float, ...]
     note: str = ""
+    asked: int = 0
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Accuracy:
         """Collect; a diverged or left-out run leaves its note."""
-        values, note = [], ""
+        values, note, asked = [], "", 0
         for item in items:
+            asked += 1
             if item.arm.left_out:
                 note = "not run at this scale"
             elif item.log is not None and item.log.accuracy is not None:
                 values.append(item.log.accuracy)
             elif item.log is not None:
                 note = f"diverged at step {item.log.diverged_at}"
-        return cls(tuple(values), note)
+        return cls(tuple(values), note, asked)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed has a number: the mean of those that survived would flatter the arm."""
+        return len(self.values) == self.asked
 
     @property
     def mean(self) -> float | None:
@@ -147,10 +160,13 @@ class Accuracy:
         return float(pd.Series(self.values).std()) if len(self.values) > 1 else None
 
     def text(self) -> str | None:
-        """For a table: mean, with spread where there are several seeds; or the note; or None."""
+        """For a table: mean, with spread where there are several seeds; how many of them; or the note; or None."""
         if self.mean is None:
             return self.note or None
-        return f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+        shown = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+        if self.complete:
+            return shown
+        return f"{shown} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
 
 
 def tidy(items: Iterable[Item]) -> pd.DataFrame:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.stale_weights.diagrams import only_log
-from pipelag.results.stale_weights.speed_and_memory import early_share, ideal, memory_of, saving_of, speed_of
+from pipelag.results.stale_weights.speed_and_memory import (
+    early_share,
+    end_to_end,
+    ideal,
+    memory_of,
+    saving_of,
+    speed_of,
+    speedups,
+)
 from pipelag.results.verdict import Finding, NotLogged, judge, need
 
 PAPER = "stale_weights"
@@ -23,7 +30,10 @@ def text(*values: float | None) -> str:
 def accuracy(context: Context, arm: str, **labels: str) -> float:
     """Mean final accuracy of an arm; the judgement ends where it is not logged."""
     value = context.accuracy(arm=arm, **labels)
-    return need(value.mean, f"{', '.join([*labels.values(), arm])}{f' ({value.note})' if value.note else ''}")
+    what = ", ".join([*labels.values(), arm])
+    if value.values and not value.complete:
+        raise NotLogged(f"{what}: only {value.text()}")
+    return need(value.mean, what + (f" ({value.note})" if value.note else ""))
 
 
 def drops(context: Context, model: str) -> dict[str, float]:
@@ -132,21 +142,27 @@ def two_per_register(context: Context) -> Finding:
 
 @judge(PAPER, "figure_5a", "converges_alike")
 def converges_alike(context: Context) -> Finding:
-    """Iterations to within a point of an arm's own final accuracy; alike: at most 2.5 times the baseline's."""
+    """Iterations to within a point of the *baseline's* final accuracy; alike: at most 2.5 times the baseline's own.
 
-    def reached(arm: str) -> int:
+    Against its own final accuracy an arm that never learns would converge at once.
+    """
+    goal = accuracy(context, BASELINE) - 1.0
+
+    def reached(arm: str) -> int | None:
         logs = context.logs(arm=arm)
         if not logs:
             raise NotLogged(f"{arm} has no log")
-        goal = logs[0].rows[-1]["accuracy"] - 1.0
-        return int(next(row["step"] for row in logs[0].rows if row["accuracy"] >= goal))
+        return next((int(row["step"]) for row in logs[0].rows if row["accuracy"] >= goal), None)
 
     steps = {arm: reached(arm) for arm in context.values("arm")}
-    holds = max(steps.values()) <= 2.5 * steps[BASELINE]
+    base = need(steps[BASELINE], "the baseline's way to its final accuracy")
+    holds = all(step is not None and step <= 2.5 * base for step in steps.values())
+    listed_steps = ", ".join(f"{arm} {step if step is not None else 'never'}" for arm, step in steps.items())
     return trend(
         context,
         holds,
-        "iterations to within a point of the final accuracy: " + ", ".join(f"{a} {s}" for a, s in steps.items()),
+        f"iterations to within a point of the baseline's final accuracy: {listed_steps} (alike: at most 2.5 times the "
+        "baseline's)",
     )
 
 
@@ -274,7 +290,10 @@ def last_step(context: Context) -> Finding:
 def early_beats_late(context: Context) -> Finding:
     """Eight stages early in the network against eight stages through it."""
     early, late = accuracy(context, "8"), accuracy(context, "8-stage")
-    return trend(context, early > late, f"PPV (3,5,7): {early:.2f}, PPV (7,13,19): {late:.2f}")
+    why = f"PPV (3,5,7): {early:.2f}, PPV (7,13,19): {late:.2f}"
+    if context.shortfall() or early <= late:
+        return trend(context, early > late, f"{why} (only the order is judged)")
+    return absolute(context, 4 <= early - late <= 10, f"{why} (about 7: 4 to 10)")
 
 
 def rank_correlation(x: list[float], y: list[float]) -> float:
@@ -391,27 +410,45 @@ def all_speedups(context: Context, arm: str) -> list[float]:
     return [need(speed_of(context, model, arm), f"the {arm} speedup of {model}") for model in MODELS]
 
 
+def grows_with_depth(context: Context, arm: str, bound: float) -> Finding:
+    """Above 1 and below the bound everywhere; grows: every block of the deepest above every block of the shallowest.
+
+    Where the blocks' ranges overlap, the difference of two medians is noise and growth cannot be judged.
+    """
+    values = all_speedups(context, arm)
+    shallow, deep = (
+        [s for log in context.logs(model=model, kind="speed") for s in speedups(log, arm)]
+        for model in (MODELS[0], MODELS[-1])
+    )
+    why = (
+        f"{arm} speedups by depth: {text(*values)}, bound {bound:.2f}; blocks of {MODELS[0]} {min(shallow):.2f} to "
+        f"{max(shallow):.2f}, of {MODELS[-1]} {min(deep):.2f} to {max(deep):.2f}"
+    )
+    if not all(1 < value < bound for value in values) or max(deep) < min(shallow):
+        return trend(context, False, why, kind="speed")
+    if min(deep) > max(shallow):
+        return trend(context, True, why, kind="speed")
+    return None, trend(context, True, f"{why}: they overlap, so no growth can be told", kind="speed")[1]
+
+
 @judge(PAPER, "table_5", "speedup_grows_with_depth")
 def speedup_grows(context: Context) -> Finding:
-    """Above 1 and below 2 everywhere, and the deepest above the shallowest."""
-    values = all_speedups(context, "pipelined")
-    holds = all(1 < v < 2 for v in values) and values[-1] > values[0]
-    return holds, f"speedups by depth: {text(*values)} (grows: the deepest above the shallowest)"
+    """Between 1 and 2, and growing."""
+    return grows_with_depth(context, "pipelined", 2.0)
 
 
 @judge(PAPER, "table_5", "hybrid_speedup_towards_4_3")
 def hybrid_speedup(context: Context) -> Finding:
-    """Above 1, below 4/3, the deepest above the shallowest."""
-    values = all_speedups(context, "hybrid")
-    holds = all(1 < v < 4 / 3 for v in values) and values[-1] > values[0]
-    return holds, f"hybrid speedups by depth: {text(*values)} (limit 1.33)"
+    """Between 1 and 4/3, and growing."""
+    return grows_with_depth(context, "hybrid", 4 / 3)
 
 
 @judge(PAPER, "table_5", "deepest_uses_90_percent")
 def utilisation(context: Context) -> Finding:
     """Half the speedup of ResNet-362; about 90 %: at least 85."""
     value = need(speed_of(context, "ResNet-362", "pipelined"), "ResNet-362's speedup")
-    return 100 * value / 2 >= 85, f"speedup {value:.2f}: {100 * value / 2:.0f} % of each worker (about 90: at least 85)"
+    why = f"speedup {value:.2f}: {100 * value / 2:.0f} % of each worker (about 90: at least 85)"
+    return trend(context, 100 * value / 2 >= 85, why, model="ResNet-362", kind="speed")
 
 
 def table_5_accuracies(context: Context) -> list[tuple[str, float, float, float]]:
@@ -429,16 +466,16 @@ def table_5_accuracies(context: Context) -> list[tuple[str, float, float, float]
 def hybrid_kept(context: Context) -> Finding:
     """Each at most 0.3 below the baseline, the mean not below."""
     gains = [hybrid - base for _, base, _, hybrid in table_5_accuracies(context)]
-    return absolute(context, min(gains) >= -0.3 and sum(gains) >= 0, f"hybrid minus baseline by depth: {text(*gains)}")
+    holds = min(gains) >= -0.3 and sum(gains) >= 0
+    return absolute(context, holds, f"hybrid minus baseline by depth: {text(*gains)}", kind="train")
 
 
 @judge(PAPER, "table_5", "pipelined_within_3_points")
 def within_3(context: Context) -> Finding:
     """At most 3 points below, the most for the deepest."""
     losses = [base - pipe for _, base, pipe, _ in table_5_accuracies(context)]
-    return absolute(
-        context, max(losses) <= 3 and losses[-1] == max(losses), f"baseline minus pipelined by depth: {text(*losses)}"
-    )
+    holds = max(losses) <= 3 and losses[-1] == max(losses)
+    return absolute(context, holds, f"baseline minus pipelined by depth: {text(*losses)}", kind="train")
 
 
 @judge(PAPER, "text_hybrid_average_gain", "positive_gain")
@@ -482,39 +519,48 @@ def weights_small(context: Context) -> Finding:
 
 @judge(PAPER, "table_7", "deeper_needs_smaller_rate")
 def smaller_rate(context: Context) -> Finding:
-    """The rates used here are the printed ones, as multiples of the other partition's, and fall with depth."""
+    """Never judged: the runs take the printed rates, as multiples of the other partition's, and no others."""
     used, printed = [], [round(line["bks2_lr"] / line["baseline_lr"], 6) for line in context.result.reported]
     for line in context.result.reported:
         spec = context.select(model=line["model"])[0].arm.spec
         assert spec.optimizer is not None
         used.append(round(spec.phases[0].stage_lr.get(1, spec.optimizer.lr) / spec.optimizer.lr, 6))
-    holds = used == printed and all(a >= b for a, b in pairwise(used))
-    why = f"used here, as multiples of the other partition's rate: {used}, printed: {printed}"
-    return holds, f"{why}; that deeper networks *need* them is not tested by these runs"
+    given = "as printed" if used == printed else f"where {printed} are printed"
+    return None, (
+        f"BKS2's rate over the other partition's is {used} here, {given}: given to the runs, not found by them; that "
+        "deeper networks need it would take runs at other rates"
+    )
 
 
 @judge(PAPER, "text_headline_speedup", "at_least_1_8_below_2")
 def headline(context: Context) -> Finding:
     """The largest speedup."""
     best = max(all_speedups(context, "pipelined"))
-    return 1.8 <= best < 2, f"largest speedup {best:.2f}"
+    return trend(context, 1.8 <= best < 2, f"largest speedup {best:.2f}")
 
 
 @judge(PAPER, "text_hybrid_speedup_bound", "formula")
 def formula(context: Context) -> Finding:
-    """Measured hybrid speedup against the formula with the measured pipelined speedup in the place of 2K + 1."""
-    found = []
-    for pipe, hybrid in zip(all_speedups(context, "pipelined"), all_speedups(context, "hybrid"), strict=True):
-        found.append((hybrid, 1 / (0.5 / pipe + 0.5)))
-    worst = max(abs(a / b - 1) for a, b in found)
-    return worst < 0.1, "measured, formula: " + "; ".join(f"{a:.3f}, {b:.3f}" for a, b in found) + " (within 10 %)"
+    """The formula, with the measured pipelined speedup for 2K + 1, beside hybrid blocks timed from end to end.
+
+    The logged hybrid times are put together from the two halves' times per minibatch, as the formula does: they agree
+    by construction. The blocks timed whole are too short to judge by, hand-over, fill and drain being much of them.
+    """
+    predicted = [1 / (0.5 / pipe + 0.5) for pipe in all_speedups(context, "pipelined")]
+    whole = [need(end_to_end(context, model), f"the whole hybrid blocks of {model}") for model in MODELS]
+    pairs = "; ".join(f"{model} {a:.2f}, {b:.2f}" for model, a, b in zip(MODELS, predicted, whole, strict=True))
+    return None, (
+        f"formula, and short blocks from end to end (hand-over, fill and drain included): {pairs}; the table's hybrid "
+        "speedups are put together from the two halves as the formula is, so they cannot test it"
+    )
 
 
 @judge(PAPER, "text_hybrid_speedup_bound", "bound_4_3")
 def bound(context: Context) -> Finding:
     """No measured hybrid speedup above t / (t/2 + t/4)."""
     values = all_speedups(context, "hybrid")
-    return max(values) <= 4 / 3, f"largest hybrid speedup {max(values):.3f}, bound {4 / 3:.3f}"
+    why = f"largest hybrid speedup {max(values):.3f} (from its two halves' times), bound {4 / 3:.3f}"
+    return trend(context, max(values) <= 4 / 3, why)
 
 
 def savings(context: Context) -> dict[str, float]:
@@ -530,10 +576,12 @@ def savings(context: Context) -> dict[str, float]:
 
 @judge(PAPER, "text_memory_vs_pipedream", "savings")
 def saving(context: Context) -> Finding:
-    """Within three points of the printed 49 and 29 %: the paper's memory model is not stated."""
-    found = savings(context)
-    off = [abs(found[line["dataset"]] - line["saving_percent"]) for line in context.result.reported]
-    return max(off) <= 3, f"savings {text(*found.values())} %, printed 49 and 29 (within 3 points; our memory model)"
+    """Never judged: the paper's memory model is not stated, and ours was chosen for coming near the printed values."""
+    printed = [float(line["saving_percent"]) for line in context.result.reported]
+    return None, (
+        f"savings {text(*savings(context).values())} %, printed {text(*printed)}; the paper does not state its memory "
+        "model, and ours was chosen among several readings because it comes near these numbers: agreeing is no evidence"
+    )
 
 
 @judge(PAPER, "text_memory_vs_pipedream", "shrinks_with_activations")
@@ -549,10 +597,9 @@ def shrinks(context: Context) -> Finding:
 def ahead(context: Context) -> Finding:
     """Our ResNet-110 speedup above GPipe's reported 1.3."""
     value = need(speed_of(context, "ResNet-110", "pipelined"), "ResNet-110's speedup")
-    reported: Any = context.result.reported
-    return value > reported[
-        "gpipe_resnet101_2tpu"
-    ], f"ResNet-110 {value:.2f}, GPipe's reported {reported['gpipe_resnet101_2tpu']}"
+    gpipe = float(context.result.reported["gpipe_resnet101_2tpu"])
+    why = f"ResNet-110 {value:.2f}, GPipe's reported {gpipe:.2f} (another network on other hardware, as in the paper)"
+    return trend(context, value > gpipe, why)
 
 
 @judge(PAPER, "text_vs_gpipe_speedup", "bubble_doubles")
@@ -565,7 +612,7 @@ def bubble(context: Context) -> Finding:
 def over_half(context: Context) -> Finding:
     """The share from the layer profile."""
     share = need(early_share(context), "ResNet-20's profile")
-    return share > 50, f"layers 1-7 take {share:.1f} % of forward and backward time"
+    return trend(context, share > 50, f"layers 1-7 take {share:.1f} % of forward and backward time")
 
 
 @judge(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")

@@ -1,0 +1,74 @@
+"""Figures show what is logged and nothing else, and equal figures are equal files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.report.figures import MANY, Curve, curves, running_mean, scatter, space_time
+from pipelag.report.style import COLOURS, save
+
+SHORT = [Curve("non-pipelined", [1, 2, 3], [20.0, 10.0, 90.0]), Curve("4-stage", [1, 2, 3], [15.0, 40.0, 80.0])]
+
+
+def texts(fig: Any) -> list[str]:
+    return [text.get_text() for text in fig.axes[0].texts]
+
+
+@pytest.mark.parametrize("end", ["pdf", "svg", "png"])
+def test_equal_figures_are_equal_files(tmp_path: Path, end: str) -> None:
+    for name in ("a", "b"):
+        save(curves(SHORT, "x", "y"), tmp_path / name)
+    assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
+
+
+@pytest.mark.parametrize("fig", [lambda: curves([], "x", "y"), lambda: scatter({"a": []}, "x", "y", ("level", 9.0))])
+def test_without_logs_there_is_nothing_to_read_off(fig: Any) -> None:
+    axes = fig().axes[0]
+    assert not axes.lines and not axes.get_xticks().size and not axes.get_yticks().size
+    assert [text.get_text() for text in axes.texts] == ["no run logged"]
+
+
+def test_short_curves_are_shown_whole_and_long_ones_at_their_end() -> None:
+    assert curves(SHORT, "x", "y", y_from_percentile=0.5).axes[0].get_ylim()[0] < 10.0
+    steps = list(range(MANY + 10))
+    long = Curve("non-pipelined", steps, [float(step) for step in steps])
+    fig = curves([long], "x", "y", y_from_percentile=0.5)
+    assert fig.axes[0].get_ylim()[0] > 40.0
+    assert texts(fig) == [f"running mean of {len(steps) // 30} evaluations"]
+
+
+def test_the_legend_hides_no_curve() -> None:
+    fig = curves(SHORT, "x", "y")
+    fig.canvas.draw()
+    (legend,) = fig.legends
+    assert not legend.get_window_extent().overlaps(fig.axes[0].get_window_extent())
+
+
+def test_a_running_mean_of_fewer_at_the_ends() -> None:
+    assert running_mean([0.0, 3.0, 6.0, 9.0], 3) == [1.5, 3.0, 6.0, 7.5]
+
+
+def test_a_series_keeps_its_colour_when_the_other_has_no_points() -> None:
+    both = scatter({"a": [(1, 1, "")], "b": [(1, 2, "")]}, "x", "y").axes[0].lines[1]
+    alone = scatter({"a": [], "b": [(1, 2, "")]}, "x", "y").axes[0].lines[0]
+    assert both.get_color() == alone.get_color() == COLOURS[2]
+
+
+def test_labels_do_not_fall_on_one_another() -> None:
+    points = [(0.0, 1.0, "3"), (1.0, 1.0, "5"), (50.0, 1.0, "7"), (100.0, 1.0, "9")]
+    assert texts(scatter({"a": points}, "x", "y")) == ["3", "7", "9"]
+
+
+def test_a_box_for_every_pass() -> None:
+    rows = [
+        {"worker": 0, "start": 0, "end": 1, "kind": "F", "minibatch": 0, "reads": 0, "writes": None},
+        {"worker": 1, "start": 1, "end": 2, "kind": "F", "minibatch": 0, "reads": 0, "writes": None},
+        {"worker": 1, "start": 1, "end": 2, "kind": "B", "minibatch": 0, "reads": 0, "writes": 1},
+    ]
+    fig = space_time(rows, ["A0", "A1"], versions=True)
+    assert texts(fig) == ["F0", "reads $W_{0}$", "F0", "$W_{0}$", "B0", "$W_{1}$"]
+    hatched = [patch for patch in fig.axes[0].patches if patch.get_hatch()]
+    assert len(fig.axes[0].patches) == 3 + 2 and len(hatched) == 1  # two idle cells; the backward pass is hatched

@@ -1,0 +1,53 @@
+"""Tables for readers of CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelag.report.cli import table_of, title_of
+from pipelag.report.tables import Column, Table
+
+TABLE = Table(
+    [
+        Column("name", "Network"),
+        Column("paper", "paper", "accuracy %", "{:.2f}"),
+        Column("ours", "ours", "accuracy %", "{:.2f}"),
+        Column("time", "time"),
+    ],
+    [{"name": "A", "paper": 91.5, "ours": 90.123456}, {"name": "B", "paper": None, "ours": 0.0, "time": "diverged"}],
+    "Accuracy & time",
+    ["One note."],
+    rules=[1],
+)
+
+
+def test_csv_keeps_what_the_reader_is_spared() -> None:
+    assert "A,91.5,90.123456," in TABLE.csv().splitlines()
+
+
+def test_missing_is_a_dash_and_zero_is_a_number() -> None:
+    assert "| A | 91.50 | 90.12 | – |" in TABLE.markdown().splitlines()
+    assert "| B | – | 0.00 | diverged |" in TABLE.markdown().splitlines()
+
+
+def test_latex_rows_have_as_many_cells_as_columns_and_groups_span_theirs() -> None:
+    lines = [line.strip() for line in TABLE.latex("t").splitlines()]
+    body = [line for line in lines if line.endswith(r"\\")]
+    groups, *rows = body
+    assert all(row.count("&") == len(TABLE.columns) - 1 for row in rows) and len(rows) == 3
+    assert r"\multicolumn{2}{c}{accuracy \%}" in groups and groups.count("&") == 2
+    assert r"\cmidrule(lr){2-3}" in lines
+    assert lines.index(r"\addlinespace") == lines.index(rows[2]) - 1
+    assert sum(line.startswith(r"\begin") for line in lines) == sum(line.startswith(r"\end") for line in lines)
+
+
+def test_the_page_reads_a_table_back(tmp_path: Path) -> None:
+    TABLE.save(tmp_path / "t")
+    rows, notes = table_of(tmp_path / "t")
+    assert rows[0] == ["Network", "accuracy % paper", "accuracy % ours", "time"]
+    assert rows[1:] == [["A", "91.50", "90.12", "–"], ["B", "–", "0.00", "diverged"]]
+    assert notes == ["One note."]
+
+
+def test_titles() -> None:
+    assert title_of("table_2") == "Table 2" and title_of("text_headline_speedup") == "In the text: headline speedup"
