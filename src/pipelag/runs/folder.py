@@ -82,7 +82,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in ("pipelag", "torch", "torchvision", "numpy")},
         "commit": _commit(),
-        "command": sys.argv,
+        "command": ["pipelag", *sys.argv[1:]],
     }
 
 
