@@ -26,6 +26,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
+from pipelag.runs.speedup import speedups
 from pipelag.runs.train import build_model, open_data, phases_of
 from pipelag.simulate.training import Phase
 
@@ -43,27 +44,20 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     rows, described = launch(_task, spec.workers, device, each, spec=spec)
     for row in rows:
         folder.log(row)
-    speedups = {arm: ratios(rows, arm) for arm in ("pipelined", "hybrid")}
+    per_arm = {arm: speedups(rows, arm) for arm in ("pipelined", "hybrid")}
     summary = {
         "status": "finished",
         "seconds": round(sum(row["seconds"] for row in rows), 3),
         "batch": spec.batch,
         "workers": spec.workers,
         "threads_per_worker": each,
-        "speedup": {arm: median(values) for arm, values in speedups.items()},
-        "speedups": speedups,
+        "speedup": {arm: median(values) for arm, values in per_arm.items()},
+        "speedups": per_arm,
         "data": described,
         "device": device,
     }
     folder.finish(summary, environment(device, each))
     return summary
-
-
-def ratios(rows: list[dict[str, Any]], arm: str) -> list[float]:
-    """Per block, the non-pipelined time per step over the arm's."""
-    per_step = {(row["arm"], row["block"]): row["seconds"] / row["steps"] for row in rows}
-    blocks = sorted({row["block"] for row in rows})
-    return [per_step["non-pipelined", block] / per_step[arm, block] for block in blocks]
 
 
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:

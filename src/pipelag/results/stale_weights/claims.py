@@ -14,9 +14,9 @@ from pipelag.results.stale_weights.speed_and_memory import (
     memory_of,
     saving_of,
     speed_of,
-    speedups,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge, need
+from pipelag.runs.speedup import speedups
 
 PAPER = "stale_weights"
 BASELINE = "non-pipelined"
@@ -417,7 +417,7 @@ def grows_with_depth(context: Context, arm: str, bound: float) -> Finding:
     """
     values = all_speedups(context, arm)
     shallow, deep = (
-        [s for log in context.logs(model=model, kind="speed") for s in speedups(log, arm)]
+        [s for log in context.logs(model=model, kind="speed") for s in speedups(log.rows, arm)]
         for model in (MODELS[0], MODELS[-1])
     )
     why = (

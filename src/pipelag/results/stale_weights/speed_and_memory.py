@@ -12,6 +12,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Context, RunLog, tidy
 from pipelag.results.memory import against_pipedream, increase
 from pipelag.results.stale_weights.accuracy import cuts_text, notes
+from pipelag.runs.speedup import speedups
 
 PAPER = "stale_weights"
 ARMS = {"non_pipelined": "non-pipelined", "pipelined": "pipelined", "hybrid": "hybrid"}
@@ -22,16 +23,9 @@ def milliseconds(log: RunLog, arm: str) -> float:
     return median(1000 * row["seconds"] / row["steps"] for row in log.rows if row["arm"] == arm)
 
 
-def speedups(log: RunLog, arm: str) -> list[float]:
-    """Per block, the non-pipelined time per minibatch over the arm's."""
-    per_step = {(row["arm"], row["block"]): row["seconds"] / row["steps"] for row in log.rows}
-    blocks = sorted({row["block"] for row in log.rows})
-    return [per_step["non-pipelined", b] / per_step[arm, b] for b in blocks]
-
-
 def speed_of(context: Context, model: str, arm: str) -> float | None:
     """Median speedup over blocks and logs."""
-    values = [s for log in context.logs(model=model, kind="speed") for s in speedups(log, arm)]
+    values = [s for log in context.logs(model=model, kind="speed") for s in speedups(log.rows, arm)]
     return median(values) if values else None
 
 
@@ -79,7 +73,7 @@ def table_5(context: Context) -> Drawn:
             ours[f"time_{key}"] = milliseconds(logs[0], arm) if logs else None
             if key != "non_pipelined":
                 paper[f"speedup_{key}"] = line[f"speedup_{key}"]
-                values = sorted(s for log in logs for s in speedups(log, arm))
+                values = sorted(s for log in logs for s in speedups(log.rows, arm))
                 ours[f"speedup_{key}"] = f"{median(values):.2f} [{values[0]:.2f}, {values[-1]:.2f}]" if values else None
         rows += [paper, ours]
     has_accuracy = any(i.arm.labels.get("kind") == "train" for i in context.items)
