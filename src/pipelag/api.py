@@ -49,6 +49,7 @@ def train(
     method: str | Method = "stale_weights",
     cuts: Sequence[int] = (),
     executor: str = "simulated",
+    microbatches: int = 1,
     steps: int | None = None,
     phases: Sequence[Phase] | None = None,
     rate: Callable[[int], float] = lambda step: 1.0,
@@ -67,6 +68,7 @@ def train(
         method: a registered name or a `Method`.
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
         executor: "simulated", or "real" with one process per stage on this machine.
+        microbatches: equal parts of each minibatch; their mean gradient makes one update.
         steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
         phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.
@@ -92,7 +94,7 @@ def train(
             if not hasattr(batches, "__len__"):
                 raise PipelagError("how long to train is not given: pass steps=..., since the batches have no length")
             steps = len(batches)
-        phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}))]
+        phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches)]
     total = sum(phase.steps for phase in phases)
     sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers_of(model))
     for phase in phases:
@@ -110,7 +112,7 @@ def train(
     last = phases[-1]
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
-    return TrainedRun(sequence, rows, last.method.delays(last.stages), diverged_at)
+    return TrainedRun(sequence, rows, last.method.delays(last.stages, last.microbatches), diverged_at)
 
 
 def _train_real(

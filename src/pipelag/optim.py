@@ -50,9 +50,17 @@ def factory(spec: OptimizerSpec) -> OptimizerFactory:
     """What makes the optimizer of a spec from parameters or parameter groups."""
     if spec.name == "caffe_sgd":
         return lambda params: CaffeSGD(params, spec.lr, spec.momentum, spec.weight_decay, spec.nesterov)
-    return lambda params: torch.optim.SGD(
-        params, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, nesterov=spec.nesterov
-    )
+    own: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    if spec.name == "sgd":
+        own |= {"momentum": spec.momentum, "nesterov": spec.nesterov, "dampening": spec.dampening or 0.0}
+        return lambda params: torch.optim.SGD(params, **own)
+    own |= {key: value for key, value in (("betas", spec.betas), ("eps", spec.eps)) if value is not None}
+    kind: Callable[..., Optimizer] = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "nadam": torch.optim.NAdam,
+    }[spec.name]
+    return lambda params: kind(params, **own)
 
 
 def factor(spec: LRScheduleSpec, total: int) -> Callable[[int], float]:

@@ -25,6 +25,7 @@ class FlatParameters:
         for parameter in self.parameters:
             groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         self.buffers: list[torch.Tensor] = []
+        self.places: dict[nn.Parameter, tuple[int, int]] = {}  # the buffer that holds a parameter, and where in it
         for (dtype, device), members in groups.items():
             # Each view starts on a 64-byte boundary, so vector kernels split it as they split a tensor of its own:
             # without that, results could differ in the last bit from plain training.
@@ -37,8 +38,17 @@ class FlatParameters:
                 view = flat.as_strided(dense.size(), dense.stride(), offset)
                 view.copy_(dense)
                 parameter.data = view
+                self.places[parameter] = (len(self.buffers), offset)
                 offset += size
             self.buffers.append(flat)
+
+    def views(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The parameters' places in other buffers of the same layout, in the order of `parameters`."""
+        return [
+            buffers[which].as_strided(parameter.size(), parameter.stride(), offset)
+            for parameter in self.parameters
+            for which, offset in [self.places[parameter]]
+        ]
 
     def snapshot(self) -> list[torch.Tensor]:
         """A copy of the live weights."""

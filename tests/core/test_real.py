@@ -9,7 +9,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,8 +19,11 @@ import torch
 from torch import nn
 
 import pipelag
+from pipelag.distributed.launch import launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
-from pipelag.methods import get
+from pipelag.methods import METHODS, get
 from pipelag.simulate.training import Phase
 from tests.core.toy import Noise, convolutional, equal, sgd
 
@@ -46,12 +51,60 @@ def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
     assert equal(models["simulated"].state_dict(), models["real"].state_dict())
 
 
+# Every method that a real pipeline can run, on 2 and on 4 workers, in whole minibatches or in microbatches.
+REAL = [name for name, method in METHODS.items() if method.random is None and name not in ("asp", "sequential")]
+SPLIT = {"pipedream_2bw": 4, "gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}
+METHOD_CASES = {
+    cuts: [[Phase(get(name), 10, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL] for cuts in [(3,), (1, 2, 4)]
+}
+METHOD_CASES[(3,)] += [
+    [Phase(get("gpipe"), 4, (2,), microbatches=2), Phase(get("pipemare", annealing=4), 8, (2,), microbatches=2)],
+]
+
+
+def optimizer_for(method: str) -> Callable[[Any], torch.optim.Optimizer]:
+    """AdamW where a prediction reads its moments, plain SGD where the method brings its momentum."""
+    if method == "nesterov_async":
+        return lambda params: torch.optim.SGD(params, lr=0.05)
+    if method in ("pipeoptim", "xpipe"):
+        return lambda params: torch.optim.AdamW(params, lr=0.002)
+    return sgd
+
+
+def all_cases(job: Job, cases: list[list[Phase]]) -> list[dict[str, torch.Tensor]]:
+    """Trains one after the other on the same workers: starting processes is what takes the time."""
+    ends: list[dict[str, torch.Tensor]] = []
+    for phases in cases:
+        batches, model = Noise(), convolutional()
+        make, loss = optimizer_for(phases[0].method.name), nn.functional.cross_entropy
+        training = RealTraining(job, model.train(), phases, make, loss, lambda step: 1.0, 5)
+        training.run(batches.inputs, batches.targets)
+        ends.append(model.state_dict())
+    return ends
+
+
+@pytest.mark.parametrize("cuts", METHOD_CASES, ids=["2 workers", "4 workers"])
+def test_every_method_is_the_same_real_and_simulated_bit_for_bit(cuts: tuple[int, ...]) -> None:
+    torch.set_num_threads(1)
+    cases = METHOD_CASES[cuts]
+    ends = launch(all_cases, len(cuts) + 1, "cpu", 1, cases=cases)
+    for phases, real in zip(cases, ends, strict=True):
+        name = phases[0].method.name
+        model = convolutional()
+        pipelag.train(model, Noise(), phases=phases, optimizer=optimizer_for(name), seed=5)
+        assert equal(model.state_dict(), real), name
+
+
 def test_what_does_not_fit_is_refused() -> None:
     two = [Phase(get("stale_weights"), 4, (2,)), Phase(get("stale_weights"), 4, (2, 4))]
     with pytest.raises(
         PipelagError, match=r"3 workers are more than the 2 stages that the cuts \[2\] make; use 2 workers"
     ):
         pipelag.train(convolutional(), Noise(), phases=two, executor="real")
+    with pytest.raises(PipelagError, match="draws its delays at random, which a real pipeline cannot promise"):
+        pipelag.train(convolutional(), Noise(), method="hogwild", cuts=(3,), steps=2, executor="real")
+    with pytest.raises(PipelagError, match="'asp' does not give each of the 2 stages a worker of its own"):
+        pipelag.train(convolutional(), Noise(), method="asp", cuts=(3,), steps=2, executor="real")
     with pytest.raises(PipelagError, match="unknown executor 'reel'; did you mean 'real'"):
         pipelag.train(convolutional(), Noise(), steps=1, executor="reel")
     if not torch.cuda.is_available():
@@ -176,7 +229,7 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         import sys, torch
         from pipelag.distributed.launch import join
         from pipelag.distributed.training import RealTraining
-        from pipelag.methods import get
+        from pipelag.methods import METHODS, get
         from pipelag.simulate.training import Phase
         from tests.core.toy import Noise, convolutional, sgd
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipelag.distributed.worker import Job, Loss, Record, StageWorker
+from pipelag.distributed.worker import Job, Loss, Record, StageWorker, check_real
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory
@@ -66,6 +66,7 @@ class RealTraining:
                 phase.steps,
                 phase.stage_lr,
                 self.snapshot_after,
+                phase.microbatches,
             )
             names = names_of(self.model, worker.flat.parameters)
             worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
@@ -101,6 +102,7 @@ class RealTraining:
 
 def check_workers(phase: Phase, workers: int) -> None:
     """Refuse a phase that does not fit: the real executor runs one stage per worker, or one stage on rank 0 alone."""
+    check_real(phase.method, phase.stages)
     if phase.stages == workers or phase.stages == 1:
         return
     if workers > phase.stages:

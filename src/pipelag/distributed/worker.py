@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipelag.data.split import split
 from pipelag.distributed.links import Receiver, Sender, TensorMeta, Wire
 from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
+from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
+from pipelag.schedules import Action, steady_delays
 from pipelag.weights import FlatParameters, hand_over, shadows
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -48,7 +51,6 @@ class Kept:
 
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
-    weights: list[torch.Tensor] | None  # the stashed version, where the method's backward reads that
 
 
 @dataclass
@@ -63,6 +65,44 @@ class Record:
     waited: float = 0.0
     sent_bytes: int = 0
     snapshots: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+
+def in_flight(actions: Sequence[Action]) -> int:
+    """The most microbatches that are between their forward and their backward here at any time."""
+    now = most = 0
+    for action in actions:
+        now += {"F": 1, "B": -1}.get(action.kind, 0)
+        most = max(most, now)
+    return most
+
+
+def versions_back(method: Method, stage: int, stages: int, microbatches: int) -> int:
+    """How many updates older than the live weights a version is that a stage of a real pipeline still reads.
+
+    A backward that reads its forward's version needs it `lag` updates later; a forward that is held back to a version
+    older than the live one needs that much.
+    """
+    lags = method.delays(stages, microbatches).forward_lags[stage - 1]
+    if method.backward_reads == "stashed":
+        return max(lags)
+    live = steady_delays(method.build, stages, microbatches).forward_lags[stage - 1]
+    return max(lag - now for lag, now in zip(lags, live, strict=True))
+
+
+def check_real(method: Method, stages: int) -> None:
+    """Refuse a method that the real executor cannot run: it performs a schedule, one stage per worker."""
+    if method.random is not None:
+        raise PipelagError(
+            f"method '{method.name}' draws its delays at random, which a real pipeline cannot promise; run it in the "
+            "simulated executor"
+        )
+    rows = method.schedule(stages, 1).workers
+    for worker, row in enumerate(rows):
+        if len(rows) != stages or any(action.stage != worker + 1 for action in row):
+            raise PipelagError(
+                f"method '{method.name}' does not give each of the {stages} stages a worker of its own, as the real "
+                "executor does; run it in the simulated executor"
+            )
 
 
 class StageWorker:
@@ -90,32 +130,31 @@ class StageWorker:
         steps: int,
         stage_lr: dict[int, float] | None = None,
         snapshot_after: frozenset[int] = frozenset(),
+        microbatches: int = 1,
     ) -> None:
         self.job, self.stage, self.stages, self.module, self.method = job, stage, stages, module, method
         self.loss, self.rate, self.seed, self.start, self.steps = loss, rate, seed, start, steps
         self.snapshot_after = snapshot_after
-        schedule = method.schedule(stages, steps)
+        self.microbatches = microbatches
+        self.delays = method.delays(stages, microbatches)
+        schedule = method.schedule(stages, steps, microbatches)
         self.actions = schedule.workers[stage - 1]
-        if any(action.stage != stage for action in self.actions):
-            raise PipelagError(
-                f"method '{method.name}' puts other stages than {stage} on worker {stage - 1}; the real executor runs "
-                "one stage per worker"
-            )
-        self.delay = method.delays(stages).forward[stage - 1]
         self.flat = FlatParameters(module.parameters())
         self.shadows = shadows(self.flat.parameters)
         self.optimizer = group_by_stage(optimizer, [self.shadows], stage_lr or {}, [stage])
+        back = versions_back(method, stage, stages, microbatches)
+        self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
         self.kept: dict[int, Kept] = {}
         self.record = Record()
         self.events: list[torch.cuda.Event] = []
+        self.parts: dict[str, tuple[int, list[Any]]] = {}
         up, down = job.rank - 1, job.rank + 1
         first, last = stage == 1, stage == stages
-        self.receive_input = None if first else Receiver(job.wire(job.forward, f"F{stage - 1}"), up, steps)
-        self.send_output = None if last else Sender(job.wire(job.forward, f"F{stage}"), down, self.delay + 2)
-        self.receive_gradient = None if last else Receiver(job.wire(job.backward, f"B{stage + 1}"), down, steps)
-        self.send_gradient = (
-            None if first else Sender(job.wire(job.backward, f"B{stage}"), up, self.delay + 2, metas=[])
-        )
+        count, ahead = steps * microbatches, in_flight(self.actions) + 2
+        self.receive_input = None if first else Receiver(job.wire(job.forward, f"F{stage - 1}"), up, count)
+        self.send_output = None if last else Sender(job.wire(job.forward, f"F{stage}"), down, ahead)
+        self.receive_gradient = None if last else Receiver(job.wire(job.backward, f"B{stage + 1}"), down, count)
+        self.send_gradient = None if first else Sender(job.wire(job.backward, f"B{stage}"), up, ahead, metas=[])
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
@@ -135,11 +174,24 @@ class StageWorker:
             self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         return self.record
 
+    def part(self, what: str, m: int) -> Any:
+        """Microbatch m of a minibatch's "inputs" or "targets"."""
+        minibatch, j = divmod(m, self.microbatches)
+        if self.parts.get(what, (-1,))[0] != minibatch:
+            whole = (self.inputs if what == "inputs" else self.targets)(self.start + minibatch)
+            self.parts[what] = (minibatch, split(whole, self.microbatches))
+        return self.parts[what][1][j]
+
+    def version(self, m: int, lags: tuple[tuple[int, ...], ...]) -> int:
+        """The version that a pass of microbatch m reads here."""
+        minibatch, j = divmod(m, self.microbatches)
+        return max(0, minibatch - lags[self.stage - 1][j])
+
     def forward(self, m: int) -> None:
-        """F(stage, m): with the live weights; the activations are kept for the backward."""
-        step = self.start + m
+        """F(stage, m): the activations are kept for the backward."""
+        step = self.start + m // self.microbatches
         if self.receive_input is None:
-            value = self.inputs(step)
+            value = self.part("inputs", m)
             received: tuple[torch.Tensor, ...] = ()
         else:
             received = self.receive_input.receive()
@@ -147,41 +199,45 @@ class StageWorker:
             for tensor, meta in zip(received, self.receive_input.metas, strict=True):
                 tensor.requires_grad_(meta.differentiable)
             value = received[0] if len(received) == 1 else received
-        stashed = self.flat.snapshot() if self.method.backward_reads == "stashed" and self.delay else None
-        seed_stage(self.seed, step, self.stage, self.job.device)
+        self.weights.load("F", self.version(m, self.delays.forward_lags))
+        seed_stage(self.seed, self.start * self.microbatches + m, self.stage, self.job.device)
         value = self.module(value)
         if self.send_output is None:
-            value = self.loss(value, self.targets(step))
-            self.record.losses.append(value.detach())
+            value = self.loss(value, self.part("targets", m))
+            if self.microbatches > 1:
+                value = value / self.microbatches
+            self.note_loss(m, value.detach())
         outputs = value if isinstance(value, tuple) else (value,)
         if self.send_output is not None:
             self.send_output.send(outputs, f"the output of stage {self.stage} for minibatch {step}")
             if self.receive_gradient is not None and self.receive_gradient.metas is None:
                 self.receive_gradient.describe([TensorMeta.of(o) for o in outputs if o.requires_grad])
-        self.kept[m] = Kept(received, outputs, stashed)
-        if step + 1 in self.snapshot_after:
+        self.kept[m] = Kept(received, outputs)
+        if step + 1 in self.snapshot_after and (m + 1) % self.microbatches == 0:
             kept = self.record.snapshots.setdefault(step + 1, {})
             kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
 
+    def note_loss(self, m: int, value: torch.Tensor) -> None:
+        """A minibatch's loss is the mean over its microbatches."""
+        if m % self.microbatches:
+            self.record.losses[-1] = self.record.losses[-1] + value
+        else:
+            self.record.losses.append(value)
+
     def backward(self, m: int) -> None:
-        """B(stage, m): with the kept activations, and the live weights or the stashed ones as the method says."""
+        """B(stage, m): with the kept activations and the weights that the method's backward reads."""
         kept = self.kept.pop(m)
         outputs = tuple(output for output in kept.outputs if output.requires_grad)
         gradients = self.receive_gradient.receive() if self.receive_gradient is not None else (None,)
-        live = None
-        if kept.weights is not None:
-            live = self.flat.snapshot()
-            torch._foreach_copy_(self.flat.buffers, kept.weights)
+        self.weights.load("B", self.version(m, self.delays.backward_lags))
         torch.autograd.backward(outputs, gradients)
-        if live is not None:
-            torch._foreach_copy_(self.flat.buffers, live)
         if self.send_gradient is not None:
             sources = [tensor for tensor in kept.inputs if tensor.requires_grad]
             if not self.send_gradient.metas:
                 self.send_gradient.metas = [TensorMeta.of(tensor) for tensor in sources]
             self.send_gradient.send(
                 tuple(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in sources),
-                f"the gradient of stage {self.stage} for minibatch {self.start + m}",
+                f"the gradient of stage {self.stage} for minibatch {self.start + m // self.microbatches}",
             )
 
     def update(self, m: int) -> None:
@@ -190,9 +246,11 @@ class StageWorker:
         if self.optimizer is not None:
             hand_over(self.flat.parameters, self.shadows)
             policy = self.method.learning_rate
-            own = policy(self.stage, self.stages, m, self.delay) if policy else 1.0
+            own = policy(self.stage, self.stages, m, self.delays.tau[self.stage - 1]) if policy else 1.0
             set_rates(self.optimizer, lambda stage: self.rate(step) * own)
+            self.weights.before_step()
             self.optimizer.step()
+            self.weights.after_step()
             self.optimizer.zero_grad(set_to_none=True)
         self.mark()
         if step + 1 in self.snapshot_after:

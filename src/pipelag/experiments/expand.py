@@ -189,7 +189,8 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         factors |= {stage: everywhere * float(times) for stage, times in phase.stage_lr_times.items()}
         rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
         steps = max(1, setup.steps * phase.share[0] // phase.share[1])
-        phases.append({"method": phase.method, "steps": steps, "cuts": phase.cuts, "stage_lr": rates})
+        own = {"method": phase.method, "options": phase.settings, "microbatches": phase.microbatches}
+        phases.append({**own, "steps": steps, "cuts": phase.cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})

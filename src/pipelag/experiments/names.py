@@ -20,7 +20,7 @@ def check_names(spec: RunSpec, where: str) -> None:
         PipelagError: with `where`, the unknown name and the nearest known one.
     """
     from pipelag.data import DATASETS
-    from pipelag.methods import METHODS
+    from pipelag.methods import METHODS, get
 
     if spec.model is not None and not re.fullmatch(r"resnet\d+", spec.model.name):
         _known("model", spec.model.name, models(), where)
@@ -28,6 +28,10 @@ def check_names(spec: RunSpec, where: str) -> None:
         _known("data set", spec.data.name, DATASETS, where)
     for phase in spec.phases:
         _known("method", phase.method, METHODS, where)
+        try:
+            get(phase.method, **phase.options).delays(len(phase.cuts) + 1, phase.microbatches)
+        except PipelagError as error:
+            raise PipelagError(f"{where}: {error}") from error
 
 
 def models() -> set[str]:

@@ -39,10 +39,12 @@ class PhaseArm(Strict):
     """A phase of an arm.
 
     share: its steps as a fraction [numerator, denominator] of the setup's steps. lr_times, stage_lr_times: factors on
-    the setup's learning rate, for all stages or for single ones.
+    the setup's learning rate, for all stages or for single ones. settings: the method's options.
     """
 
     method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    microbatches: int = 1
     cuts: list[int | str] | str = Field(default_factory=list)
     share: tuple[int, int] = (1, 1)
     lr_times: float = 1.0

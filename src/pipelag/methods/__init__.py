@@ -5,7 +5,17 @@ from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
-from pipelag.methods import sequential, stale_weights  # noqa: F401  (importing a method's file registers it)
+from pipelag.methods import (  # noqa: F401  (importing a method's file registers it)
+    beyond,
+    data_parallel,
+    pipedream,
+    pipemare,
+    pipeoptim,
+    sequential,
+    spectrain,
+    stale_weights,
+    synchronous,
+)
 from pipelag.methods.base import METHODS, Method, get, register
 
 __all__ = ["METHODS", "Method", "get", "register"]

@@ -1,17 +1,18 @@
 """A method is three small choices: a schedule, which weights a pass reads, and a learning-rate policy.
 
 Methods know schedules and nothing else: no torch here, so that listing them is cheap. The executors ask a method
-for its schedule and for `backward_reads`; every staleness follows from the schedule (`pipelag.schedules.delays`).
+for its schedule and for what a pass reads; every staleness follows from the schedule (`pipelag.schedules.delays`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from inspect import signature
 
 from pipelag.errors import PipelagError, unknown
-from pipelag.schedules import Delays, Schedule, steady_delays
+from pipelag.methods.reads import BackwardReads, ForwardReads, RandomDelays, Update
+from pipelag.schedules import Delays, Schedule, lagged, steady_delays
 
 METHODS: dict[str, Method] = {}
 
@@ -20,32 +21,74 @@ METHODS: dict[str, Method] = {}
 class Method:
     """A training method.
 
-    build: `(stages, minibatches)` -> `Schedule` with one worker per stage.
-    backward_reads: "live", the weights present when the backward runs; or "stashed", the version that the same
-        minibatch's forward read, kept until then (PipeDream's weight stashing).
-    learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, forward delay).
+    build: `(stages, minibatches)` -> `Schedule` with one worker per stage; with a keyword `microbatches` where the
+        method can split a minibatch.
+    forward_reads: "live", the weights present when the forward runs, or what is made of them (`Predict`, `LookAhead`).
+    held: the lag of the version that a forward reads, where that is older than the live one: from (stage, the lag of
+        the live version for every stage, in updates). Vertical sync and double buffering.
+    backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
+        read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
+    update: what an update does beyond the optimizer's step.
+    learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, tau), where tau is the
+        stage's delay counted as PipeMare does (`Delays.tau`: 1 where nothing is stale).
+    random: delays drawn at random instead of the schedule's; simulated executor only.
+    options: from keyword options to the method with these settings (`get(name, **options)`).
     """
 
     name: str
     summary: str
     source: str
-    build: Callable[[int, int], Schedule]
-    backward_reads: Literal["live", "stashed"] = "live"
+    build: Callable[..., Schedule]
+    backward_reads: BackwardReads = "live"
     learning_rate: Callable[[int, int, int, int], float] | None = None
     pipelined: bool = True  # False: stages are never at work together, so cuts change nothing but who computes
+    forward_reads: ForwardReads = "live"
+    held: Callable[[int, tuple[int, ...]], int] | None = None
+    update: Update | None = None
+    random: RandomDelays | None = None
+    options: Callable[..., Method] | None = None
 
-    def schedule(self, stages: int, minibatches: int) -> Schedule:
+    def schedule(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
         """The schedule over `stages` stages; raises `PipelagError` for counts below 1."""
-        if stages < 1 or minibatches < 1:
-            raise PipelagError(f"a schedule needs at least 1 stage and 1 minibatch, not {stages} and {minibatches}")
-        return self.build(stages, minibatches)
+        if stages < 1 or minibatches < 1 or microbatches < 1:
+            raise PipelagError(
+                f"a schedule needs at least 1 stage, 1 minibatch and 1 microbatch, not {stages}, {minibatches} and "
+                f"{microbatches}"
+            )
+        if microbatches == 1:
+            return self.build(stages, minibatches)
+        self._splits()
+        return self.build(stages, minibatches, microbatches=microbatches)
 
-    def delays(self, stages: int) -> Delays:
-        """Steady-state staleness per stage, as the weights policy leaves it."""
-        derived = steady_delays(self.build, stages)
-        if self.backward_reads == "live":
-            return derived
-        return Delays(derived.forward, derived.forward, derived.forward_versions, derived.forward_versions)
+    def _splits(self) -> None:
+        if "microbatches" not in signature(self.build).parameters or self.random or self.update:
+            raise PipelagError(
+                f"method '{self.name}' takes a minibatch in one piece; use microbatches=1, or a method that splits "
+                "minibatches, such as gpipe or pipedream"
+            )
+
+    def delays(self, stages: int, microbatches: int = 1) -> Delays:
+        """Steady-state staleness per stage, as the weight policy leaves it. Random delays: their upper bound."""
+        if microbatches > 1:
+            self._splits()
+        derived = steady_delays(self.build, stages, microbatches)
+        forward, backward = derived.forward_lags, derived.backward_lags
+        if self.random is not None:
+            forward = tuple((self.random.most(stage, stages),) for stage in range(1, stages + 1))
+        if self.held is not None:
+            live = derived.forward
+            forward = tuple((self.held(stage, live),) * microbatches for stage in range(1, stages + 1))
+            for stage, (held, lag) in enumerate(zip(forward, live, strict=True), start=1):
+                if held[0] < lag:
+                    raise PipelagError(
+                        f"method '{self.name}' keeps {held[0] + 1} versions, but with {microbatches} microbatches over "
+                        f"{stages} stages the weights of stage {stage} are {lag} updates old already; use at least as "
+                        "many microbatches as stages"
+                    )
+        if self.backward_reads == "stashed" or self.random is not None:
+            backward = forward
+        minibatches = len(derived.forward_versions[0]) // microbatches
+        return Delays(forward, backward, lagged(forward, minibatches), lagged(backward, minibatches))
 
 
 def register(method: Method) -> Method:
@@ -60,10 +103,23 @@ def register(method: Method) -> Method:
     return method
 
 
-def get(name: str | Method) -> Method:
-    """The method of that name (a `Method` passes through); unknown names are refused with the nearest known."""
-    if isinstance(name, Method):
-        return name
-    if name not in METHODS:
+def get(name: str | Method, **options: object) -> Method:
+    """The method of that name (a `Method` passes through); unknown names are refused with the nearest known.
+
+    `options` are the method's settings: `get("pipemare", annealing=400, decay=0.5)`.
+
+    Raises:
+        PipelagError: unknown method or option.
+    """
+    if not isinstance(name, Method) and name not in METHODS:
         raise unknown("method", name, METHODS)
-    return METHODS[name]
+    method = name if isinstance(name, Method) else METHODS[name]
+    if not options:
+        return method
+    if method.options is None:
+        raise PipelagError(f"method '{method.name}' has no options, so '{next(iter(options))}' cannot be set")
+    known = list(signature(method.options).parameters)
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of method '{method.name}'", option, known)
+    return method.options(**options)

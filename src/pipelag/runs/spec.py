@@ -32,16 +32,39 @@ class DataSpec(_Strict):
 
 
 class OptimizerSpec(_Strict):
-    """SGD as PyTorch writes it (v = m v + g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v).
+    """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
+    Adam, AdamW and NAdam as PyTorch has them.
 
-    The two differ only when the learning rate changes: Caffe's velocity remembers the old rate.
+    Caffe's SGD differs only when the learning rate changes: its velocity remembers the old rate. SpecTrain's form
+    (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum.
     """
 
-    name: Literal["sgd", "caffe_sgd"] = "sgd"
+    name: Literal["sgd", "caffe_sgd", "adam", "adamw", "nadam"] = "sgd"
     lr: float = Field(gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     nesterov: bool = False
+    dampening: float | None = Field(default=None, ge=0, le=1)  # sgd; none: 0
+    betas: tuple[float, float] | None = None  # adam, adamw, nadam; none: PyTorch's 0.9 and 0.999
+    eps: float | None = Field(default=None, gt=0)  # adam, adamw, nadam; none: PyTorch's 1e-8
+
+    @model_validator(mode="after")
+    def _own_settings(self) -> OptimizerSpec:
+        moments = self.name in ("adam", "adamw", "nadam")
+        foreign = [
+            key
+            for key, wrong in (
+                ("momentum", moments and self.momentum),
+                ("nesterov", moments and self.nesterov),
+                ("dampening", self.name != "sgd" and self.dampening is not None),
+                ("betas", not moments and self.betas is not None),
+                ("eps", not moments and self.eps is not None),
+            )
+            if wrong
+        ]
+        if foreign:
+            raise ValueError(f"the optimizer '{self.name}' has no {foreign[0]}")
+        return self
 
 
 class LRScheduleSpec(_Strict):
@@ -67,7 +90,15 @@ class PhaseSpec(_Strict):
     steps: int = Field(gt=0)
     cuts: tuple[int, ...] = ()
     stage_lr: dict[int, float] = Field(default_factory=dict)  # base rate of a stage (1-based), where it differs
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)  # of the method: {"annealing": 400}
+    microbatches: int = Field(default=1, gt=0)  # equal parts of a minibatch, one update for all
+
+
+# Settings that came after logs had been published: left out of a run's identity while they have their defaults.
+LATER: dict[str, dict[str, Any]] = {
+    "optimizer": {"dampening": None, "betas": None, "eps": None},
+    "phases": {"microbatches": 1},
+}
 
 
 class RunSpec(_Strict):
@@ -110,8 +141,14 @@ class RunSpec(_Strict):
         return sum(phase.steps for phase in self.phases)
 
     def canonical(self) -> str:
-        """The JSON text that `id` hashes: sorted keys, no spaces, defaults written out."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """The JSON text that `id` hashes: sorted keys, no spaces, defaults written out but for those of `LATER`."""
+        dumped = self.model_dump(mode="json")
+        for key, defaults in LATER.items():
+            for part in dumped[key] if isinstance(dumped[key], list) else [dumped[key] or {}]:
+                for name, default in defaults.items():
+                    if part.get(name, default) == default:
+                        part.pop(name, None)
+        return json.dumps(dumped, sort_keys=True, separators=(",", ":"))
 
     @property
     def id(self) -> str:

@@ -29,7 +29,10 @@ FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergenc
 
 def phases_of(spec: RunSpec) -> list[Phase]:
     """The phases of a spec with their methods looked up."""
-    return [Phase(methods.get(phase.method), phase.steps, phase.cuts, dict(phase.stage_lr)) for phase in spec.phases]
+    return [
+        Phase(methods.get(p.method, **p.options), p.steps, p.cuts, dict(p.stage_lr), p.microbatches)
+        for p in spec.phases
+    ]
 
 
 def open_data(spec: RunSpec, device: torch.device) -> tuple[Dataset, Batches, Evaluation]:
@@ -56,7 +59,7 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
     """What the summary says of each phase, its staleness as derived from the schedule."""
     rows = []
     for phase in phases:
-        lags = phase.method.delays(phase.stages)
+        lags = phase.method.delays(phase.stages, phase.microbatches)
         stale = stale_percent(model, phase.cuts) if any(lags.forward) else 0.0
         rows.append(
             {

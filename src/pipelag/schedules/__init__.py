@@ -2,7 +2,7 @@
 
 from pipelag.schedules.actions import Action, Schedule
 from pipelag.schedules.check import check
-from pipelag.schedules.delays import Delays, delays, steady_delays
+from pipelag.schedules.delays import Delays, delays, lagged, steady_delays
 from pipelag.schedules.library import SCHEDULES, register_schedule, schedule
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Schedule",
     "check",
     "delays",
+    "lagged",
     "register_schedule",
     "schedule",
     "steady_delays",

@@ -11,14 +11,17 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
     kind, stage, index = action
     if kind == "F":
         return [Action("F", stage - 1, index)] if stage > 1 else []
+    if kind == "R":
+        return [Action("F", stage, index)]
     if kind == "B":
         below = [Action("B", stage + 1, index)] if stage < schedule.stages else []
-        return [Action("F", stage, index), *below]
+        again = Action("R", stage, index)
+        return [again if ("R", stage) in schedule.owners else Action("F", stage, index), *below]
     if kind == "U":
         per = schedule.microbatches
         gradients = [Action("B", stage, m) for m in range(index * per, (index + 1) * per)]
         return gradients + ([Action("U", stage, index - 1)] if index else [])
-    raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B and U")
+    raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B, R and U")
 
 
 def check(schedule: Schedule) -> None:
@@ -39,7 +42,7 @@ def check(schedule: Schedule) -> None:
     while len(done) < len(flat):
         before = len(done)
         for worker, row in enumerate(schedule.workers):
-            while position[worker] < len(row) and all(i in done for i in inputs_of(row[position[worker]], schedule)):
+            while position[worker] < len(row) and done.issuperset(inputs_of(row[position[worker]], schedule)):
                 done.add(row[position[worker]])
                 position[worker] += 1
         if len(done) == before:

@@ -14,16 +14,50 @@ from pipelag.schedules.actions import Action, Schedule
 class Delays:
     """How old the weights are that each pass reads.
 
-    `forward[i]`, `backward[i]`: the steady state of stage i+1: how many updates lie between the weights that a pass
-    reads and the update that its own gradient makes (0: none, as in ordinary training).
+    `forward_lags[i][j]`, `backward_lags[i][j]`: the steady state of stage i+1 and of the j-th microbatch of a
+    minibatch: how many updates lie between the weights that the pass reads and the update that its own gradient makes
+    (0: none, as in ordinary training).
+    `forward`, `backward`: the greatest over a minibatch's microbatches, per stage.
     `forward_versions[i][m]`, `backward_versions[i][m]`: the version that microbatch m reads, fill included; version v
     is the weights after v updates of that stage.
     """
 
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
+    forward_lags: tuple[tuple[int, ...], ...]
+    backward_lags: tuple[tuple[int, ...], ...]
     forward_versions: tuple[tuple[int, ...], ...]
     backward_versions: tuple[tuple[int, ...], ...]
+
+    @property
+    def forward(self) -> tuple[int, ...]:
+        """Per stage, in updates."""
+        return tuple(map(max, self.forward_lags))
+
+    @property
+    def backward(self) -> tuple[int, ...]:
+        """Per stage, in updates."""
+        return tuple(map(max, self.backward_lags))
+
+    @property
+    def tau(self) -> tuple[int, ...]:
+        """The delay that PipeMare writes, per stage: ceil((2(P-i)+1)/N), at least 1 (its appendix A.1).
+
+        It counts the minibatch's own update too, and where two microbatches of a minibatch read different versions
+        it counts from the newer.
+        """
+        return tuple(1 + min(lags) for lags in self.forward_lags)
+
+    @property
+    def distance(self) -> tuple[float, ...]:
+        """The updates between the forward's and the backward's weights, per stage: the mean over a minibatch."""
+        return tuple(
+            (sum(forward) - sum(backward)) / len(forward)
+            for forward, backward in zip(self.forward_lags, self.backward_lags, strict=True)
+        )
+
+
+def lagged(lags: tuple[tuple[int, ...], ...], minibatches: int) -> tuple[tuple[int, ...], ...]:
+    """The versions that microbatches read whose lags are these: those of the fill stop at version 0."""
+    return tuple(tuple(max(0, t - lag) for t in range(minibatches) for lag in stage) for stage in lags)
 
 
 def versions(schedule: Schedule) -> dict[Action, int]:
@@ -60,26 +94,33 @@ def versions(schedule: Schedule) -> dict[Action, int]:
 def delays(schedule: Schedule) -> Delays:
     """Derive the staleness of every pass from the order of the actions alone."""
     read = versions(schedule)
-    table: dict[str, tuple[tuple[int, ...], ...]] = {}
-    steady: dict[str, tuple[int, ...]] = {}
-    total = schedule.minibatches * schedule.microbatches
+    per, total = schedule.microbatches, schedule.minibatches * schedule.microbatches
+    tables: list[tuple[tuple[int, ...], ...]] = []
+    lags: list[tuple[tuple[int, ...], ...]] = []
     for kind in ("F", "B"):
-        table[kind] = tuple(
+        table = tuple(
             tuple(read[Action(kind, stage, m)] for m in range(total))  # type: ignore[arg-type]
             for stage in range(1, schedule.stages + 1)
         )
-        steady[kind] = tuple(max(m // schedule.microbatches - v for m, v in enumerate(row)) for row in table[kind])
-    return Delays(steady["F"], steady["B"], table["F"], table["B"])
+        tables.append(table)
+        lags.append(
+            tuple(tuple(max(m // per - row[m] for m in range(j, total, per)) for j in range(per)) for row in table)
+        )
+    return Delays(*lags, *tables)
 
 
-@lru_cache(maxsize=64)
-def _steady(build: object, stages: int) -> Delays:
-    minibatches = 2 * stages + 4
-    derived = delays(build(stages, minibatches))  # type: ignore[operator]
-    for lags, rows in ((derived.forward, derived.forward_versions), (derived.backward, derived.backward_versions)):
-        for stage, (lag, row) in enumerate(zip(lags, rows, strict=True), start=1):
+@lru_cache(maxsize=256)
+def _steady(build: object, stages: int, microbatches: int) -> Delays:
+    minibatches = -(-2 * stages // microbatches) + 4
+    options = {"microbatches": microbatches} if microbatches > 1 else {}
+    derived = delays(build(stages, minibatches, **options))  # type: ignore[operator]
+    for lags, rows in (
+        (derived.forward_lags, derived.forward_versions),
+        (derived.backward_lags, derived.backward_versions),
+    ):
+        for stage, (row, expected) in enumerate(zip(rows, lagged(lags, minibatches), strict=True), start=1):
             steady = row[-1] >= 2  # the fill is over: versions move on with the minibatches
-            if not steady or any(version != max(0, m - lag) for m, version in enumerate(row)):
+            if not steady or row != expected:
                 raise PipelagError(
                     f"stage {stage}: the staleness does not settle to one value over {minibatches} minibatches "
                     f"(versions read: {row}); such a schedule cannot be simulated by a constant delay"
@@ -87,10 +128,11 @@ def _steady(build: object, stages: int) -> Delays:
     return derived
 
 
-def steady_delays(build: object, stages: int) -> Delays:
+def steady_delays(build: object, stages: int, microbatches: int = 1) -> Delays:
     """The delays of a schedule of any length, from a short one: `build(stages, minibatches)` -> `Schedule`.
 
-    A run of a hundred thousand minibatches needs only this: minibatch m reads version max(0, m - delay), which is
-    checked over the fill and some steady state here.
+    A run of a hundred thousand minibatches needs only this: the j-th microbatch of minibatch t reads version
+    max(0, t - lag[j]), which is checked over the fill and some steady state here. With more than one microbatch,
+    `build` is given `microbatches=` too.
     """
-    return _steady(build, stages)
+    return _steady(build, stages, microbatches)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.schedules.actions import Action, Kind, Schedule
@@ -21,41 +22,63 @@ def schedule(name: str, *, stages: int, minibatches: int, **options: object) -> 
     """Build a schedule by name.
 
     Raises:
-        PipelagError: unknown name, or fewer than one stage or minibatch.
+        PipelagError: unknown name or option, or fewer than one stage, minibatch or microbatch.
     """
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
     if stages < 1 or minibatches < 1:
         raise PipelagError(f"a schedule needs at least 1 stage and 1 minibatch, not {stages} and {minibatches}")
-    return SCHEDULES[name](stages=stages, minibatches=minibatches, **options)
+    microbatches = options.get("microbatches", 1)
+    if not isinstance(microbatches, int) or microbatches < 1:
+        raise PipelagError(f"a minibatch has at least 1 microbatch, not {microbatches!r}")
+    build = SCHEDULES[name]
+    wrong = next((key for key in options if key not in signature(build).parameters), None)
+    if wrong is not None:
+        raise unknown(f"option of schedule '{name}'", wrong, list(signature(build).parameters)[2:])
+    return build(stages=stages, minibatches=minibatches, **options)
 
 
-Turn = tuple[Kind, int, int]  # (kind, stage, offset): minibatch m's turn comes in cycle offset + m * period
+Turn = tuple[Kind, int, int]  # (kind, stage, offset): microbatch m's turn comes in cycle offset + m * period
 
 
-def clocked(name: str, stages: int, minibatches: int, turns: dict[int, list[Turn]], period: int = 1) -> Schedule:
-    """The schedule in which worker w takes `turns[w]` for every minibatch, `period` cycles apart.
+def clocked(
+    name: str,
+    stages: int,
+    minibatches: int,
+    turns: Mapping[int, Sequence[Turn]],
+    period: int = 1,
+    microbatches: int = 1,
+) -> Schedule:
+    """The schedule in which worker w takes `turns[w]` for every microbatch, `period` cycles apart.
 
-    Within a cycle a worker acts in the order of its list.
+    Within a cycle a worker acts in the order of its list. The turn of an update comes with the last microbatch of
+    each minibatch.
     """
     rows, clocks = [], []
+    total = minibatches * microbatches
     for worker in sorted(turns):
         row, clock = [], []
         first = min(offset for _, _, offset in turns[worker])
-        last = max(offset for _, _, offset in turns[worker]) + (minibatches - 1) * period
+        last = max(offset for _, _, offset in turns[worker]) + (total - 1) * period
         for now in range(first, last + 1):
             for kind, stage, offset in turns[worker]:
                 m, rest = divmod(now - offset, period)
-                if rest == 0 and 0 <= m < minibatches:
-                    row.append(Action(kind, stage, m))
-                    clock.append(now)
+                if rest or not 0 <= m < total:
+                    continue
+                if kind == "U":
+                    minibatch, rest = divmod(m + 1, microbatches)
+                    if rest:
+                        continue
+                    m = minibatch - 1
+                row.append(Action(kind, stage, m))
+                clock.append(now)
         rows.append(tuple(row))
         clocks.append(tuple(clock))
-    return Schedule(name, stages, minibatches, tuple(rows), tuple(clocks))
+    return Schedule(name, stages, minibatches, tuple(rows), tuple(clocks), microbatches)
 
 
 @register_schedule
-def cycle(stages: int, minibatches: int, colocated: bool = True) -> Schedule:
+def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: int = 1) -> Schedule:
     """The stale-weights paper's pipeline (section 3): every stage does one forward and one backward per cycle.
 
         colocated, K = 1          0    1    2        3        4
@@ -65,6 +88,8 @@ def cycle(stages: int, minibatches: int, colocated: bool = True) -> Schedule:
     `colocated`: the forward and the backward of a stage share a worker, K+1 workers in all, as in the paper's 2-GPU
     set-up (section 6.5); a worker runs its forward first, so that staleness is what 2K+1 accelerators have.
     Otherwise the paper's 2K+1 accelerators: FS_1 .. FS_K, then FS_{K+1} with BKS_1, then BKS_2 .. BKS_{K+1}.
+
+    DualPipe (the spectrain paper, section 3.1) is the colocated form; PipeMare (section 2) adds microbatches.
     """
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
@@ -73,12 +98,12 @@ def cycle(stages: int, minibatches: int, colocated: bool = True) -> Schedule:
         back = 2 * stages - 1 - stage  # the wave reaches the last stage, and comes back a stage per cycle
         turns[forward_worker] += [("F", stage, stage - 1)]
         turns[backward_worker] += [("B", stage, back), ("U", stage, back)]
-    return clocked("cycle", stages, minibatches, turns)
+    return clocked("cycle", stages, minibatches, turns, microbatches=microbatches)
 
 
 @register_schedule
-def sequential(stages: int, minibatches: int, workers: int | None = None) -> Schedule:
-    """One minibatch at a time: all forwards, all backwards, then the next (the paper's Figure 2).
+def sequential(stages: int, minibatches: int, workers: int | None = None, microbatches: int = 1) -> Schedule:
+    """One microbatch at a time: all forwards, all backwards, then the next (the paper's Figure 2).
 
     `workers` = `stages` (the default) is model parallelism without pipelining, 1 is ordinary training.
     """
@@ -90,4 +115,84 @@ def sequential(stages: int, minibatches: int, workers: int | None = None) -> Sch
         turns[(stage - 1) % workers] += [("F", stage, stage - 1)]
     for stage in range(stages, 0, -1):
         turns[(stage - 1) % workers] += [("B", stage, 2 * stages - stage), ("U", stage, 2 * stages - stage)]
-    return clocked("sequential", stages, minibatches, turns, period=2 * stages)
+    return clocked("sequential", stages, minibatches, turns, period=2 * stages, microbatches=microbatches)
+
+
+def one_forward_one_backward(stage: int, warmup: int, first: int, count: int, microbatches: int) -> Iterator[Action]:
+    """`warmup` forwards, then a forward and a backward in turn, then the backwards left, of `count` microbatches."""
+    warmup = min(warmup, count)
+    forwards, backwards = range(first, first + count), range(first, first + count)
+    yield from (Action("F", stage, m) for m in forwards[:warmup])
+    for done, m in enumerate(backwards):
+        if warmup + done < count:
+            yield Action("F", stage, forwards[warmup + done])
+        yield Action("B", stage, m)
+        minibatch, rest = divmod(m + 1, microbatches)
+        if rest == 0:
+            yield Action("U", stage, minibatch - 1)
+
+
+def one_f_one_b(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+    """PipeDream's 1F1B without flush (PipeDream section 3.2): stage l begins with n-l forwards, then alternates.
+
+    A stage updates after the backward of each minibatch's last microbatch and never waits for the pipeline to drain.
+    """
+    total = minibatches * microbatches
+    rows = [
+        tuple(one_forward_one_backward(stage, stages - stage, 0, total, microbatches)) for stage in range(1, stages + 1)
+    ]
+    return Schedule("1f1b", stages, minibatches, tuple(rows), microbatches=microbatches)
+
+
+def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+    """1F1B within a minibatch, and a flush at its end (DAPPLE): synchronous, with 1F1B's low activation memory."""
+    rows = [
+        tuple(
+            action
+            for minibatch in range(minibatches)
+            for action in one_forward_one_backward(
+                stage, stages - stage, minibatch * microbatches, microbatches, microbatches
+            )
+        )
+        for stage in range(1, stages + 1)
+    ]
+    return Schedule("1f1b_flush", stages, minibatches, tuple(rows), microbatches=microbatches)
+
+
+@register_schedule
+def gpipe(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+    """GPipe: all forwards of a minibatch's microbatches, then all backwards, then the update (PipeDream Figure 3)."""
+    rows = []
+    for stage in range(1, stages + 1):
+        row: list[Action] = []
+        for minibatch in range(minibatches):
+            mine = range(minibatch * microbatches, (minibatch + 1) * microbatches)
+            row += [Action("F", stage, m) for m in mine] + [Action("B", stage, m) for m in mine]
+            row.append(Action("U", stage, minibatch))
+        rows.append(tuple(row))
+    return Schedule("gpipe", stages, minibatches, tuple(rows), microbatches=microbatches)
+
+
+def parameter_server(stages: int, minibatches: int, workers: int | None = None) -> Schedule:
+    """Asynchronous data parallelism (ASP): each worker takes the whole model through every n-th minibatch.
+
+    The last worker of the list is the server that applies the gradients as they come, one per cycle, so that a worker
+    reads weights that miss the n-1 minibatches which the others have under way. `workers` = `stages` by default.
+    """
+    workers = stages if workers is None else workers
+    rows: list[list[Action]] = [[] for _ in range(workers + 1)]
+    clocks: list[list[int]] = [[] for _ in range(workers + 1)]
+    for m in range(minibatches):
+        own = m % workers
+        for stage in range(1, stages + 1):
+            rows[own].append(Action("F", stage, m))
+            clocks[own].append(m)
+        for stage in range(stages, 0, -1):
+            rows[own].append(Action("B", stage, m))
+            clocks[own].append(m + workers - 1)
+            rows[workers].append(Action("U", stage, m))
+            clocks[workers].append(m + workers - 1)
+    return Schedule("asp", stages, minibatches, tuple(map(tuple, rows)), tuple(map(tuple, clocks)))
+
+
+SCHEDULES |= {"1f1b": one_f_one_b, "1f1b_flush": one_f_one_b_flush, "dualpipe": cycle, "asp": parameter_server}

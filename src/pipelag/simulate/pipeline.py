@@ -2,39 +2,29 @@
 
 Minibatch t's gradient depends only on the weights that each stage read for it, and the stages see minibatches in
 order. So the loop below, which takes one minibatch after the other through the whole model, computes exactly what a
-pipeline computes: stage i's forward reads version max(0, t - forward delay), its backward version
-max(0, t - backward delay), and the update makes version t+1. The delays come from the method's schedule.
+pipeline computes: stage i's forward reads version max(0, t - forward lag), its backward version
+max(0, t - backward lag), and the update makes version t+1. The lags come from the method's schedule, one per microbatch
+of a minibatch; what a pass makes of its version (a prediction, a correction) is `pipelag.policy`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import torch
 from torch import nn
 
+from pipelag.data.split import split
 from pipelag.methods import Method
 from pipelag.optim import set_rates
-from pipelag.randomness import seed_stage
+from pipelag.policy import StageWeights
+from pipelag.randomness import mix, seed_stage
 from pipelag.weights import FlatParameters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-
-
-class StageWeights:
-    """The versions of one stage's weights that passes still to come will read: a ring of `delay + 1` copies."""
-
-    def __init__(self, flat: FlatParameters, forward_delay: int, backward_delay: int) -> None:
-        self.live = flat.buffers
-        self.forward_delay, self.backward_delay = forward_delay, backward_delay
-        self.depth = max(forward_delay, backward_delay) + 1
-        copies = self.depth if self.depth > 1 else 0  # without delay the live weights are all there is
-        self.ring = [[torch.zeros_like(buffer) for buffer in self.live] for _ in range(copies)]
-
-    def slot(self, version: int) -> list[torch.Tensor]:
-        """Where a version is kept (it must be one of the newest `depth`)."""
-        return self.ring[version % self.depth]
 
 
 class SimulatedPipeline:
@@ -48,6 +38,7 @@ class SimulatedPipeline:
         rate: the factor on all base rates at a step of the *run*.
         seed: of dropout; draws are made per (seed, minibatch, stage).
         start: the step of the run at which this phase starts; its first minibatch reads version 0 of the phase.
+        microbatches: equal parts of a minibatch, whose mean gradient makes the update.
     """
 
     def __init__(
@@ -60,16 +51,21 @@ class SimulatedPipeline:
         seed: int = 0,
         start: int = 0,
         device: torch.device | None = None,
+        microbatches: int = 1,
     ) -> None:
         self.stages, self.method, self.optimizer, self.loss = list(stages), method, optimizer, loss
-        self.rate, self.seed, self.start = rate, seed, start
-        self.delays = method.delays(len(self.stages))
+        self.rate, self.seed, self.start, self.microbatches = rate, seed, start, microbatches
+        count = len(self.stages)
+        self.delays = method.delays(count, microbatches)
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
-        self.weights = [
-            StageWeights(FlatParameters(stage.parameters()), forward, backward)
-            for stage, forward, backward in zip(self.stages, self.delays.forward, self.delays.backward, strict=True)
-        ]
-        self.delayed = [weights for weights in self.weights if weights.depth > 1 and weights.live]
+        self.weights = []
+        for number, stage in enumerate(self.stages, start=1):
+            flat = FlatParameters(stage.parameters())
+            back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
+            self.weights.append(
+                StageWeights(flat, method, number, count, self.delays, optimizer, flat.parameters, back)
+            )
+        self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
 
     def step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Forward, backward and update for the run's minibatch number `step`; returns the detached loss.
@@ -77,26 +73,45 @@ class SimulatedPipeline:
         The caller must take the steps of a phase in order.
         """
         t = step - self.start
-        for weights in self.delayed:
-            torch._foreach_copy_(weights.slot(t), weights.live)
-            torch._foreach_copy_(weights.live, weights.slot(max(0, t - weights.forward_delay)))
-        value = inputs
-        for number, stage in enumerate(self.stages, start=1):
-            seed_stage(self.seed, step, number, self.device)
-            value = stage(value)
-        loss = self.loss(value, targets)
-        for weights in self.delayed:
-            if weights.backward_delay != weights.forward_delay:
-                torch._foreach_copy_(weights.live, weights.slot(max(0, t - weights.backward_delay)))
-        loss.backward()
-        for weights in self.delayed:
-            if weights.backward_delay:
-                torch._foreach_copy_(weights.live, weights.slot(t))
+        total: torch.Tensor | None = None
+        drawn = self._drawn(t) if self.method.random is not None else None
+        parts = zip(split(inputs, self.microbatches), split(targets, self.microbatches), strict=True)
+        for j, (value, target) in enumerate(parts):
+            forward = drawn or [lags[j] for lags in self.delays.forward_lags]
+            backward = drawn or [lags[j] for lags in self.delays.backward_lags]
+            for index, weights in self.moved:
+                weights.load("F", max(0, t - forward[index]))
+            for number, stage in enumerate(self.stages, start=1):
+                seed_stage(self.seed, step * self.microbatches + j, number, self.device)
+                value = stage(value)
+            loss = self.loss(value, target)
+            if self.microbatches > 1:
+                loss = loss / self.microbatches
+            for index, weights in self.moved:
+                weights.load("B", max(0, t - backward[index]))
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
         self.update(step)
-        return loss.detach()
+        assert total is not None
+        return total
+
+    def _drawn(self, t: int) -> list[int]:
+        """The random delays of minibatch t, per stage (PipeMare appendix E)."""
+        law, count = self.method.random, len(self.stages)
+        assert law is not None
+        lags = []
+        for stage in range(1, count + 1):
+            mean, most = law.mean(stage, count), law.most(stage, count)
+            uniform = Random(mix(self.seed, t, stage, 1)).random()
+            # The inverse of the exponential law's distribution, cut off at most + 1 and rounded down.
+            tau = int(-mean * math.log1p(-uniform * -math.expm1(-(most + 1) / mean))) if mean > 0 and most else 0
+            lags.append(min(tau, most))
+        return lags
 
     def update(self, step: int) -> None:
         """Version t -> t+1 of every stage, at this step's rates."""
+        for _, weights in self.moved:
+            weights.restore()
         if self.optimizer is None:
             return
         common = self.rate(step)
@@ -104,20 +119,20 @@ class SimulatedPipeline:
         if policy is None:
             set_rates(self.optimizer, lambda stage: common)
         else:
-            phase_step = step - self.start
-            set_rates(
-                self.optimizer,
-                lambda stage: common * policy(stage, stages, phase_step, self.delays.forward[stage - 1]),
-            )
+            phase_step, taus = step - self.start, self.delays.tau
+            set_rates(self.optimizer, lambda stage: common * policy(stage, stages, phase_step, taus[stage - 1]))
+        for _, weights in self.moved:
+            weights.before_step()
         self.optimizer.step()
+        for _, weights in self.moved:
+            weights.after_step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rings; weights and optimizer state are the model's and the optimizer's own."""
-        return {"rings": [weights.ring for weights in self.weights]}
+        """The versions kept; weights and optimizer state are the model's and the optimizer's own."""
+        return {"weights": [weights.state_dict() for weights in self.weights]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the rings (in place)."""
-        for weights, ring in zip(self.weights, state["rings"], strict=True):
-            for slot, saved in zip(weights.ring, ring, strict=True):
-                torch._foreach_copy_(slot, [tensor.to(self.device) for tensor in saved])
+        """Restore the versions (in place), after the weights and the optimizer's state."""
+        for weights, saved in zip(self.weights, state["weights"], strict=True):
+            weights.load_state_dict(saved)

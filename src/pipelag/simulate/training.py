@@ -18,12 +18,16 @@ from pipelag.simulate.pipeline import Loss, SimulatedPipeline
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run: one method over one cut of the model. `stage_lr`: base rates of single stages."""
+    """A stretch of a run: one method over one cut of the model. `stage_lr`: base rates of single stages.
+
+    `microbatches`: equal parts of each minibatch, whose mean gradient makes the update.
+    """
 
     method: Method
     steps: int
     cuts: tuple[int, ...] = ()
     stage_lr: dict[int, float] = field(default_factory=dict)
+    microbatches: int = 1
 
     @property
     def stages(self) -> int:
@@ -74,7 +78,15 @@ class SimulatedTraining:
             adopt_state(self.optimizer, before)
         start = sum(earlier.steps for earlier in self.phases[:index])
         self.pipeline = SimulatedPipeline(
-            pieces, phase.method, self.optimizer, self.loss, self.rate, self.seed, start, self.device
+            pieces,
+            phase.method,
+            self.optimizer,
+            self.loss,
+            self.rate,
+            self.seed,
+            start,
+            self.device,
+            phase.microbatches,
         )
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,29 @@
+"""A minibatch in equal microbatches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pipelag.errors import PipelagError
+
+
+def split(value: Any, parts: int) -> list[Any]:
+    """Equal parts of a minibatch along its first dimension; a tuple of tensors is split into tuples.
+
+    Raises:
+        PipelagError: the size is no multiple of `parts` (unequal parts would weigh the samples unequally).
+    """
+    if parts == 1:
+        return [value]
+    if isinstance(value, tuple):
+        return list(zip(*(split(item, parts) for item in value), strict=True))
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        raise PipelagError(f"microbatches need tensors with a batch dimension, not a {type(value).__name__}")
+    if len(value) % parts:
+        raise PipelagError(
+            f"a minibatch of {len(value)} cannot be split into {parts} equal microbatches; choose a batch size that is "
+            f"a multiple of {parts}"
+        )
+    return list(value.chunk(parts))

@@ -1,0 +1,45 @@
+"""PipeOptim: *Ensuring Effective 1F1B Schedule with Optimizer-Dependent Weight Prediction*, section III; and XPipe.
+
+    W^_{t+s} = W_t - lr * s * DeltaW_t        s = D - rank - 1        (equations 3 to 5)
+
+in the forward only; the backward reads the weights then current, which is what the forward foresaw. DeltaW is the
+direction of the optimizer's last update (table I); `pipelag.prediction` has the rule of each optimizer. XPipe uses
+Adam's moments whatever the optimizer: W^ = W_t - lr s mbar / sqrt(vbar + eps) (equation 6, its two symbols put right,
+ambiguity D1).
+"""
+
+from dataclasses import replace
+
+from pipelag.methods.base import Method, register
+from pipelag.methods.reads import Predict
+from pipelag.schedules.library import one_f_one_b
+
+pipeoptim = register(
+    Method(
+        name="pipeoptim",
+        summary="1F1B with forward weights foreseen by the optimizer's own rule, s = D-rank-1; no stashing",
+        source="pipeoptim section III, Algorithm 1, Figure 2",
+        build=one_f_one_b,
+        forward_reads=Predict("update", lambda stage, stages, delay: stages - stage),
+    )
+)
+
+one_more = register(
+    replace(
+        pipeoptim,
+        name="pipeoptim_s_plus_1",
+        summary="variant of PipeOptim as its public code has it: s = D-rank",
+        source="pipeoptim ambiguity D3",
+        forward_reads=Predict("update", lambda stage, stages, delay: stages - stage + 1 if stages > 1 else 0),
+    )
+)
+
+xpipe = register(
+    replace(
+        pipeoptim,
+        name="xpipe",
+        summary="1F1B with forward weights foreseen from Adam's moments, whatever the optimizer",
+        source="pipeoptim section III-B, equation 6 (XPipe: arXiv 1911.04610)",
+        forward_reads=Predict("moments", lambda stage, stages, delay: stages - stage),
+    )
+)

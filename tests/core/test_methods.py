@@ -1,0 +1,450 @@
+"""Every method: its delays against the papers' formulas, its weights against hand-written references."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import pipelag
+from pipelag import methods
+from pipelag.errors import PipelagError
+from pipelag.methods import METHODS, get
+from pipelag.optim import CaffeSGD, group_by_stage
+from pipelag.policy import StageWeights
+from pipelag.prediction import prediction_rule
+from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
+from pipelag.simulate.training import Phase, SimulatedTraining
+from pipelag.weights import FlatParameters
+from tests.core.toy import Noise, convolutional, equal, sgd
+
+loss_of = nn.functional.cross_entropy
+CUTS = (1, 2, 4)  # four stages of the toy model
+
+
+def plain_sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.05)
+
+
+def train(name: str, cuts: tuple[int, ...], steps: int = 12, make: Any = sgd, microbatches: int = 1) -> Any:
+    model = convolutional()
+    pipelag.train(
+        model, Noise(), method=name, cuts=cuts, steps=steps, optimizer=make, microbatches=microbatches, seed=2
+    )
+    return model.state_dict()
+
+
+# Delays against the papers' formulas ------------------------------------------------------------------------------
+
+
+@given(stages=st.integers(1, 9), n=st.integers(1, 12))
+def test_delays_equal_the_papers_formulas(stages: int, n: int) -> None:
+    every = range(1, stages + 1)
+    assert get("pipedream").delays(stages).forward == tuple(stages - i for i in every)  # C6; PipeOptim: D-rank-1
+    assert get("pipedream").delays(stages).backward == tuple(stages - i for i in every)
+    assert get("1f1b").delays(stages).backward == (0,) * stages
+    assert get("pipedream_vertical_sync").delays(stages).forward == (stages - 1,) * stages
+    assert get("dualpipe").delays(stages).forward == tuple(2 * (stages - 1 - k) for k in range(stages))
+    mare = get("pipemare").delays(stages, n)
+    assert mare.tau == tuple(math.ceil((2 * (stages - i) + 1) / n) for i in every)
+    assert mare.backward == (0,) * stages
+    for name in ("gpipe", "1f1b_flush", "sequential"):
+        assert get(name).delays(stages, n).forward == get(name).delays(stages, n).backward == (0,) * stages
+    if n >= stages > 1:
+        assert get("pipedream_2bw").delays(stages, n).forward == (1,) * stages
+    assert get("asp").delays(stages).forward == (stages - 1,) * stages
+
+
+@given(
+    name=st.sampled_from(sorted(set(SCHEDULES) - {"asp"})),
+    stages=st.integers(1, 8),
+    minibatches=st.integers(1, 8),
+    microbatches=st.integers(1, 6),
+)
+def test_any_schedule_is_possible_and_its_versions_settle(
+    name: str, stages: int, minibatches: int, microbatches: int
+) -> None:
+    """No deadlock, inputs first, every microbatch once, updates in order: `check`. Versions grow, never beyond own."""
+    plan = schedule(name, stages=stages, minibatches=minibatches, microbatches=microbatches)
+    check(plan)
+    derived = delays(plan)
+    steady = steady_delays(SCHEDULES[name], stages, microbatches)
+    for rows, lags in (
+        (derived.forward_versions, steady.forward_lags),
+        (derived.backward_versions, steady.backward_lags),
+    ):
+        for row, lag in zip(rows, lags, strict=True):
+            assert list(row) == sorted(row)
+            assert list(row) == [max(0, m // microbatches - lag[m % microbatches]) for m in range(len(row))]
+
+
+def test_2bw_needs_as_many_microbatches_as_stages() -> None:
+    with pytest.raises(PipelagError, match="use at least as many microbatches as stages"):
+        get("pipedream_2bw").delays(4, 2)
+
+
+def test_a_method_that_cannot_split_says_so() -> None:
+    with pytest.raises(PipelagError, match="'hogwild' takes a minibatch in one piece"):
+        get("hogwild").delays(3, 2)
+    with pytest.raises(PipelagError, match="a minibatch of 8 cannot be split into 3 equal microbatches"):
+        train("gpipe", (2,), microbatches=3)
+
+
+# One stage is plain training --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_one_stage_of_any_method_is_plain_training(name: str) -> None:
+    if name == "nesterov_async":
+        pytest.skip("is an optimizer of its own, with one stage too")
+    assert equal(train(name, (), 6), train("sequential", (), 6))
+
+
+def test_synchronous_methods_learn_the_mean_gradient_of_the_microbatches() -> None:
+    for name in ("gpipe", "1f1b_flush"):
+        assert equal(train(name, (2, 4), 6, microbatches=4), train("sequential", (2, 4), 6, microbatches=4))
+
+
+# Hand-written references ------------------------------------------------------------------------------------------
+
+
+def linear_model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+class Vectors:
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(t)
+        x = torch.randn(12, 6, generator=generator)
+        return x, (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
+
+
+def delayed_sgd(steps: int, lag: Callable[[int], int], microbatches: int = 1) -> list[torch.Tensor]:
+    """w(t+1) = w(t) - lr v, v = m v + grad f(w(t - lag)), written with a list of all versions."""
+    model = linear_model()
+    history = [[p.detach().clone() for p in model.parameters()]]
+    velocity = [torch.zeros_like(p) for p in history[0]]
+    for t in range(steps):
+        x, y = Vectors()[t]
+        with torch.no_grad():
+            for p, old in zip(model.parameters(), history[max(0, t - lag(t))], strict=True):
+                p.copy_(old)
+        model.zero_grad()
+        for xs, ys in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
+            (loss_of(model(xs), ys) / microbatches).backward()
+        new = []
+        for v, p, w in zip(velocity, model.parameters(), history[-1], strict=True):
+            assert p.grad is not None
+            v.mul_(0.9).add_(p.grad)
+            new.append(w - 0.1 * v)
+        history.append(new)
+    return history[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatches", "lag"),
+    [("pipedream_vertical_sync", 1, 2), ("pipedream_2bw", 4, 1), ("asp", 1, 2), ("gpipe", 3, 0)],
+)
+def test_uniform_staleness_equals_hand_written_delayed_sgd(name: str, microbatches: int, lag: int) -> None:
+    model = linear_model()
+    pipelag.train(
+        model,
+        Vectors(),
+        method=name,
+        cuts=(1, 3),
+        steps=15,
+        microbatches=microbatches,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    )
+    reference = delayed_sgd(15, lambda t: lag, microbatches)
+    for ours, theirs in zip(model.parameters(), reference, strict=True):
+        torch.testing.assert_close(ours.detach(), theirs, rtol=1e-5, atol=1e-6)
+
+
+class Slope(nn.Module):
+    """A stage whose gradient is the same constant at every step, whatever its weights."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.register_buffer("slope", torch.tensor([slope, -2 * slope, 0.5]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (self.weight * self.slope).sum()
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgdm": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    "damped sgdm": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.9),
+    "nesterov": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    "caffe": lambda params: CaffeSGD(params, lr=0.1, momentum=0.9),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.01),
+    "amsgrad": lambda params: torch.optim.Adam(params, lr=0.01, amsgrad=True),
+    "adamw": lambda params: torch.optim.AdamW(params, lr=0.01, weight_decay=0.0),
+    "nadam": lambda params: torch.optim.NAdam(params, lr=0.01),
+}
+CAN = {  # the methods whose prediction is exact for a constant gradient, and the optimizers it is exact for
+    "pipeoptim": list(OPTIMIZERS),
+    "spectrain_1f1b": ["sgdm", "damped sgdm", "nesterov", "caffe"],
+    "spectrain_batch_order": ["sgdm", "damped sgdm", "nesterov", "caffe"],
+    "lwp_v": ["sgdm", "damped sgdm"],
+    "lwp_w": list(OPTIMIZERS),
+    "xpipe": ["adam", "adamw", "amsgrad", "nadam"],
+}
+
+
+@pytest.mark.parametrize(("name", "optimizer"), [(n, o) for n, os in CAN.items() for o in os])
+def test_predictions_are_the_true_future_when_the_gradient_is_constant(name: str, optimizer: str) -> None:
+    """Once momentum and moments have settled, what a forward reads is what the weights are `horizon` updates later."""
+    stages = 3
+    stage = Slope(0.3)
+    flat = FlatParameters(stage.parameters())
+    made = group_by_stage(OPTIMIZERS[optimizer], [flat.parameters], {}, [1])
+    assert made is not None
+    method = get(name)
+    assert method.forward_reads != "live"
+    lags = method.delays(stages)
+    policy = StageWeights(flat, method, 1, stages, lags, made, flat.parameters, back=lags.forward[0])
+    horizon = int(method.forward_reads.horizon(1, stages, lags.forward[0]))  # type: ignore[union-attr]
+    seen, true = [], []
+    settled = 6000 if optimizer == "nadam" else 400
+    for t in range(settled):
+        if t >= settled - 20:
+            seen.append(policy.seen[t % len(policy.seen)][0].clone())
+            true.append(flat.buffers[0].clone())
+        policy.load("F", t)
+        stage(torch.zeros(())).backward()
+        policy.before_step()
+        made.step()
+        policy.after_step()
+        made.zero_grad()
+    assert horizon == {"spectrain_batch_order": 4}.get(name, 2)
+    for past, future in zip(seen, true[horizon:], strict=False):
+        torch.testing.assert_close(past, future, rtol=2e-4, atol=1e-5)
+    assert not torch.allclose(true[0], true[horizon])
+
+
+def test_spectrain_horizons_are_those_of_equations_5_and_6() -> None:
+    method, stages = get("spectrain"), 3
+    lags = method.delays(stages).forward
+    forward = [method.forward_reads.horizon(k + 1, stages, lags[k]) for k in range(stages)]  # type: ignore[union-attr]
+    backward = [method.backward_reads.horizon(k + 1, stages, lags[k]) for k in range(stages)]  # type: ignore[union-attr]
+    assert forward == [2 * stages - k - 2 for k in range(stages)]
+    assert backward == list(range(stages))
+
+
+def test_pipemare_t2_is_exact_stashing_when_weights_move_linearly() -> None:
+    """Then delta is the step itself, and w - (tau_fwd - tau_bkwd) delta is the forward's version."""
+    stage = Slope(0.7)
+    flat = FlatParameters(stage.parameters())
+    made = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert made is not None
+    method = get("pipemare", decay=0.01)
+    policy = StageWeights(flat, method, 1, 4, method.delays(4), made, flat.parameters, back=0)
+    versions = []
+    for t in range(200):
+        versions.append(flat.buffers[0].clone())
+        stage(torch.zeros(())).backward()
+        policy.load("B", t)
+        read = flat.buffers[0].clone()
+        policy.before_step()
+        made.step()
+        policy.after_step()
+        made.zero_grad()
+    torch.testing.assert_close(read, versions[-1 - 6], rtol=1e-4, atol=1e-6)  # 2(P-i) = 6 updates ago
+
+
+def test_pipemare_t1_divides_the_rate_by_the_delay_and_anneals() -> None:
+    method = get("pipemare_t1", annealing=100)
+    assert method.learning_rate is not None
+    assert method.learning_rate(1, 4, 0, 7) == pytest.approx(1 / 7)
+    assert method.learning_rate(1, 4, 50, 7) == pytest.approx(7**-0.5)
+    assert method.learning_rate(1, 4, 100, 7) == method.learning_rate(1, 4, 500, 7) == 1.0
+    assert method.learning_rate(4, 4, 0, 1) == 1.0  # the last stage keeps the base rate
+
+
+def test_spike_compensation_equals_its_formula() -> None:
+    """w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), against a hand-written update of one stage with D = 2."""
+    stage = nn.Linear(4, 1)
+    flat = FlatParameters(stage.parameters())
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)  # noqa: E731
+    made = group_by_stage(make, [flat.parameters], {}, [1])
+    assert made is not None
+    method = get("spike_compensation")
+    policy = StageWeights(flat, method, 1, 3, method.delays(3), made, flat.parameters, back=2)
+    w, v = [p.detach().clone() for p in stage.parameters()], [torch.zeros_like(p) for p in stage.parameters()]
+    torch.manual_seed(0)
+    for _ in range(10):
+        gradients = [torch.randn_like(p) for p in w]
+        for p, g in zip(stage.parameters(), gradients, strict=True):
+            p.grad = g.clone()
+        policy.before_step()
+        made.step()
+        policy.after_step()
+        for i, g in enumerate(gradients):
+            g = g + 0.01 * w[i]
+            v[i] = 0.9 * v[i] + g
+            w[i] = w[i] - 0.1 * (0.81 * v[i] + (1 - 0.81) / 0.1 * g)
+        for ours, theirs in zip(stage.parameters(), w, strict=True):
+            torch.testing.assert_close(ours.detach(), theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_nesterov_async_equals_its_formula() -> None:
+    stage = nn.Linear(4, 1)
+    flat = FlatParameters(stage.parameters())
+    made = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert made is not None
+    method = get("nesterov_async", gamma=0.8)
+    policy = StageWeights(flat, method, 1, 3, method.delays(3), made, flat.parameters, back=2)
+    w = flat.buffers[0].clone()
+    before = w.clone()
+    torch.manual_seed(0)
+    for t in range(10):
+        d = 0.8 * (w - before)
+        policy.load("F", t)
+        torch.testing.assert_close(flat.buffers[0], w + d)
+        gradients = [torch.randn_like(p) for p in stage.parameters()]
+        for p, g in zip(stage.parameters(), gradients, strict=True):
+            p.grad = g.clone()
+        policy.before_step()
+        made.step()
+        policy.after_step()
+        padded = [torch.zeros_like(b) for b in flat.buffers]
+        for view, g in zip(flat.views(padded), gradients, strict=True):
+            view.copy_(g)
+        before, w = w, w + d - 0.05 * (1 - 0.8) * padded[0]
+        torch.testing.assert_close(flat.buffers[0], w, rtol=1e-5, atol=1e-6)
+
+
+def test_dc_asgd_adds_the_diagonal_correction() -> None:
+    """With strength 0 it is PipeDream; otherwise g + strength g g (w_now - w_stale) at the first stale update."""
+    nothing = methods.get("dc_asgd", strength=0.0)
+    a, b = convolutional(), convolutional()
+    pipelag.train(a, Noise(), method=nothing, cuts=CUTS, steps=8, optimizer=sgd)
+    pipelag.train(b, Noise(), method="pipedream", cuts=CUTS, steps=8, optimizer=sgd)
+    assert equal(a.state_dict(), b.state_dict())
+    stage = Slope(1.0)
+    flat = FlatParameters(stage.parameters())
+    made = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert made is not None
+    method = methods.get("dc_asgd", strength=0.5)
+    policy = StageWeights(flat, method, 1, 2, method.delays(2), made, flat.parameters, back=1)
+    g = torch.tensor([1.0, -2.0, 0.5])
+    w = [torch.zeros(3)]
+    for t in range(4):
+        stage.weight.grad = g.clone()
+        policy.before_step()
+        made.step()
+        policy.after_step()
+        corrected = g + 0.5 * g * g * (w[t] - w[max(0, t - 1)])
+        w.append(w[t] - 0.05 * corrected)
+    torch.testing.assert_close(stage.weight.detach(), w[-1])
+
+
+# Copies kept ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatches", "expected"),
+    [
+        ("pipedream", 1, (4, 3, 2, 1)),  # n - l + 1 (PipeDream section 3.3), D - rank (PipeOptim table II)
+        ("pipedream_2bw", 4, (2, 2, 2, 2)),
+        ("pipeoptim", 1, (2, 2, 2, 1)),
+        ("spectrain_1f1b", 1, (2, 2, 2, 2)),
+        ("xpipe", 1, (2, 2, 2, 1)),
+        ("1f1b", 1, (1, 1, 1, 1)),
+        ("gpipe", 4, (1, 1, 1, 1)),
+    ],
+)
+def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
+    name: str, microbatches: int, expected: tuple[int, ...]
+) -> None:
+    from pipelag.distributed.worker import versions_back
+
+    held = []
+    for number in range(1, 5):
+        flat = FlatParameters(nn.Linear(3, 3).parameters())
+        made = group_by_stage(sgd, [flat.parameters], {}, [number])
+        method = get(name)
+        back = versions_back(method, number, 4, microbatches)
+        policy = StageWeights(flat, method, number, 4, method.delays(4, microbatches), made, flat.parameters, back)
+        held.append(policy.versions_held)
+    assert tuple(held) == expected
+
+
+# Optimizers and options -------------------------------------------------------------------------------------------
+
+
+class Mine(torch.optim.SGD):
+    """A third-party optimizer: known to nobody, though SGD's rule fits by inheritance."""
+
+
+class Alien(torch.optim.Optimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(group["lr"] * p.grad.sign())
+                    self.state[p]["sign"] = p.grad.sign()
+
+
+def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
+    for name in ("pipedream", "pipemare", "lwp_w", "spectrain", "xpipe"):
+        train(name, CUTS, 4, make=Alien)
+    with pytest.raises(PipelagError, match="no prediction rule for the optimizer Alien"):
+        train("pipeoptim", CUTS, 4, make=Alien)
+    prediction_rule(Alien)(lambda state, group: group["lr"] * state["sign"] if "sign" in state else None)
+    try:
+        train("pipeoptim", CUTS, 4, make=Alien)
+    finally:
+        from pipelag.prediction import RULES
+
+        del RULES[Alien]
+
+
+def test_what_cannot_be_combined_is_refused_with_the_reason() -> None:
+    with pytest.raises(PipelagError, match="SGD without momentum keeps no direction"):
+        train("pipeoptim", CUTS, 2, make=plain_sgd)
+    with pytest.raises(PipelagError, match="spike compensation is defined for SGD with momentum"):
+        train("lwp_sc", CUTS, 2, make=lambda params: torch.optim.Adam(params))
+    with pytest.raises(PipelagError, match="brings its own momentum"):
+        train("nesterov_async", CUTS, 2)
+    with pytest.raises(PipelagError, match="unknown option of method 'pipemare' 'anealing'; did you mean 'annealing'"):
+        get("pipemare", anealing=3)
+    with pytest.raises(PipelagError, match="method 'pipedream' has no options, so 'decay' cannot be set"):
+        get("pipedream", decay=0.5)
+    with pytest.raises(PipelagError, match="0 < decay < 1"):
+        get("pipemare", decay=1.5)
+
+
+# Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("stop", [3, 9])
+def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
+    microbatches = 4 if name == "pipedream_2bw" else 1
+    make = plain_sgd if name == "nesterov_async" else sgd
+    phases = [Phase(get(name), 14, CUTS, microbatches=microbatches)]
+    unbroken = SimulatedTraining(convolutional(), phases, make, loss_of)
+    for t in range(14):
+        unbroken.step(*Noise()[t])
+        if t + 1 == stop:
+            state = copy.deepcopy(unbroken.state_dict())
+    late = SimulatedTraining(convolutional(seed=9), phases, make, loss_of)
+    late.load_state_dict(state)
+    for t in range(stop, 14):
+        late.step(*Noise()[t])
+    assert equal(unbroken.model.state_dict(), late.model.state_dict())
