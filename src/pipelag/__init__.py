@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pipelag.methods import Method, register
     from pipelag.schedules import Schedule, check, delays
     from pipelag.simulate.training import Phase
+    from pipelag.timing.costs import StageCost, Topology, uniform
     from pipelag.timing.profile import Profile, balanced_cuts, profile
+    from pipelag.timing.timed import Timing
 
 _HOMES = {
     "train": "pipelag.api",
@@ -33,11 +35,15 @@ _HOMES = {
     "Profile": "pipelag.timing.profile",
     "profile": "pipelag.timing.profile",
     "balanced_cuts": "pipelag.timing.profile",
+    "StageCost": "pipelag.timing.costs",
+    "Topology": "pipelag.timing.costs",
+    "uniform": "pipelag.timing.costs",
+    "Timing": "pipelag.timing.timed",
 }
 
 __all__ = [
-    "Method", "Phase", "PipelagError", "Profile", "Schedule", "TrainedRun", "balanced_cuts", "check", "delays",
-    "methods", "profile", "register", "schedule", "train",
+    "Method", "Phase", "PipelagError", "Profile", "Schedule", "StageCost", "Timing", "Topology", "TrainedRun",
+    "balanced_cuts", "check", "delays", "methods", "profile", "register", "schedule", "time", "train", "uniform",
 ]  # fmt: skip
 
 
@@ -49,8 +55,44 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOMES[name]), name)
 
 
-def schedule(method: str, *, stages: int, minibatches: int) -> Schedule:
-    """The schedule of a method over so many stages and minibatches."""
-    from pipelag.methods import get
+def schedule(name: str | Method, *, stages: int, minibatches: int, **options: Any) -> Schedule:
+    """The schedule of that name ("1f1b", "gpipe", ...), or of a method, over so many stages and minibatches.
 
-    return get(method).schedule(stages, minibatches)
+    `options`: `microbatches`, and whatever else the schedule takes (`replicas` of "1f1b_rr").
+    """
+    from pipelag.errors import unknown
+    from pipelag.methods import METHODS, get
+    from pipelag.schedules import SCHEDULES
+    from pipelag.schedules import schedule as by_name
+
+    if isinstance(name, str) and name in SCHEDULES:
+        return by_name(name, stages=stages, minibatches=minibatches, **options)
+    if isinstance(name, str) and name not in METHODS:
+        raise unknown("schedule or method", name, {*SCHEDULES, *METHODS})
+    microbatches = options.pop("microbatches", 1)
+    if options:
+        raise unknown("option of a method's schedule", next(iter(options)), ["microbatches"])
+    return get(name).schedule(stages, minibatches, microbatches)
+
+
+def time(
+    schedule: Schedule,
+    costs: Profile | list[StageCost],
+    topology: Topology | None = None,
+    *,
+    cuts: tuple[int, ...] = (),
+    method: str | Method | None = None,
+) -> Timing:
+    """How long a schedule takes, how busy its workers are and what memory they need, by the timed executor.
+
+    Args:
+        costs: of each stage (`profile.cut(cuts)`, `uniform(4)`), or a profile with `cuts`.
+        topology: the links between workers; none: messages take no time.
+        method: the method whose weight copies are to be counted in the memory; none: one copy per stage.
+    """
+    from pipelag.timing.timed import time_schedule, weight_versions
+
+    if not isinstance(costs, list):
+        costs = costs.cut(cuts, schedule.microbatches)
+    copies = weight_versions(method, schedule.stages, schedule.microbatches) if method is not None else None
+    return time_schedule(schedule, costs, topology, copies)

@@ -63,7 +63,7 @@ def test_delays_equal_the_papers_formulas(stages: int, n: int) -> None:
 
 
 @given(
-    name=st.sampled_from(sorted(set(SCHEDULES) - {"asp"})),
+    name=st.sampled_from(sorted(set(SCHEDULES) - {"asp", "1f1b_rr"})),
     stages=st.integers(1, 8),
     minibatches=st.integers(1, 8),
     microbatches=st.integers(1, 6),
@@ -367,17 +367,15 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
 def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
     name: str, microbatches: int, expected: tuple[int, ...]
 ) -> None:
-    from pipelag.distributed.worker import versions_back
-
     held = []
     for number in range(1, 5):
         flat = FlatParameters(nn.Linear(3, 3).parameters())
         made = group_by_stage(sgd, [flat.parameters], {}, [number])
         method = get(name)
-        back = versions_back(method, number, 4, microbatches)
+        back = method.versions_back(4, microbatches)[number - 1]
         policy = StageWeights(flat, method, number, 4, method.delays(4, microbatches), made, flat.parameters, back)
         held.append(policy.versions_held)
-    assert tuple(held) == expected
+    assert tuple(held) == get(name).weight_copies(4, microbatches) == expected
 
 
 # Optimizers and options -------------------------------------------------------------------------------------------

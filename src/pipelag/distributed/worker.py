@@ -18,7 +18,7 @@ from pipelag.methods import Method
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
-from pipelag.schedules import Action, steady_delays
+from pipelag.schedules import Action
 from pipelag.weights import FlatParameters, hand_over, shadows
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -76,19 +76,6 @@ def in_flight(actions: Sequence[Action]) -> int:
     return most
 
 
-def versions_back(method: Method, stage: int, stages: int, microbatches: int) -> int:
-    """How many updates older than the live weights a version is that a stage of a real pipeline still reads.
-
-    A backward that reads its forward's version needs it `lag` updates later; a forward that is held back to a version
-    older than the live one needs that much.
-    """
-    lags = method.delays(stages, microbatches).forward_lags[stage - 1]
-    if method.backward_reads == "stashed":
-        return max(lags)
-    live = steady_delays(method.build, stages, microbatches).forward_lags[stage - 1]
-    return max(lag - now for lag, now in zip(lags, live, strict=True))
-
-
 def check_real(method: Method, stages: int) -> None:
     """Refuse a method that the real executor cannot run: it performs a schedule, one stage per worker."""
     if method.random is not None:
@@ -142,7 +129,7 @@ class StageWorker:
         self.flat = FlatParameters(module.parameters())
         self.shadows = shadows(self.flat.parameters)
         self.optimizer = group_by_stage(optimizer, [self.shadows], stage_lr or {}, [stage])
-        back = versions_back(method, stage, stages, microbatches)
+        back = method.versions_back(stages, microbatches)[stage - 1]
         self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
         self.kept: dict[int, Kept] = {}
         self.record = Record()

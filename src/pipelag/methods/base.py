@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inspect import signature
 
 from pipelag.errors import PipelagError, unknown
-from pipelag.methods.reads import BackwardReads, ForwardReads, RandomDelays, Update
+from pipelag.methods.reads import BackwardReads, Correct, ForwardReads, LookAhead, Predict, RandomDelays, Update
 from pipelag.schedules import Delays, Schedule, lagged, steady_delays
 
 METHODS: dict[str, Method] = {}
@@ -66,6 +66,35 @@ class Method:
                 f"method '{self.name}' takes a minibatch in one piece; use microbatches=1, or a method that splits "
                 "minibatches, such as gpipe or pipedream"
             )
+
+    def versions_back(self, stages: int, microbatches: int = 1) -> tuple[int, ...]:
+        """Per stage: how many updates older than the live weights a version is that a real pipeline still reads there.
+
+        A backward that reads its forward's version needs it `lag` updates later; a forward that is held back to a
+        version older than the live one needs that much.
+        """
+        lags = self.delays(stages, microbatches).forward_lags
+        if self.backward_reads == "stashed":
+            return tuple(map(max, lags))
+        live = steady_delays(self.build, stages, microbatches).forward_lags
+        return tuple(max(a - b for a, b in zip(held, now, strict=True)) for held, now in zip(lags, live, strict=True))
+
+    def weight_copies(self, stages: int, microbatches: int = 1) -> tuple[int, ...]:
+        """Per stage: the copies of its weights in a real pipeline, the live ones included (PipeOptim, table II).
+
+        A stage that predicts or corrects keeps two: the live weights and the ones a pass reads.
+        """
+        own = self.delays(stages, microbatches)
+        copies = []
+        for stage, back in enumerate(self.versions_back(stages, microbatches), start=1):
+            made = [
+                isinstance(reads, LookAhead)
+                or (isinstance(reads, Correct) and own.distance[stage - 1] > 0)
+                or (isinstance(reads, Predict) and reads.horizon(stage, stages, own.forward[stage - 1]) != 0)
+                for reads in (self.forward_reads, self.backward_reads)
+            ]
+            copies.append(max(back + 1, 2 if any(made) else 1))
+        return tuple(copies)
 
     def delays(self, stages: int, microbatches: int = 1) -> Delays:
         """Steady-state staleness per stage, as the weight policy leaves it. Random delays: their upper bound."""

@@ -1,4 +1,4 @@
-"""Runs of kind `timeline`: lay a schedule out in clock cycles and log who does what, reading and writing what."""
+"""Runs of kind `timeline`: lay a schedule out in time and log who does what when, reading and writing which weights."""
 
 from __future__ import annotations
 
@@ -6,75 +6,178 @@ from pathlib import Path
 from typing import Any
 
 from pipelag import methods
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, unknown
+from pipelag.methods import Method
+from pipelag.methods.reads import Predict
 from pipelag.runs.folder import RunFolder, environment
-from pipelag.runs.spec import RunSpec
-from pipelag.schedules import Schedule, check, delays, schedule
+from pipelag.runs.spec import PhaseSpec, RunSpec
+from pipelag.schedules import Schedule, check, schedule, steady_delays
+from pipelag.schedules.actions import Action
+from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.timed import Timing, time_schedule
+from pipelag.timing.trace import write_trace
+
+OPTIONS = ("form", "costs", "topology", "replicas")
 
 
 def lay_out(spec: RunSpec, out: Path) -> dict[str, Any]:
     """Log one row per action of the spec's single phase; the summary has length, utilisation and delays.
 
-    `options.form`: "2K+1" draws the paper's accelerators, with the forward and the backward of a stage apart;
-    "K+1" (the default) one worker per stage.
+    Options:
+        form: "2K+1" draws the stale-weights paper's accelerators, with the forward and the backward of a stage apart;
+            "K+1" (the default) one worker per stage.
+        costs: time units of a pass, {forward, backward} for all stages alike or a list of them, one per stage (with
+            any field of `StageCost`): the timed executor then says when each action happens. Without, the schedule's
+            own clock does, a cycle per turn.
+        topology: the links (`Topology`), with costs only.
+        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only.
     """
     (phase,) = spec.phases
-    form = spec.options.get("form", "K+1")
+    for option in spec.options:
+        if option not in OPTIONS:
+            raise unknown("option of a timeline", option, OPTIONS)
+    method = methods.get(phase.method, **phase.options)
     stages = len(phase.cuts) + 1
-    method = methods.get(phase.method)
-    if form == "2K+1":
-        if method.name != "stale_weights":
-            raise PipelagError(f"the form 2K+1 belongs to the method stale_weights, not to '{method.name}'; use K+1")
-        plan = schedule("cycle", stages=stages, minibatches=phase.steps, colocated=False)
-    elif form == "K+1":
-        plan = method.schedule(stages, phase.steps)
-    else:
-        raise PipelagError(f"unknown form '{form}' of a timeline; the forms are 2K+1 and K+1")
+    plan = plan_of(method, phase, stages, spec.options)
     check(plan)
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    rows = rows_of(plan)
+    summary: dict[str, Any] = {"status": "finished"}
+    if "costs" in spec.options:
+        timing = time_schedule(plan, costs_of(spec.options["costs"], stages), topology_of(spec.options))
+        rows = timed_rows(timing, method)
+        summary |= {
+            "makespan": timing.makespan,
+            "period": timing.steady_period,
+            "utilisation": timing.utilisation,
+            "bubble": timing.bubble,
+        }
+    else:
+        rows = rows_of(plan, method)
+        busy = len({(row["worker"], row["start"]) for row in rows})
+        summary |= {
+            "cycles": plan.length,
+            "busy_cycles": busy,
+            "utilisation": busy / (plan.length * len(plan.workers)),
+        }
     for row in rows:
         folder.log(row)
-    lags = delays(plan)
-    busy = len({(row["worker"], row["start"]) for row in rows})
-    summary = {
-        "status": "finished",
-        "cycles": plan.length,
+    write_trace(rows, out / "trace.json")
+    summary |= {
         "workers": len(plan.workers),
         "minibatches": plan.minibatches,
+        "microbatches": plan.microbatches,
         "stages": stages,
-        "busy_cycles": busy,
-        "utilisation": busy / (plan.length * len(plan.workers)),
+    }
+    lags = method.delays(stages, phase.microbatches)
+    summary |= {
         "forward_delays": list(lags.forward),
         "backward_delays": list(lags.backward),
+        "tau": list(lags.tau),
+        "weight_copies": list(method.weight_copies(stages, phase.microbatches)),
     }
     folder.finish(summary, environment("cpu", 1))
     return summary
 
 
-def rows_of(plan: Schedule) -> list[dict[str, Any]]:
-    """One row per forward and backward: cycle, worker, and the weight versions read and written."""
-    lags = delays(plan)
+def plan_of(method: Method, phase: PhaseSpec, stages: int, options: dict[str, Any]) -> Schedule:
+    """The schedule to lay out."""
+    form = options.get("form", "K+1")
+    if form == "2K+1":
+        if method.name != "stale_weights":
+            raise PipelagError(f"the form 2K+1 belongs to the method stale_weights, not to '{method.name}'; use K+1")
+        return schedule("cycle", stages=stages, minibatches=phase.steps, colocated=False)
+    if form != "K+1":
+        raise PipelagError(f"unknown form '{form}' of a timeline; the forms are 2K+1 and K+1")
+    if "replicas" in options:
+        if method.name not in ("pipedream", "1f1b"):
+            raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
+        return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options["replicas"])
+    return method.schedule(stages, phase.steps, phase.microbatches)
+
+
+def costs_of(value: Any, stages: int) -> list[StageCost]:
+    """The costs that a config gives; refused where they are no fields of `StageCost`."""
+    each = value if isinstance(value, list) else [value] * stages
+    try:
+        return [StageCost(**one) for one in each]
+    except TypeError as error:
+        raise PipelagError(f"a stage's costs are forward, backward and the other fields of StageCost: {error}") from error
+
+
+def topology_of(options: dict[str, Any]) -> Topology:
+    """The links that a config gives."""
+    try:
+        return Topology(**options.get("topology", {}))
+    except TypeError as error:
+        raise PipelagError(f"a topology has bandwidth, latency, shared and overlap: {error}") from error
+
+
+def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
+    """One row per pass and per message, in time order."""
+    plan = timing.schedule
+    read = Readings(plan, method, clocked=False)
+    rows: list[dict[str, Any]] = [
+        read.row(span.worker, span.action, span.start, span.end) for span in timing.spans if span.action.kind != "U"
+    ]
+    for sent in timing.transfers:
+        kind, stage, m = sent.action
+        row = {"worker": sent.source, "to": sent.target, "start": sent.start, "end": sent.end, "kind": "send"}
+        rows.append(row | {"of": kind, "stage": stage, "minibatch": m // plan.microbatches, "microbatch": m})
+    return sorted(rows, key=lambda row: (row["start"], row["worker"]))
+
+
+def rows_of(plan: Schedule, method: Method) -> list[dict[str, Any]]:
+    """One row per pass: cycle, worker, and the weight versions read and written."""
     assert plan.cycles is not None
-    rows = []
-    for worker, (actions, cycles) in enumerate(zip(plan.workers, plan.cycles, strict=True)):
-        for (kind, stage, m), cycle in zip(actions, cycles, strict=True):
-            if kind == "U":
-                continue
-            forward = kind == "F"
-            read = (lags.forward_versions if forward else lags.backward_versions)[stage - 1][m]
-            rows.append(
-                {
-                    "worker": worker,
-                    "start": cycle,
-                    "end": cycle + 1,
-                    "kind": kind,
-                    "stage": stage,
-                    "minibatch": m,
-                    "reads": read,
-                    "writes": None if forward else m + 1,
-                    "delay": (lags.forward if forward else lags.backward)[stage - 1],
-                }
-            )
-    return rows
+    read = Readings(plan, method, clocked=True)
+    return [
+        read.row(worker, action, cycle, cycle + 1)
+        for worker, (actions, cycles) in enumerate(zip(plan.workers, plan.cycles, strict=True))
+        for action, cycle in zip(actions, cycles, strict=True)
+        if action.kind != "U"
+    ]
+
+
+class Readings:
+    """What each pass of a schedule reads, in words that a figure can show.
+
+    `reads`: the version of the stage's own weights, counted in updates. `ahead`: how many updates (in SpecTrain's
+    DualPipe: time units) a prediction looks beyond it. `unit`: on a clock, the version in time units, as SpecTrain
+    counts: weights at time unit u are W_u on every GPU.
+    """
+
+    def __init__(self, plan: Schedule, method: Method, clocked: bool) -> None:
+        self.plan, self.method, self.clocked = plan, method, clocked
+        self.lags = method.delays(plan.stages, plan.microbatches)
+        self.live = steady_delays(method.build, plan.stages, plan.microbatches)
+
+    def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
+        """The log line of a forward or backward."""
+        kind, stage, m = action
+        forward, per = kind == "F", self.plan.microbatches
+        minibatch, j = divmod(m, per)
+        delay = (self.lags.forward_lags if forward else self.lags.backward_lags)[stage - 1][j]
+        reads = self.method.forward_reads if forward else self.method.backward_reads
+        ahead = 0.0
+        if isinstance(reads, Predict):
+            ahead = reads.horizon(stage, self.plan.stages, self.lags.forward[stage - 1])
+        row = {
+            "worker": worker,
+            "start": start,
+            "end": end,
+            "kind": kind,
+            "stage": stage,
+            "minibatch": minibatch,
+            "reads": max(0, minibatch - delay),
+            "writes": None if forward or j < per - 1 else minibatch + 1,
+            "delay": delay,
+            "ahead": ahead,
+            "stashed": not forward and reads == "stashed",
+        }
+        if per > 1:
+            row["microbatch"] = m
+        if self.clocked:
+            kept = self.method.held is not None or (not forward and reads == "stashed")
+            row["unit"] = m if kept else start + ahead
+        return row

@@ -159,6 +159,25 @@ def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> S
     return Schedule("1f1b_flush", stages, minibatches, tuple(rows), microbatches=microbatches)
 
 
+def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = ()) -> Schedule:
+    """1F1B with replicated stages (1F1B-RR, PipeDream section 3.2): minibatch m of a stage runs on replica m mod r.
+
+    `replicas[l-1]`: workers of stage l, 1 each by default. NOAM = ceil(workers / replicas of stage 1) minibatches per
+    replica of the first stage are admitted at first.
+    """
+    replicas = tuple(replicas) or (1,) * stages
+    if len(replicas) != stages or min(replicas) < 1:
+        raise PipelagError(f"replicas {list(replicas)} must give each of the {stages} stages 1 or more")
+    rows = []
+    for stage, count in enumerate(replicas, start=1):
+        warmup = -(-sum(replicas[stage - 1 :]) // count) - 1
+        for replica in range(count):
+            mine = range(replica, minibatches, count)
+            local = one_forward_one_backward(stage, warmup, 0, len(mine), 1)
+            rows.append(tuple(Action(kind, stage, mine[number]) for kind, stage, number in local))
+    return Schedule("1f1b_rr", stages, minibatches, tuple(rows))
+
+
 @register_schedule
 def gpipe(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """GPipe: all forwards of a minibatch's microbatches, then all backwards, then the update (PipeDream Figure 3)."""
@@ -195,4 +214,10 @@ def parameter_server(stages: int, minibatches: int, workers: int | None = None) 
     return Schedule("asp", stages, minibatches, tuple(map(tuple, rows)), tuple(map(tuple, clocks)))
 
 
-SCHEDULES |= {"1f1b": one_f_one_b, "1f1b_flush": one_f_one_b_flush, "dualpipe": cycle, "asp": parameter_server}
+SCHEDULES |= {
+    "1f1b": one_f_one_b,
+    "1f1b_flush": one_f_one_b_flush,
+    "1f1b_rr": one_f_one_b_rr,
+    "dualpipe": cycle,
+    "asp": parameter_server,
+}

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,16 +17,25 @@ from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
 from pipelag.errors import PipelagError
+from pipelag.timing.costs import StageCost
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One layer: its number (from 1), its name, and the median milliseconds of a forward and a backward pass."""
+    """One layer: its number (from 1), its name, and the median milliseconds of a forward and a backward pass.
+
+    In bytes: its output (which crosses the boundary where the model is cut after it), the tensors that autograd keeps
+    for its backward besides weights and the layer's own input, and its weights. 0 in profiles made before these were
+    counted.
+    """
 
     layer: int
     name: str
     forward_ms: float
     backward_ms: float
+    output_bytes: int = 0
+    kept_bytes: int = 0
+    weight_bytes: int = 0
 
     @property
     def total_ms(self) -> float:
@@ -42,6 +52,39 @@ class Profile:
     def save(self, path: Path) -> None:
         """Write as JSON lines, a line per layer."""
         path.write_text("".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
+
+    def cut(
+        self, cuts: Sequence[int], microbatches: int = 1, update_ms: Sequence[float] | None = None
+    ) -> list[StageCost]:
+        """The costs of the stages that these cuts make ("after layer p", layers counted from 1).
+
+        Args:
+            microbatches: equal parts of the profiled minibatch; times and activations are taken to shrink in proportion.
+            update_ms: per stage, where updates take time.
+
+        Raises:
+            PipelagError: cuts out of order or range.
+        """
+        bounds = [0, *cuts, len(self.layers)]
+        if any(b <= a for a, b in pairwise(bounds)):
+            raise PipelagError(
+                f"the cuts {list(cuts)} must increase strictly and lie between 1 and {len(self.layers) - 1}"
+            )
+        costs = []
+        for number, (a, b) in enumerate(pairwise(bounds)):
+            stage = self.layers[a:b]
+            entering = self.layers[a - 1].output_bytes if a else 0  # received, and kept until the backward
+            costs.append(
+                StageCost(
+                    forward=sum(layer.forward_ms for layer in stage) / 1e3 / microbatches,
+                    backward=sum(layer.backward_ms for layer in stage) / 1e3 / microbatches,
+                    update=update_ms[number] / 1e3 if update_ms else 0.0,
+                    output_bytes=stage[-1].output_bytes / microbatches,
+                    kept_bytes=(entering + sum(layer.kept_bytes for layer in stage)) / microbatches,
+                    weight_bytes=sum(layer.weight_bytes for layer in stage),
+                )
+            )
+        return costs
 
     @classmethod
     def load(cls, path: Path) -> Profile:
@@ -69,6 +112,7 @@ def profile(
     """
     keep_freed_memory()
     layers = list(model)
+    sizes = _sizes(layers, batch)
     buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
@@ -99,7 +143,40 @@ def profile(
             buffer.copy_(before)
     names = [getattr(layer, "label", type(layer).__name__) for layer in layers]
     times = zip(names, forward, backward, strict=True)
-    return Profile(tuple(LayerTime(i, n, median(f), median(b)) for i, (n, f, b) in enumerate(times, start=1)))
+    return Profile(
+        tuple(LayerTime(i, n, median(f), median(b), *sizes[i - 1]) for i, (n, f, b) in enumerate(times, start=1))
+    )
+
+
+def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]]:
+    """(output, kept, weight) bytes per layer, from one forward pass whose effects on buffers are undone."""
+    buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
+    sizes, value = [], batch
+    for index, layer in enumerate(layers):
+        received = _detached(value, differentiable=index > 0)
+        own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
+        known = own | {t.untyped_storage().data_ptr() for t in _tuple(received)}
+        kept: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, known: set[int] = known, kept: dict[int, int] = kept) -> torch.Tensor:
+            place = tensor.untyped_storage().data_ptr()
+            if place not in known:
+                kept[place] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            value = layer(received)
+        # The output that the next layer keeps as its input is counted there, as this layer's output.
+        outputs = {t.untyped_storage().data_ptr() for t in _tuple(value)}
+        out = sum(t.numel() * t.element_size() for t in _tuple(value))
+        inside = sum(size for place, size in kept.items() if place not in outputs)
+        last = index == len(layers) - 1
+        weights = sum(p.numel() * p.element_size() for p in layer.parameters())
+        sizes.append((out, inside + (0 if last else out), weights))
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return sizes
 
 
 def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:

@@ -1,0 +1,49 @@
+"""Timelines as Chrome trace JSON, which Perfetto and chrome://tracing open: from the timed executor, or from logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+NAMES = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "S": "synchronise", "send": "transfer"}
+COLOURS = {"F": "thread_state_running", "B": "thread_state_runnable", "R": "yellow", "U": "grey", "send": "olive"}
+
+
+def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list[dict[str, Any]]:
+    """Complete ("X") events from timeline rows, one track per worker, times in microseconds.
+
+    Args:
+        rows: with worker, start, end, kind, stage and minibatch; whatever else they have becomes the event's arguments.
+        second: how many seconds a unit of `start` and `end` is.
+    """
+    events: list[dict[str, Any]] = []
+    named: set[int] = set()
+    for row in rows:
+        worker, kind = row["worker"], row["kind"]
+        if worker not in named:
+            named.add(worker)
+            about = {"name": f"worker {worker}"}
+            events.append({"ph": "M", "pid": 0, "tid": worker, "name": "thread_name", "args": about})
+        plain = ("worker", "start", "end", "kind")
+        events.append(
+            {
+                "ph": "X",
+                "pid": 0,
+                "tid": worker,
+                "name": f"{row['stage']}{kind}{row['minibatch']}",
+                "cat": NAMES.get(kind, kind),
+                "ts": row["start"] * second * 1e6,
+                "dur": (row["end"] - row["start"]) * second * 1e6,
+                "cname": COLOURS.get(kind, "grey"),
+                "args": {key: value for key, value in row.items() if key not in plain and value is not None},
+            }
+        )
+    return events
+
+
+def write_trace(rows: Iterable[Mapping[str, Any]], path: Path, second: float = 1.0) -> None:
+    """Write the rows' trace; open the file at ui.perfetto.dev or in chrome://tracing."""
+    content = {"traceEvents": trace_events(rows, second), "displayTimeUnit": "ms"}
+    path.write_text(json.dumps(content, separators=(",", ":")))
