@@ -59,6 +59,7 @@ class StageWeights:
         self.shown: Content = ("live", 0)
         self.state: dict[str, Buffers] = {}  # what the policy itself remembers, flat
         self.steps = 0  # updates seen, for the bias correction of moments kept here
+        self.foresee: Callable[[Buffers, float], None] | None = None  # a prediction so many updates ahead
         active = bool(flat.buffers) and optimizer is not None
         self.group = _group_of(optimizer, parameters) if active else {}
         self.forward = self._reader(method.forward_reads, stage, stages) if active else None
@@ -89,26 +90,11 @@ class StageWeights:
     def _reader(self, what: Any, stage: int, stages: int) -> Callable[[Buffers], None] | None:
         """What writes the weights that a pass reads into given buffers; None for the live ones."""
         if isinstance(what, Predict):
-            assert self.optimizer is not None
             horizon = what.horizon(stage, stages, self.delay)
             if not horizon:
                 return None
-            if what.direction == "update":
-                rule = rule_of(self.optimizer)
-                return lambda out: self._ahead(out, horizon, rule)
-            if what.direction == "velocity":
-                if keeps_velocity(self.optimizer):
-                    return lambda out: self._ahead(out, horizon, velocity)
-                self.state["average"] = self._like()
-                return lambda out: self._along(out, "average", -horizon * self.group["lr"])
-            if what.direction == "moments":
-                if isinstance(self.optimizer, (torch.optim.Adam, torch.optim.NAdam)):
-                    rule = rule_of(self.optimizer)
-                    return lambda out: self._ahead(out, horizon, rule)
-                self.state |= {"first": self._like(), "second": self._like()}
-                return lambda out: self._moments_ahead(out, horizon)
-            self.state["difference"] = self._like()
-            return lambda out: self._along(out, "difference", horizon)
+            self.foresee = ahead = self._prediction(what.direction)
+            return lambda out: ahead(out, horizon)
         if isinstance(what, LookAhead) and what.gamma:
             gamma = what.gamma
             self.state["difference"] = self._like()
@@ -117,6 +103,21 @@ class StageWeights:
             self.state["delta"] = self._like()
             return lambda out: self._along(out, "delta", -self.distance)
         return None
+
+    def _prediction(self, direction: str) -> Callable[[Buffers, float], None]:
+        """What writes the weights foreseen so many updates ahead into given buffers."""
+        assert self.optimizer is not None
+        if direction == "difference":
+            self.state["difference"] = self._like()
+            return lambda out, horizon: self._along(out, "difference", horizon)
+        if direction == "velocity" and not keeps_velocity(self.optimizer):
+            self.state["average"] = self._like()
+            return lambda out, horizon: self._along(out, "average", -horizon * self.group["lr"])
+        if direction == "moments" and not isinstance(self.optimizer, (torch.optim.Adam, torch.optim.NAdam)):
+            self.state |= {"first": self._like(), "second": self._like()}
+            return self._moments_ahead
+        rule = velocity if direction == "velocity" else rule_of(self.optimizer)
+        return lambda out, horizon: self._ahead(out, horizon, rule)
 
     def _check_update(self) -> None:
         if isinstance(self.change, SpikeCompensation):

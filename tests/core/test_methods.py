@@ -359,7 +359,7 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
         ("pipedream_2bw", 4, (2, 2, 2, 2)),
         ("pipeoptim", 1, (2, 2, 2, 1)),
         ("spectrain_1f1b", 1, (2, 2, 2, 2)),
-        ("xpipe", 1, (2, 2, 2, 1)),
+        ("xpipe", 1, (2, 2, 2, 2)),
         ("1f1b", 1, (1, 1, 1, 1)),
         ("gpipe", 4, (1, 1, 1, 1)),
     ],

@@ -10,7 +10,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
 
 # The registry of models loads torch, which reading the config must not; a test holds this list equal to it.
-MODELS = ("alexnet", "lenet5", "resnet110", "resnet20", "resnet224", "resnet362", "resnet56", "vgg16")
+MODELS = ("alexnet", "lenet5", "resnet110", "resnet20", "resnet224", "resnet362", "resnet56", "vgg16", "snn")
 
 
 def check_names(spec: RunSpec, where: str) -> None:

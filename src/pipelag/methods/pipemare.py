@@ -102,6 +102,16 @@ neither = register(
     )
 )
 
+stashed = register(
+    replace(
+        neither,
+        name="pipedream_cycle",
+        summary="weight stashing on PipeMare's pipeline: PipeDream as that paper's table 1 has it",
+        source="pipemare appendix A.1",
+        backward_reads="stashed",
+    )
+)
+
 
 def hogwild_with(mean: float | None = None, most: int | None = None, annealing: int | None = None) -> Method:
     """Hogwild with another mean delay or bound, for all stages; `annealing` adds T1."""

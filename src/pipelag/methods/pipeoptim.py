@@ -5,7 +5,8 @@
 in the forward only; the backward reads the weights then current, which is what the forward foresaw. DeltaW is the
 direction of the optimizer's last update (table I); `pipelag.prediction` has the rule of each optimizer. XPipe uses
 Adam's moments whatever the optimizer: W^ = W_t - lr s mbar / sqrt(vbar + eps) (equation 6, its two symbols put right,
-ambiguity D1).
+ambiguity D1). Its s is SpecTrain's on 1F1B, in both passes: that is what table II's two versions on every GPU, the last
+one included, need.
 """
 
 from dataclasses import replace
@@ -38,8 +39,9 @@ xpipe = register(
     replace(
         pipeoptim,
         name="xpipe",
-        summary="1F1B with forward weights foreseen from Adam's moments, whatever the optimizer",
+        summary="1F1B with weights foreseen from Adam's moments in both passes, whatever the optimizer",
         source="pipeoptim section III-B, equation 6 (XPipe: arXiv 1911.04610)",
-        forward_reads=Predict("moments", lambda stage, stages, delay: stages - stage),
+        forward_reads=Predict("moments", lambda stage, stages, delay: (stage - 1) // 2 + stages - stage),
+        backward_reads=Predict("moments", lambda stage, stages, delay: (stage - 1) // 2),
     )
 )

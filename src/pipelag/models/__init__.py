@@ -13,12 +13,13 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.models.alexnet import alexnet
 from pipelag.models.lenet import lenet5
 from pipelag.models.resnet import resnet
+from pipelag.models.snn import snn
 from pipelag.models.vgg import vgg16
 from pipelag.randomness import preserved_randomness
 
 Builder = Callable[..., nn.Sequential]
 
-MODELS: dict[str, Builder] = {"lenet5": lenet5, "alexnet": alexnet, "vgg16": vgg16}
+MODELS: dict[str, Builder] = {"lenet5": lenet5, "alexnet": alexnet, "vgg16": vgg16, "snn": snn}
 for _depth in (20, 56, 110, 224, 362):
     MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet(depth, **options)
 

@@ -21,6 +21,8 @@ from pipelag.models.cut import stale_percent
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
+from pipelag.simulate.discrepancy import Discrepancy
+from pipelag.simulate.pipeline import SimulatedPipeline
 from pipelag.simulate.training import Phase, SimulatedTraining
 
 CHECKPOINT_SECONDS = 30.0
@@ -76,7 +78,11 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
 
 
 class Recorder:
-    """Turns losses and evaluations into log lines; its state is part of the checkpoint."""
+    """Turns losses and evaluations into log lines; its state is part of the checkpoint.
+
+    With `discrepancy`, lines also say how far the weights read are from the true ones; what was measured between the
+    last line and a kill is measured again from the checkpoint on, so such a line rests on fewer samples.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -161,9 +167,12 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     else:
         folder.rewind(0)
 
+    watch = watcher(spec, training)
+
     def evaluate_now() -> None:
         position = {"step": training.done, "epoch": round(batches.epoch(training.done), 4), "phase": training.phase}
-        recorder.line(position | {"lr": spec.optimizer.lr * rate(training.done - 1)} | evaluate(model, evaluation))  # type: ignore[union-attr]
+        measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | evaluate(model, evaluation)  # type: ignore[union-attr]
+        recorder.line(position | measured | (watch() or {}))
 
     def save() -> None:
         checkpoint.save({"training": training.state_dict(), "recorder": recorder.state_dict()}, folder.checkpoint)
@@ -186,6 +195,25 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         torch.save(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
     return summary
+
+
+def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str, Any] | None]:
+    """Measures weights read against true ones, as `options.discrepancy` asks: {horizons: [1, 2, 3], every: 10}."""
+    asked = spec.options.get("discrepancy")
+    if asked is None:
+        return lambda: None
+    watching: dict[SimulatedPipeline, Discrepancy] = {}
+
+    def watch() -> dict[str, Any]:
+        pipeline = training.pipeline
+        row = watching[pipeline].row() if pipeline in watching else None
+        if row is None:
+            watching.clear()
+            watching[pipeline] = Discrepancy(pipeline, tuple(asked.get("horizons", ())), int(asked.get("every", 10)))
+        return row or {}
+
+    watch()
+    return watch
 
 
 def advance(

@@ -65,6 +65,7 @@ class SimulatedPipeline:
             self.weights.append(
                 StageWeights(flat, method, number, count, self.delays, optimizer, flat.parameters, back)
             )
+        self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
 
     def step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -74,6 +75,8 @@ class SimulatedPipeline:
         """
         t = step - self.start
         total: torch.Tensor | None = None
+        if self.observe is not None:
+            self.observe("start", t, 0)
         drawn = self._drawn(t) if self.method.random is not None else None
         parts = zip(split(inputs, self.microbatches), split(targets, self.microbatches), strict=True)
         for j, (value, target) in enumerate(parts):
@@ -81,6 +84,9 @@ class SimulatedPipeline:
             backward = drawn or [lags[j] for lags in self.delays.backward_lags]
             for index, weights in self.moved:
                 weights.load("F", max(0, t - forward[index]))
+            if self.observe is not None and j == 0:
+                for index, _ in self.moved:
+                    self.observe("F", t, index)
             for number, stage in enumerate(self.stages, start=1):
                 seed_stage(self.seed, step * self.microbatches + j, number, self.device)
                 value = stage(value)
@@ -89,6 +95,9 @@ class SimulatedPipeline:
                 loss = loss / self.microbatches
             for index, weights in self.moved:
                 weights.load("B", max(0, t - backward[index]))
+            if self.observe is not None and j == 0:
+                for index, _ in self.moved:
+                    self.observe("B", t, index)
             loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
         self.update(step)
@@ -110,8 +119,10 @@ class SimulatedPipeline:
 
     def update(self, step: int) -> None:
         """Version t -> t+1 of every stage, at this step's rates."""
-        for _, weights in self.moved:
+        for index, weights in self.moved:
             weights.restore()
+            if self.observe is not None:
+                self.observe("U", step - self.start, index)
         if self.optimizer is None:
             return
         common = self.rate(step)

@@ -1,0 +1,130 @@
+"""Pipeline timelines drawn the way the papers draw them: workers down, time across, a numbered box per pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipelag.report.style import PAGE, figure
+
+Row = Mapping[str, Any]
+# Strong for the minibatch that is followed, pale for the others.
+STRONG = {"F": "#0072B2", "B": "#009E73", "R": "#E69F00", "send": "#7F7F7F"}
+PALE = {"F": "#C9DFF0", "B": "#C4E6DA", "R": "#F8E3B8", "send": "#D9D9D9"}
+NAMES = {"F": "forward", "B": "backward", "R": "recompute", "send": "transfer"}
+
+
+def timeline(
+    rows: Sequence[Row],
+    workers: Sequence[str],
+    *,
+    number: Callable[[Row], str],
+    follow: Callable[[Row], bool] = lambda row: False,
+    label: Callable[[Row], str] = lambda row: "",
+    unit: str = "time",
+    until: float | None = None,
+) -> Any:
+    """A timeline of one schedule.
+
+    Args:
+        rows: log lines of a `timeline` run; those of kind "send" are drawn as thin bars under their worker.
+        workers: names, from the top.
+        number: what stands in a box.
+        follow: the passes drawn strongly; all of them where none is.
+        label: what stands under the number, e.g. the weights read.
+        unit: of the time axis.
+        until: cut the axis here.
+    """
+    end = until or max(row["end"] for row in rows)
+    labelled = any(label(row) for row in rows)
+    fig, axes = figure(PAGE, 0.62 + (0.44 if labelled else 0.32) * len(workers))
+    _draw(axes, rows, workers, number, follow, label, end)
+    axes.set_xlabel(unit)
+    _legend(fig, rows)
+    return fig
+
+
+def stacked(panels: Mapping[str, tuple[Sequence[Row], Sequence[str]]], number: Callable[[Row], str], unit: str) -> Any:
+    """Several timelines under each other on one time axis, each with a title."""
+    lines = sum(len(workers) for _, workers in panels.values())
+    end = max(row["end"] for rows, _ in panels.values() for row in rows)
+    heights = [len(workers) for _, workers in panels.values()]
+    fig, grid = figure(
+        PAGE, 0.7 + 0.27 * lines + 0.25 * len(panels), nrows=len(panels), sharex=True, height_ratios=heights
+    )
+    for axes, (title, (rows, workers)) in zip(grid, panels.items(), strict=True):
+        _draw(axes, rows, workers, number, lambda row: True, lambda row: "", end)
+        axes.set_title(title, loc="left")
+    grid[-1].set_xlabel(unit)
+    _legend(fig, [row for rows, _ in panels.values() for row in rows])
+    return fig
+
+
+def _draw(
+    axes: Any,
+    rows: Sequence[Row],
+    workers: Sequence[str],
+    number: Callable[[Row], str],
+    follow: Callable[[Row], bool],
+    label: Callable[[Row], str],
+    end: float,
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    shown = [row for row in rows if row["start"] < end and row["worker"] < len(workers)]
+    everything = not any(follow(row) for row in shown)
+    for worker in range(len(workers)):
+        axes.add_patch(Rectangle((0, worker + 0.08), end, 0.84, facecolor="#F4F4F4", edgecolor="none"))
+    longest = max((len(number(row)) for row in shown if row["kind"] != "send"), default=1)
+    together: dict[tuple[int, float], list[Row]] = {}
+    for row in shown:
+        if row["kind"] != "send":
+            together.setdefault((row["worker"], row["start"]), []).append(row)
+    for (worker, start), cell in together.items():
+        for place, row in enumerate(cell):
+            x, y, width, height = _place(row, cell, place, start, worker)
+            width = min(width, end - x)
+            strong = everything or follow(row)
+            colour = (STRONG if strong else PALE)[row["kind"]]
+            axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", linewidth=0.6))
+            text, below = number(row), label(row)
+            points = 72 * 6.2 * width / end  # how wide the box is on paper
+            size = min(7.5, points / (0.75 * longest), 10 * height + 1)
+            style = {"ha": "center", "va": "center", "color": "white" if strong else "#444444"}
+            offset = 0.32 if below else 0.5
+            axes.text(x + width / 2, y + offset * height, text, fontsize=size, weight="bold", **style)
+            if below:
+                plain = below.replace("$", "").replace("\\hat", "").replace("{", "").replace("}", "").replace("_", "")
+                fitting = min(6.5, points / (0.6 * len(plain)))
+                axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
+    for row in shown:
+        if row["kind"] == "send":
+            colour = (STRONG if everything or follow(row) else PALE)["send"]
+            axes.add_patch(
+                Rectangle((row["start"], row["worker"] + 0.93), row["end"] - row["start"], 0.12, facecolor=colour)
+            )
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(0, end)
+    axes.set_ylim(len(workers) + 0.08, 0)
+    axes.set_yticks([worker + 0.5 for worker in range(len(workers))], workers)
+    axes.tick_params(axis="y", length=0)
+    for side in ("left", "top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _place(row: Row, cell: Sequence[Row], place: int, start: float, worker: int) -> tuple[float, float, float, float]:
+    """Box of a pass. Two passes that begin together share the cell: one minibatch's in turn, two minibatches' at once."""
+    width, height = row["end"] - start, 0.84
+    if len(cell) == 1:
+        return start, worker + 0.08, width, height
+    if len({each["minibatch"] for each in cell}) == 1:
+        return start + place * width / len(cell), worker + 0.08, width / len(cell), height
+    return start, worker + 0.08 + place * height / len(cell), width, height / len(cell)
+
+
+def _legend(fig: Any, rows: Sequence[Row]) -> None:
+    from matplotlib.patches import Patch
+
+    kinds = [kind for kind in NAMES if any(row["kind"] == kind for row in rows)]
+    handles = [Patch(facecolor=STRONG[kind], label=NAMES[kind]) for kind in kinds]
+    fig.legend(handles=handles, loc="outside upper right", ncols=len(handles), handlelength=1.2)

@@ -1,0 +1,3 @@
+"""Figures, tables and claims of *PipeOptim* (importing this registers them)."""
+
+from pipelag.results.pipeoptim import schedules  # noqa: F401

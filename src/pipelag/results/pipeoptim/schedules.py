@@ -1,0 +1,155 @@
+"""Figures 1 and 2, table II: what minibatch 5 reads under each schedule, and how many versions that takes."""
+
+from __future__ import annotations
+
+from pipelag.report.tables import Cell, Column, Table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.logs import Context
+from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, log_of, passes, reads_of
+from pipelag.results.verdict import Finding, judge
+
+PAPER = "pipeoptim"
+
+
+def weights(row: Row) -> str:
+    """W_k in the paper's numbering, which calls the initial weights W1; predicted ones as W^_{k+s}."""
+    version = row["reads"] + 1
+    ahead = int(row["ahead"])
+    return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
+
+
+@drawing(PAPER, "figure_1a", "figure_1c")
+def plain(context: Context) -> Drawn:
+    """Serial and naive execution."""
+    return draw(context, name="GPU", first=0, label=weights)
+
+
+@drawing(PAPER, "figure_1b")
+def figure_1b(context: Context) -> Drawn:
+    """GPipe, microbatches numbered through."""
+    return draw(context, name="GPU", first=0, micro=True)
+
+
+@drawing(PAPER, "figure_1d")
+def figure_1d(context: Context) -> Drawn:
+    """PipeDream with its stashed versions."""
+    return draw(context, name="GPU", first=0, label=weights, until=24, arm="weight stashing")
+
+
+@drawing(PAPER, "figure_2")
+def figure_2(context: Context) -> Drawn:
+    """PipeOptim with its predicted weights."""
+    return draw(context, name="GPU", first=0, label=weights, until=24)
+
+
+@judge(PAPER, "figure_1a", "reads_own_version")
+def own_version(context: Context) -> Finding:
+    """Every pass of the run."""
+    rows = passes(log_of(context))
+    wrong = [row for row in rows if row["reads"] != row["minibatch"]]
+    return not wrong, f"{len(rows) - len(wrong)} of {len(rows)} passes read the version of their own number"
+
+
+@judge(PAPER, "figure_1b", "bubbles")
+def bubbles(context: Context) -> Finding:
+    """Idle time."""
+    idle = log_of(context).summary["bubble"]
+    return idle > 0, f"the GPUs are idle {100 * idle:.0f} % of the time"
+
+
+@judge(PAPER, "figure_1b", "microbatches_of_5")
+def microbatches_of_5(context: Context) -> Finding:
+    """By their numbers, counted from 1."""
+    found = sorted({row["microbatch"] + 1 for row in passes(log_of(context), FOLLOWED)})
+    return found == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {found}"
+
+
+@judge(PAPER, "figure_1c", "one_at_a_time")
+def one_at_a_time(context: Context) -> Finding:
+    """Never two at once."""
+    most = at_once(log_of(context))
+    return most == 1, f"at most {most} GPU is busy at a time"
+
+
+@judge(PAPER, "figure_1d", "forward_versions")
+def forward_versions(context: Context) -> Finding:
+    """In the paper's numbering."""
+    found = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
+    return found == context.result.reported["forward_weights_minibatch_5"], f"W{found} on GPUs 0 to {len(found) - 1}"
+
+
+@judge(PAPER, "figure_1d", "backward_without_stashing")
+def without_stashing(context: Context) -> Finding:
+    """GPU 0 without stashing."""
+    found = 1 + reads_of(log_of(context, arm="no stashing"), FOLLOWED, "B")[0]
+    return found == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{found}"
+
+
+@judge(PAPER, "figure_1d", "stashed_versions")
+def stashed_versions(context: Context) -> Finding:
+    """D - r per rank."""
+    copies = log_of(context, arm="weight stashing").summary["weight_copies"]
+    return copies == [len(copies) - rank for rank in range(len(copies))], f"{copies} on ranks 0 to {len(copies) - 1}"
+
+
+@judge(PAPER, "figure_2", "distances")
+def distances(context: Context) -> Finding:
+    """What the forwards of minibatch 5 read, and how far they look ahead."""
+    rows = passes(log_of(context), FOLLOWED, "F")
+    found = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
+    return found == context.result.reported["predicted"], f"weights {found} on GPUs 0 to {len(found) - 1}"
+
+
+@judge(PAPER, "figure_2", "backward_reads_w5")
+def backward_reads_w5(context: Context) -> Finding:
+    """What the backwards of minibatch 5 read."""
+    found = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
+    return found == {context.result.reported["backward_weights"]}, f"W{sorted(found)}"
+
+
+@drawing(PAPER, "table_2")
+def table_2(context: Context) -> Drawn:
+    """One row per approach, from the run's summary."""
+    rows: list[dict[str, Cell]] = []
+    for arm in context.values("arm"):
+        log = next(iter(context.logs(arm=arm)), None)
+        row: dict[str, Cell] = {"approach": arm}
+        if log is not None:
+            copies, forward, backward = (
+                log.summary[key] for key in ("weight_copies", "forward_delays", "backward_delays")
+            )
+            first = [max(row["ahead"] for row in passes(log, kind=kind) if row["stage"] == 1) for kind in "FB"]
+            least, most = min(copies), max(copies)
+            row |= {
+                "forward": ", ".join(map(str, forward)),
+                "backward": ", ".join(map(str, backward)),
+                "ahead": f"{first[0]:g} / {first[1]:g}" if any(row["ahead"] for row in log.rows if "ahead" in row) else "no",
+                "consistent": "yes" if forward == backward else "by prediction" if first[0] else "no",
+                "versions": ", ".join(map(str, copies)),
+                "memory": f"{most}M" if least == most else f"[{least}M, {most}M]",
+                "paper": ", ".join(map(str, context.result.reported[arm])),
+            }
+        rows.append(row)
+    columns = [
+        Column("approach", "approach"),
+        Column("forward", "forward", "staleness per GPU"),
+        Column("backward", "backward", "staleness per GPU"),
+        Column("ahead", "forward / backward", "looks ahead (GPU 0)"),
+        Column("consistent", "same weights in both passes"),
+        Column("versions", "ours", "versions per GPU"),
+        Column("paper", "paper", "versions per GPU"),
+        Column("memory", "weights memory"),
+    ]
+    notes = ["SpecTrain and XPipe look ahead in both passes (s = floor(k/2) + D-k-1 and floor(k/2) on GPU k)."]
+    return Drawn(table=Table(columns, rows, context.result.caption, notes))
+
+
+@judge(PAPER, "table_2", "versions_per_gpu")
+def versions_per_gpu(context: Context) -> Finding:
+    """Against the reported versions."""
+    differing = []
+    for arm, reported in context.result.reported.items():
+        found = log_of(context, arm=arm).summary["weight_copies"]
+        if found != reported:
+            differing.append(f"{arm} {found} instead of {reported}")
+    return not differing, "; ".join(differing) or "all five as reported"

@@ -1,0 +1,3 @@
+"""Figures and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
+
+from pipelag.results.spectrain import prediction, schedules  # noqa: F401

@@ -1,0 +1,106 @@
+"""What the papers' timelines have in common: reading their logs, drawing one, and asking what a pass reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from pipelag.report.figures import empty
+from pipelag.report.timelines import timeline
+from pipelag.results.drawing import Drawn
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.verdict import NotLogged
+
+Row = dict[str, Any]
+FOLLOWED = 5  # the minibatch that the papers follow, counted from 1
+
+
+def log_of(context: Context, **labels: str) -> RunLog:
+    """The one run with these labels, for a judge; raises `NotLogged` where it has no log."""
+    log = next(iter(context.logs(**labels)), None)
+    if log is None:
+        raise NotLogged(f"the schedule{''.join(f' {value}' for value in labels.values())} has no log")
+    return log
+
+
+def passes(log: RunLog, minibatch: int | None = None, kind: str | None = None) -> list[Row]:
+    """The passes of a minibatch (from 1) and kind, by stage and time."""
+    found = [
+        row
+        for row in log.rows
+        if row["kind"] in ("F", "B")
+        and (minibatch is None or row["minibatch"] == minibatch - 1)
+        and (kind is None or row["kind"] == kind)
+    ]
+    return sorted(found, key=lambda row: (row["stage"], row["start"]))
+
+
+def reads_of(log: RunLog, minibatch: int, kind: str) -> list[int]:
+    """The version (after how many updates of the stage) that this pass of a minibatch (from 1) reads, per stage."""
+    return [row["reads"] for row in passes(log, minibatch, kind)]
+
+
+def idle_free_from(log: RunLog, start: float, end: float) -> bool:
+    """Whether every worker is busy all the time between two moments."""
+    for worker in range(log.summary["workers"]):
+        busy = sum(
+            min(row["end"], end) - max(row["start"], start)
+            for row in log.rows
+            if row["worker"] == worker and row["kind"] != "send" and row["start"] < end and row["end"] > start
+        )
+        if busy < end - start - 1e-9:
+            return False
+    return True
+
+
+def at_once(log: RunLog) -> int:
+    """The most workers that are busy at a time."""
+    moments = [(row["start"], 1) for row in log.rows if row["kind"] != "send"]
+    moments += [(row["end"], -1) for row in log.rows if row["kind"] != "send"]
+    now = most = 0
+    for _, change in sorted(moments):  # ends come before starts of the same moment
+        now += change
+        most = max(most, now)
+    return most
+
+
+def draw(
+    context: Context,
+    *,
+    name: str = "worker",
+    first: int = 1,
+    label: Callable[[Row], str] = lambda row: "",
+    follow: int | None = FOLLOWED,
+    unit: str = "time (one forward pass = 1)",
+    micro: bool = False,
+    numbered_from: int = 1,
+    until: float | None = None,
+    **labels: str,
+) -> Drawn:
+    """The timeline of one run.
+
+    Args:
+        name: of a worker; `first`: the number of the first worker.
+        label: what a pass of the followed minibatch says of its weights.
+        follow: the minibatch drawn strongly, counted from 1 whatever `numbered_from`; none: all.
+        micro: number microbatches instead of minibatches.
+    """
+    log = next(iter(context.logs(**labels)), None)
+    if log is None:
+        return Drawn(figure=empty("the schedule has no log"), data=pd.DataFrame())
+
+    def followed(row: Row) -> bool:
+        return follow is not None and row["minibatch"] == follow - 1
+
+    figure = timeline(
+        log.rows,
+        [f"{name} {first + worker}" for worker in range(log.summary["workers"])],
+        number=lambda row: str(numbered_from + (row["microbatch"] if micro else row["minibatch"])),
+        follow=followed,  # type: ignore[arg-type]
+        label=lambda row: label(row) if followed(row) and row["kind"] != "send" else "",  # type: ignore[arg-type]
+        unit=unit,
+        until=until,
+    )
+    return Drawn(figure=figure, data=pd.DataFrame(log.rows))
