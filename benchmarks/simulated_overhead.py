@@ -1,45 +1,104 @@
-"""A simulated step against a plain PyTorch training step: ResNet-20, 8 and 20 stages. Prints one ratio per row."""
+"""A simulated step against a plain PyTorch training step, method by method. Prints one ratio per row.
+
+ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
+50) small blocks of an attention layer and a feed-forward layer each.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from pipelag import methods, models
 from pipelag.simulate.training import Phase, SimulatedTraining
 
+METHODS = ("stale_weights", "pipedream", "pipedream_vertical_sync", "spectrain", "pipeoptim", "xpipe", "pipemare")
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9, weight_decay=1e-4),
+    "adamw": lambda params: torch.optim.AdamW(params, lr=1e-4),
+}
 
-def sgd(parameters: object) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)  # type: ignore[arg-type]
+
+class Attention(nn.Module):
+    """x + attention(norm(x))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.attention(y, y, y, need_weights=False)[0]
+
+
+class FeedForward(nn.Module):
+    """x + mlp(norm(x))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.net(x)
+
+
+def transformer(blocks: int, width: int = 128) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[layer for _ in range(blocks) for layer in (Attention(width), FeedForward(width))])
+
+
+def case(name: str, stages: int, batch: int) -> tuple[Callable[[], nn.Sequential], tuple[int, ...], Any, Any, Any]:
+    """(model factory, cuts, inputs, targets, loss)."""
+    torch.manual_seed(1)
+    if name == "resnet":
+        depth = 20 if stages <= 20 else 110
+        images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+        targets = torch.randint(0, 10, (batch,))
+        cuts = tuple(range(depth // stages, depth, depth // stages))[: stages - 1]
+        build = lambda: models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)  # noqa: E731
+        return build, cuts, images, targets, F.cross_entropy
+    blocks = 4 if stages <= 8 else stages // 2
+    layers = 2 * blocks
+    cuts = tuple(range(layers // stages, layers, layers // stages))[: stages - 1]
+    words = torch.randn(batch, 32, 128)
+    return lambda: transformer(blocks), cuts, words, torch.randn(batch, 32, 128), F.mse_loss
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=("resnet", "transformer"), default="resnet")
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="sgd")
+    parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    inputs = torch.randn(args.batch, 3, 32, 32).to(memory_format=torch.channels_last)
-    targets = torch.randint(0, 10, (args.batch,))
-    plain = models.build("resnet20", seed=0).to(memory_format=torch.channels_last)
-    optimizer = sgd(plain.parameters())
+    build, cuts, inputs, targets, loss = case(args.model, args.stages, args.batch)
+    make = OPTIMIZERS[args.optimizer]
+    plain = build()
+    optimizer = make(plain.parameters())
 
     def plain_step() -> None:
-        F.cross_entropy(plain(inputs), targets).backward()
+        loss(plain(inputs), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    steps = {"plain PyTorch": plain_step}
-    for cuts in ((3, 5, 7), (3, 5, 7, 9, 11, 13, 15, 17, 19)):
-        model = models.build("resnet20", seed=0).to(memory_format=torch.channels_last)
-        phase = Phase(methods.get("stale_weights"), args.rounds + 3, cuts)
-        training = SimulatedTraining(model, [phase], sgd, F.cross_entropy)
-        steps[f"simulated, {2 * len(cuts) + 2} stages"] = lambda training=training: training.step(inputs, targets)
+    steps: dict[str, Callable[[], Any]] = {"plain PyTorch": plain_step}
+    for name in args.methods:
+        phase = Phase(methods.get(name), args.rounds + 3, cuts)
+        training = SimulatedTraining(build(), [phase], make, loss)
+        steps[name] = lambda training=training: training.step(inputs, targets)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(args.rounds + 3):
         for name, step in steps.items():
@@ -48,6 +107,7 @@ def main() -> None:
             if number >= 3:
                 seconds[name].append(time.perf_counter() - start)
     base = median(seconds["plain PyTorch"])
+    print(f"{args.model}, {len(cuts) + 1} stages, {args.optimizer}, minibatch {args.batch}")
     for name, values in seconds.items():
         ratios = [value / plain for value, plain in zip(values, seconds["plain PyTorch"], strict=True)]
         whole = median(values) / base

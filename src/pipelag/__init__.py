@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pipelag.schedules import Schedule, check, delays
     from pipelag.simulate.training import Phase
     from pipelag.timing.costs import StageCost, Topology, uniform
-    from pipelag.timing.profile import Profile, balanced_cuts, profile
+    from pipelag.timing.layers import Profile, balanced_cuts
+    from pipelag.timing.profile import profile
     from pipelag.timing.timed import Timing
 
 _HOMES = {
@@ -32,9 +33,9 @@ _HOMES = {
     "Schedule": "pipelag.schedules",
     "check": "pipelag.schedules",
     "delays": "pipelag.schedules",
-    "Profile": "pipelag.timing.profile",
+    "Profile": "pipelag.timing.layers",
     "profile": "pipelag.timing.profile",
-    "balanced_cuts": "pipelag.timing.profile",
+    "balanced_cuts": "pipelag.timing.layers",
     "StageCost": "pipelag.timing.costs",
     "Topology": "pipelag.timing.costs",
     "uniform": "pipelag.timing.costs",

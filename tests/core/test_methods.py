@@ -21,6 +21,7 @@ from pipelag.optim import CaffeSGD, group_by_stage
 from pipelag.policy import StageWeights
 from pipelag.prediction import prediction_rule
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
+from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.training import Phase, SimulatedTraining
 from pipelag.weights import FlatParameters
 from tests.core.toy import Noise, convolutional, equal, sgd
@@ -446,3 +447,36 @@ def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
     for t in range(stop, 14):
         late.step(*Noise()[t])
     assert equal(unbroken.model.state_dict(), late.model.state_dict())
+
+
+# Distances --------------------------------------------------------------------------------------------------------
+
+
+def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discrepancy() -> None:
+    found = {}
+    for name in ("gpipe", "pipedream", "1f1b"):
+        training = SimulatedTraining(convolutional(), [Phase(get(name), 12, CUTS)], sgd, loss_of)
+        watch = Discrepancy(training.pipeline, every=2)
+        for t in range(12):
+            training.step(*Noise()[t])
+        found[name] = watch.row()
+    assert set(found["gpipe"]["forward_distance"]) == {0.0}
+    assert found["pipedream"]["discrepancy"] == [0.0] * 4
+    assert found["pipedream"]["forward_distance"][0] > found["pipedream"]["forward_distance"][2] > 0
+    assert found["1f1b"]["discrepancy"] == pytest.approx(found["1f1b"]["forward_distance"])
+
+
+def test_foreseen_weights_are_compared_with_those_of_their_own_step() -> None:
+    """With a constant gradient and settled momentum the predicted RMSE vanishes, the stale one is s steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Slope(0.3), Slope(0.2), Slope(0.1))
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.5)  # noqa: E731
+    training = SimulatedTraining(model, [Phase(get("pipeoptim"), 80, (1, 2))], make, lambda out, _: out.sum())
+    watch = Discrepancy(training.pipeline, horizons=(1, 3), every=1)
+    for t in range(80):
+        training.step(torch.zeros(()), torch.zeros(()))
+        if t == 60:
+            watch.row()
+    row = watch.row()
+    assert row["rmse_predicted_3"] < 1e-4 * row["rmse_stale_3"]
+    assert row["rmse_stale_3"] == pytest.approx(3 * row["rmse_stale_1"], rel=1e-4)

@@ -11,6 +11,7 @@ pipeline has filled to the last before it drains (the paper's runs are long; fil
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -72,7 +73,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         raise PipelagError(
             f"blocks of {steps} steps never leave the fill of {fill}; use block_steps of {2 * fill + 1} or more"
         )
-    pipelined = Phase(pipelined.method, steps, pipelined.cuts, pipelined.stage_lr)
+    pipelined = replace(pipelined, steps=steps)
     alone = Phase(get("sequential"), steps)
     training = RealTraining(
         job,

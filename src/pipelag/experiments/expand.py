@@ -189,7 +189,8 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         factors |= {stage: everywhere * float(times) for stage, times in phase.stage_lr_times.items()}
         rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
         steps = max(1, setup.steps * phase.share[0] // phase.share[1])
-        own = {"method": phase.method, "options": phase.settings, "microbatches": phase.microbatches}
+        settings = {key: _of_steps(value, steps) for key, value in phase.settings.items()}
+        own = {"method": phase.method, "options": settings, "microbatches": phase.microbatches}
         phases.append({**own, "steps": steps, "cuts": phase.cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
@@ -208,6 +209,13 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         raise PipelagError(f"{where}: {'.'.join(map(str, first['loc'])) or 'the run'}: {first['msg']}") from error
     check_names(spec, where)
     return spec
+
+
+def _of_steps(value: Any, steps: int) -> Any:
+    """A setting counted in steps may be given as a share of the phase's: {share: [1, 4]}."""
+    if isinstance(value, dict) and value.keys() == {"share"}:
+        return max(1, steps * value["share"][0] // value["share"][1])
+    return value
 
 
 def _rounded(rate: float) -> float:

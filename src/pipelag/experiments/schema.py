@@ -39,7 +39,8 @@ class PhaseArm(Strict):
     """A phase of an arm.
 
     share: its steps as a fraction [numerator, denominator] of the setup's steps. lr_times, stage_lr_times: factors on
-    the setup's learning rate, for all stages or for single ones. settings: the method's options.
+    the setup's learning rate, for all stages or for single ones. settings: the method's options; one
+    counted in minibatches may be a share of the phase's steps, {share: [1, 4]}.
     """
 
     method: str

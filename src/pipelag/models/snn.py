@@ -8,7 +8,7 @@ from pipelag.models.layers import Layer, channels
 
 
 def snn(width: float = 1.0, classes: int = 10, in_channels: int = 3, size: int = 32, layers: int = 32) -> nn.Sequential:
-    """`layers` linear layers with SELU between (Klambauer et al., 2017), initialised as those ask: variance 1/inputs."""
+    """`layers` linear layers with SELU between (Klambauer et al., 2017), weights of variance 1/inputs as they need."""
     units = channels(2048, width)
     into = in_channels * size**2
     model = []

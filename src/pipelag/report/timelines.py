@@ -91,9 +91,13 @@ def _draw(
             points = 72 * 6.2 * width / end  # how wide the box is on paper
             size = min(7.5, points / (0.75 * longest), 10 * height + 1)
             style = {"ha": "center", "va": "center", "color": "white" if strong else "#444444"}
-            offset = 0.32 if below else 0.5
-            axes.text(x + width / 2, y + offset * height, text, fontsize=size, weight="bold", **style)
-            if below:
+            beside = below and height < 0.5  # half a box is too low for two lines
+            offset = 0.32 if below and not beside else 0.5
+            place_x = x + (0.3 if beside else 0.5) * width
+            axes.text(place_x, y + offset * height, text, fontsize=size, weight="bold", **style)
+            if beside:
+                axes.text(x + 0.64 * width, y + 0.5 * height, below, fontsize=6, **style)
+            elif below:
                 plain = below.replace("$", "").replace("\\hat", "").replace("{", "").replace("}", "").replace("_", "")
                 fitting = min(6.5, points / (0.6 * len(plain)))
                 axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
@@ -113,7 +117,7 @@ def _draw(
 
 
 def _place(row: Row, cell: Sequence[Row], place: int, start: float, worker: int) -> tuple[float, float, float, float]:
-    """Box of a pass. Two passes that begin together share the cell: one minibatch's in turn, two minibatches' at once."""
+    """Box of a pass. Two passes that begin together share the cell: of one minibatch in turn, of two at once."""
     width, height = row["end"] - start, 0.84
     if len(cell) == 1:
         return start, worker + 0.08, width, height

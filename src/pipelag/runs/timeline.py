@@ -102,7 +102,9 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
     try:
         return [StageCost(**one) for one in each]
     except TypeError as error:
-        raise PipelagError(f"a stage's costs are forward, backward and the other fields of StageCost: {error}") from error
+        raise PipelagError(
+            f"a stage's costs are forward, backward and the other fields of StageCost: {error}"
+        ) from error
 
 
 def topology_of(options: dict[str, Any]) -> Topology:

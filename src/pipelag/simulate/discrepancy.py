@@ -39,6 +39,7 @@ class Discrepancy:
         pipeline.observe = self.observe
 
     def add(self, key: Any, value: float) -> None:
+        """Count a measured value."""
         self.sums[key] = self.sums.get(key, 0.0) + value
         self.counts[key] = self.counts.get(key, 0) + 1
         self.most[key] = max(self.most.get(key, 0.0), value)

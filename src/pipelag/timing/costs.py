@@ -64,4 +64,6 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:
     """Refuse costs for another number of stages."""
     if len(costs) != stages:
-        raise PipelagError(f"the schedule has {stages} stages, and the costs are of {len(costs)}; cut the profile alike")
+        raise PipelagError(
+            f"the schedule has {stages} stages, and the costs are of {len(costs)}; cut the profile alike"
+        )

@@ -72,7 +72,9 @@ def flush_idles(context: Context) -> Finding:
     rows = [row for row in log.rows if row["worker"] == 0]
     gaps = [b["start"] - a["end"] for a, b in zip(rows[:-1], rows[1:], strict=True) if b["start"] > a["end"]]
     flushes = log.summary["minibatches"]
-    return len(gaps) >= flushes, f"worker 1 waits {len(gaps)} times in {flushes} minibatches, {sum(gaps):g} units in all"
+    return len(
+        gaps
+    ) >= flushes, f"worker 1 waits {len(gaps)} times in {flushes} minibatches, {sum(gaps):g} units in all"
 
 
 @judge(PAPER, "figure_3", "bubble_falls_with_m")

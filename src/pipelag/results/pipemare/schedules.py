@@ -117,8 +117,8 @@ def table_1(context: Context) -> Drawn:
         Column("copies", "weight copies per stage"),
     ]
     notes = [
-        "PipeDream runs on PipeMare's schedule here (2(P-i) passes between forward and backward), as appendix A.1 has it; "
-        "its own 1F1B has P-i.",
+        "PipeDream runs on PipeMare's schedule here (2(P-i) microbatches between the two passes), as appendix A.1 "
+        "has it; its own 1F1B has P-i.",
         "Weight copies include the live one. The paper charges PipeDream tau_fwd copies besides W.",
     ]
     return Drawn(table=Table(columns, rows, context.result.caption, notes, rules[1:]))

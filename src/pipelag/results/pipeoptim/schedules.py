@@ -123,7 +123,9 @@ def table_2(context: Context) -> Drawn:
             row |= {
                 "forward": ", ".join(map(str, forward)),
                 "backward": ", ".join(map(str, backward)),
-                "ahead": f"{first[0]:g} / {first[1]:g}" if any(row["ahead"] for row in log.rows if "ahead" in row) else "no",
+                "ahead": f"{first[0]:g} / {first[1]:g}"
+                if any(row["ahead"] for row in log.rows if "ahead" in row)
+                else "no",
                 "consistent": "yes" if forward == backward else "by prediction" if first[0] else "no",
                 "versions": ", ".join(map(str, copies)),
                 "memory": f"{most}M" if least == most else f"[{least}M, {most}M]",

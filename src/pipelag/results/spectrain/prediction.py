@@ -48,7 +48,9 @@ def figure_9(context: Context) -> Drawn:
         axes.plot(stale["step"], stale["stale"], color=COLOURS[0], label="stale ($W_{t-s}$), SpecTrain's run")
         for number, method in enumerate(context.values("arm"), start=1):
             own = here[here["method"] == method]
-            axes.plot(own["step"], own["predicted"], color=COLOURS[number], label=rf"predicted ($\hat{{W}}_t$), {method}")
+            axes.plot(
+                own["step"], own["predicted"], color=COLOURS[number], label=rf"predicted ($\hat{{W}}_t$), {method}"
+            )
         axes.set_title(f"s = {s}")
         axes.set_xlabel("iteration")
         axes.set_yscale("log")

@@ -1,0 +1,117 @@
+"""The layers of a model with their times and sizes, and the cut that balances them. No torch: results read profiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from pipelag.errors import PipelagError
+from pipelag.timing.costs import StageCost
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One layer: its number (from 1), its name, and the median milliseconds of a forward and a backward pass.
+
+    In bytes: its output (which crosses the boundary where the model is cut after it), the tensors that autograd keeps
+    for its backward besides weights and the layer's own input, and its weights. 0 in profiles made before these were
+    counted.
+    """
+
+    layer: int
+    name: str
+    forward_ms: float
+    backward_ms: float
+    output_bytes: int = 0
+    kept_bytes: int = 0
+    weight_bytes: int = 0
+
+    @property
+    def total_ms(self) -> float:
+        """Forward plus backward."""
+        return self.forward_ms + self.backward_ms
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The layers of a model, timed with one minibatch."""
+
+    layers: tuple[LayerTime, ...]
+
+    def save(self, path: Path) -> None:
+        """Write as JSON lines, a line per layer."""
+        path.write_text("".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
+
+    def cut(
+        self, cuts: Sequence[int], microbatches: int = 1, update_ms: Sequence[float] | None = None
+    ) -> list[StageCost]:
+        """The costs of the stages that these cuts make ("after layer p", layers counted from 1).
+
+        Args:
+            microbatches: equal parts of the profiled minibatch; times and activations shrink in proportion.
+            update_ms: per stage, where updates take time.
+
+        Raises:
+            PipelagError: cuts out of order or range.
+        """
+        bounds = [0, *cuts, len(self.layers)]
+        if any(b <= a for a, b in pairwise(bounds)):
+            raise PipelagError(
+                f"the cuts {list(cuts)} must increase strictly and lie between 1 and {len(self.layers) - 1}"
+            )
+        costs = []
+        for number, (a, b) in enumerate(pairwise(bounds)):
+            stage = self.layers[a:b]
+            entering = self.layers[a - 1].output_bytes if a else 0  # received, and kept until the backward
+            costs.append(
+                StageCost(
+                    forward=sum(layer.forward_ms for layer in stage) / 1e3 / microbatches,
+                    backward=sum(layer.backward_ms for layer in stage) / 1e3 / microbatches,
+                    update=update_ms[number] / 1e3 if update_ms else 0.0,
+                    output_bytes=stage[-1].output_bytes / microbatches,
+                    kept_bytes=(entering + sum(layer.kept_bytes for layer in stage)) / microbatches,
+                    weight_bytes=sum(layer.weight_bytes for layer in stage),
+                )
+            )
+        return costs
+
+    @classmethod
+    def load(cls, path: Path) -> Profile:
+        """Read what `save` wrote; raises `PipelagError` where the file is not such a profile."""
+        try:
+            return cls(tuple(LayerTime(**json.loads(line)) for line in path.read_text().splitlines()))
+        except (OSError, TypeError, json.JSONDecodeError) as error:
+            raise PipelagError(f"'{path}' is not a profile that pipelag saved ({error})") from error
+
+
+def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:
+    """The cuts that make the slowest of `stages` contiguous stages as fast as possible (exact, by dynamic program).
+
+    Args:
+        per_boundary_ms: what sending and receiving at a boundary costs each of its two stages.
+
+    Raises:
+        PipelagError: more stages than layers.
+    """
+    times = [layer.total_ms for layer in profile.layers]
+    count = len(times)
+    if not 1 <= stages <= count:
+        raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {stages}")
+    prefix = [0.0]
+    for t in times:
+        prefix.append(prefix[-1] + t)
+    # best[s][j]: (slowest stage, first layer of the last stage) of the first j layers in s stages
+    best = [[(float("inf"), 0)] * (count + 1) for _ in range(stages + 1)]
+    best[0][0] = (0.0, 0)
+    for s in range(1, stages + 1):
+        extra = per_boundary_ms * ((s > 1) + (s < stages))
+        for j in range(s, count + 1):
+            best[s][j] = min((max(best[s - 1][i][0], prefix[j] - prefix[i] + extra), i) for i in range(s - 1, j))
+    cuts, j = [], count
+    for s in range(stages, 0, -1):
+        j = best[s][j][1]
+        cuts.append(j)
+    return tuple(reversed(cuts[:-1]))
