@@ -151,6 +151,15 @@ def test_a_real_run_logs_what_the_simulated_one_does(tmp_path: Path) -> None:
     keys = ("step", "epoch", "phase", "lr", "accuracy", "test_loss")
     assert [[row[key] for key in keys] for row in real] == [[row[key] for key in keys] for row in simulated]
     assert [row["loss"] for row in real] == pytest.approx([row["loss"] for row in simulated])
+    workers = json.loads((tmp_path / "real" / "summary.json").read_text())["workers"]
+    for worker in workers:
+        assert sum(worker["shares"].values()) == pytest.approx(1.0, abs=1e-3)
+        assert min(worker["shares"].values()) >= 0.0
+        assert min(worker["memory"][kind] for kind in ("weights", "optimizer", "activations")) > 0
+    trace = json.loads((tmp_path / "real" / "trace.json").read_text())["traceEvents"]
+    boxes = sorted((e["tid"], e["ts"], e["ts"] + e["dur"]) for e in trace if e["ph"] == "X")
+    assert len(boxes) == 2 * 16 * 3  # forward, backward and update of 16 minibatches on 2 workers
+    assert all(b[1] >= a[2] - 1 for a, b in zip(boxes[:-1], boxes[1:], strict=True) if a[0] == b[0])
     ours, theirs = (torch.load(tmp_path / out / "model.pt") for out in ("real", "simulated"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 

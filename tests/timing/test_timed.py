@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,22 @@ def test_traces_open_in_chrome(tmp_path: Path) -> None:
         ("1F0", 0.0, 1000.0, 0),
         ("2B0", 1000.0, 2000.0, 1),
     ]
+
+
+def test_the_command_draws_schedules_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pipelag.__main__ import main
+
+    for end in ("pdf", "svg", "png", "json"):
+        out = tmp_path / f"plan.{end}"
+        assert main(["timeline", "gpipe", "--microbatches", "3", "--transfer", "0.2", "--out", str(out)]) == 0
+        assert out.stat().st_size > 1000
+    (tmp_path / "run").mkdir()
+    shutil.copy(tmp_path / "plan.json", tmp_path / "run" / "trace.json")
+    assert main(["timeline", str(tmp_path / "run"), "--out", str(tmp_path / "run.svg")]) == 0
+    assert main(["timeline", str(tmp_path), "--out", str(tmp_path / "x.svg")]) == 2
+    assert main(["timeline", "1f1c", "--out", str(tmp_path / "x.svg")]) == 2
+    assert main(["timeline", "1f1b", "--out", str(tmp_path / "x.doc")]) == 2
+    said = capsys.readouterr().err
+    assert "has no trace.json" in said
+    assert "unknown schedule or method '1f1c'; did you mean '1f1b'?" in said
+    assert "must end in .pdf, .svg, .png or .json" in said

@@ -80,9 +80,11 @@ class Sender:
         self.wire, self.peer, self.ahead, self.metas = wire, peer, ahead, metas
         self.inflight: deque[tuple[Any, torch.Tensor]] = deque()
         self.bytes = 0
+        self.seconds = 0.0  # spent in `send` and `finish`
 
     def send(self, tensors: tuple[torch.Tensor, ...], what: str) -> None:
         """Start sending one message; `what` names it in a refusal."""
+        begin = time.perf_counter()
         metas = [TensorMeta.of(tensor) for tensor in tensors]
         if self.metas is None:
             self.metas = metas
@@ -103,11 +105,14 @@ class Sender:
             except RuntimeError as error:
                 raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
             self.inflight.append((work, out))
+        self.seconds += time.perf_counter() - begin
 
     def finish(self) -> None:
         """Wait until everything has left."""
+        begin = time.perf_counter()
         while self.inflight:
             _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
+        self.seconds += time.perf_counter() - begin
 
 
 class Receiver:

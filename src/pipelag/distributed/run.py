@@ -13,10 +13,13 @@ from torch import nn
 from pipelag import optim
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job
+from pipelag.distributed.worker import Job, Record
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.train import build_model, describe_phases, evaluate, open_data, phases_of
+from pipelag.timing.trace import write_trace
+
+TRACED = 100  # minibatches of the first phase whose actions go into trace.json
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
@@ -24,16 +27,32 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
     folder = RunFolder(out, spec)
     folder.rewind(0)
     each = max(1, threads // spec.workers)
-    rows, summary, state = launch(_task, spec.workers, device, each, spec=spec)
+    rows, summary, state, trace = launch(_task, spec.workers, device, each, spec=spec)
     for row in rows:
         folder.log(row)
+    write_trace(trace, out / "trace.json")
     if spec.options.get("save_model"):
         torch.save(state, out / "model.pt")
     folder.finish(summary, environment(device, each))
     return summary
 
 
-def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor]]:
+def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
+    """Timeline rows of the first `most` minibatches of a phase as it ran, in seconds from its first action."""
+    origin = min(record.spans[0][2] for record in records.values())
+    rows = []
+    for rank, record in records.items():
+        for kind, number, start, end in record.spans:
+            minibatch = number if kind == "U" else number // microbatches
+            if minibatch < most:
+                row = {"worker": rank, "start": start - origin, "end": end - origin, "kind": kind, "stage": rank + 1}
+                rows.append(row | {"minibatch": minibatch, "microbatch": number})
+    return sorted(rows, key=lambda row: (row["start"], row["worker"]))
+
+
+def _task(
+    job: Job, spec: RunSpec
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
     """What every worker does; rank 0's return value is the run's log."""
     assert spec.data is not None and spec.optimizer is not None
     dataset, batches, evaluation = open_data(spec, job.device)
@@ -50,7 +69,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
     records = training.run(batches.inputs, batches.targets)
     seconds = time.perf_counter() - start
     if job.rank:
-        return [], {}, {}
+        return [], {}, {}, []
     losses = [float(loss) for phase in records for loss in phase[max(phase)].losses]
     snapshots: dict[int, dict[str, torch.Tensor]] = {}
     for phase in records:
@@ -80,8 +99,10 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         "device": str(job.device),
         "workers": [
             {"rank": rank, "phase": index, "waited_seconds": record.waited, "sent_bytes": record.sent_bytes}
+            | {"shares": {kind: round(share, 4) for kind, share in record.shares().items()}, "memory": record.memory}
             for index, phase in enumerate(records)
             for rank, record in phase.items()
         ],
     }
-    return rows, summary, {name: value.cpu() for name, value in final_state.items()}
+    trace = real_rows(records[0], phases[0].microbatches, TRACED)
+    return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace

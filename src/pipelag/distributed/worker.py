@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,14 +58,32 @@ class Kept:
 class Record:
     """What a worker saw: losses (last stage only), the second at which each update was done, the waiting for messages.
 
-    On a GPU `updated` is read off its events when the phase is over, so that timing makes nobody wait.
+    `spans`: (kind, microbatch or minibatch, start, end) of every action by the machine's monotonic clock, the waiting
+    for its inputs left out. `seconds` is the whole phase, of which `waited` went into waiting for messages and
+    `sending` into sending them; the rest is `busy`. On a GPU the spans say when work was handed to it, and `updated` is
+    read off its events when the phase is over, so that timing makes nobody wait.
+    `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations.
     """
 
     losses: list[torch.Tensor] = field(default_factory=list)
     updated: list[float] = field(default_factory=list)
     waited: float = 0.0
+    sending: float = 0.0
+    seconds: float = 0.0
     sent_bytes: int = 0
+    spans: list[tuple[str, int, float, float]] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
     snapshots: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> float:
+        """Seconds of the phase in which the worker computed."""
+        return self.seconds - self.waited - self.sending
+
+    def shares(self) -> dict[str, float]:
+        """How the phase's time divides (the spectrain paper's breakdown, section 4.2)."""
+        whole = self.seconds or 1.0
+        return {"busy": self.busy / whole, "communication": self.sending / whole, "idle": self.waited / whole}
 
 
 def in_flight(actions: Sequence[Action]) -> int:
@@ -132,6 +151,7 @@ class StageWorker:
         back = method.versions_back(stages, microbatches)[stage - 1]
         self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
         self.kept: dict[int, Kept] = {}
+        self.kept_bytes = 0
         self.record = Record()
         self.events: list[torch.cuda.Event] = []
         self.parts: dict[str, tuple[int, list[Any]]] = {}
@@ -147,19 +167,36 @@ class StageWorker:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
         perform = {"F": self.forward, "B": self.backward, "U": self.update}
         self.inputs, self.targets = inputs, targets
+        receivers = [each for each in (self.receive_input, self.receive_gradient) if each is not None]
+        began = time.perf_counter()
         for action in self.actions:
+            start, waited = time.perf_counter(), sum(receiver.waited for receiver in receivers)
             perform[action.kind](action.number)
+            start += sum(receiver.waited for receiver in receivers) - waited
+            self.record.spans.append((action.kind, action.number, start, time.perf_counter()))
         for sender in (self.send_output, self.send_gradient):
             if sender is not None:
                 sender.finish()
                 self.record.sent_bytes += sender.bytes
-        for receiver in (self.receive_input, self.receive_gradient):
-            if receiver is not None:
-                self.record.waited += receiver.waited
+                self.record.sending += sender.seconds
+        self.record.waited = sum(receiver.waited for receiver in receivers)
+        self.record.seconds = time.perf_counter() - began
+        self.record.memory = self.memory()
         if self.events:
             torch.cuda.synchronize()
             self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         return self.record
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by kind; activations are those of one microbatch times the most that are under way."""
+        state = self.optimizer.state.values() if self.optimizer is not None else ()
+        tensors = [value for entry in state for value in entry.values() if isinstance(value, torch.Tensor)]
+        return {
+            "weights": sum(buffer.numel() * buffer.element_size() for buffer in self.flat.buffers),
+            "weight_copies": self.weights.bytes,
+            "optimizer": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            "activations": self.kept_bytes * in_flight(self.actions),
+        }
 
     def part(self, what: str, m: int) -> Any:
         """Microbatch m of a minibatch's "inputs" or "targets"."""
@@ -188,7 +225,8 @@ class StageWorker:
             value = received[0] if len(received) == 1 else received
         self.weights.load("F", self.version(m, self.delays.forward_lags))
         seed_stage(self.seed, self.start * self.microbatches + m, self.stage, self.job.device)
-        value = self.module(value)
+        with self.counting(m == 0):
+            value = self.module(value)
         if self.send_output is None:
             value = self.loss(value, self.part("targets", m))
             if self.microbatches > 1:
@@ -203,6 +241,25 @@ class StageWorker:
         if step + 1 in self.snapshot_after and (m + 1) % self.microbatches == 0:
             kept = self.record.snapshots.setdefault(step + 1, {})
             kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+    @contextmanager
+    def counting(self, count: bool) -> Iterator[None]:
+        """Adds up what autograd keeps of the first microbatch, each tensor once and without the weights."""
+        if not count:
+            yield
+            return
+        kept: dict[int, int] = {}
+        weights = {buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            place = tensor.untyped_storage().data_ptr()
+            if place not in weights:
+                kept[place] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            yield
+        self.kept_bytes = sum(kept.values())
 
     def note_loss(self, m: int, value: torch.Tensor) -> None:
         """A minibatch's loss is the mean over its microbatches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,12 @@ def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[
     return plt.subplots(figsize=(width, height), **options)
 
 
-def save(fig: Any, base: Path) -> None:
-    """Write <base>.pdf, .svg and .png, without dates, so that equal figures are equal files."""
+def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png")) -> None:
+    """Write <base>.pdf, .svg and .png (or some of them), without dates, so that equal figures are equal files."""
     import matplotlib.pyplot as plt
 
     base.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(base.with_suffix(".pdf"), metadata={"CreationDate": None})
-    fig.savefig(base.with_suffix(".svg"), metadata={"Date": None})
-    fig.savefig(base.with_suffix(".png"))
+    dates: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    for end in ends:
+        fig.savefig(base.with_suffix(end), metadata=dates[end])
     plt.close(fig)
