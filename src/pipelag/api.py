@@ -50,6 +50,7 @@ def train(
     cuts: Sequence[int] = (),
     executor: str = "simulated",
     microbatches: int = 1,
+    recompute: bool = False,
     steps: int | None = None,
     phases: Sequence[Phase] | None = None,
     rate: Callable[[int], float] = lambda step: 1.0,
@@ -69,6 +70,7 @@ def train(
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
         executor: "simulated", or "real" with one process per stage on this machine.
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
+        recompute: keep each stage's input alone and run its forward again before its backward, to save memory.
         steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
         phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.
@@ -94,7 +96,7 @@ def train(
             if not hasattr(batches, "__len__"):
                 raise PipelagError("how long to train is not given: pass steps=..., since the batches have no length")
             steps = len(batches)
-        phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches)]
+        phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches, recompute)]
     total = sum(phase.steps for phase in phases)
     sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers_of(model))
     for phase in phases:

@@ -350,6 +350,31 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
     torch.testing.assert_close(stage.weight.detach(), w[-1])
 
 
+# Recomputation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "parts"), [("gpipe", 4), ("pipedream", 1), ("pipedream_2bw", 4), ("sequential", 1)])
+def test_recomputation_changes_nothing_where_the_backward_reads_the_forwards_weights(name: str, parts: int) -> None:
+    ends = []
+    for recompute in (False, True):
+        model = convolutional()
+        phases = [Phase(get(name), 8, CUTS, microbatches=parts, recompute=recompute)]
+        pipelag.train(model, Noise(), phases=phases, optimizer=sgd, seed=2)
+        ends.append(model.state_dict())
+    assert equal(*ends)
+
+
+def test_recomputation_with_newer_weights_is_another_gradient() -> None:
+    """1F1B recomputes with the live weights: activations fit the backward, no more the forward."""
+    ends = []
+    for recompute in (False, True):
+        model = convolutional()
+        phases = [Phase(get("1f1b"), 8, CUTS, recompute=recompute)]
+        pipelag.train(model, Noise(), phases=phases, optimizer=sgd, seed=2)
+        ends.append(model.state_dict())
+    assert not equal(*ends)
+
+
 # Copies kept ------------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,10 @@ SPLIT = {"pipedream_2bw": 4, "gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedr
 METHOD_CASES = {
     cuts: [[Phase(get(name), 10, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL] for cuts in [(3,), (1, 2, 4)]
 }
+METHOD_CASES[(1, 2, 4)] += [
+    [Phase(get(name), 8, (1, 2, 4), microbatches=parts, recompute=True)]
+    for name, parts in (("pipedream", 1), ("gpipe", 4), ("pipemare", 2), ("spectrain", 1))
+]
 METHOD_CASES[(3,)] += [
     [Phase(get("gpipe"), 4, (2,), microbatches=2), Phase(get("pipemare", annealing=4), 8, (2,), microbatches=2)],
 ]

@@ -67,6 +67,7 @@ class RealTraining:
                 phase.stage_lr,
                 self.snapshot_after,
                 phase.microbatches,
+                phase.recompute,
             )
             names = names_of(self.model, worker.flat.parameters)
             worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})

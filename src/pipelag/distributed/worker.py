@@ -19,6 +19,7 @@ from pipelag.methods import Method
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
+from pipelag.recompute import as_tuple, backward_through, unchanged_buffers
 from pipelag.schedules import Action
 from pipelag.weights import FlatParameters, hand_over, shadows
 
@@ -48,10 +49,11 @@ class Job:
 
 @dataclass
 class Kept:
-    """What a forward leaves for its backward."""
+    """What a forward leaves for its backward; with recomputation no outputs, but what the stage was called with."""
 
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
+    entering: Any = None
 
 
 @dataclass
@@ -137,11 +139,12 @@ class StageWorker:
         stage_lr: dict[int, float] | None = None,
         snapshot_after: frozenset[int] = frozenset(),
         microbatches: int = 1,
+        recompute: bool = False,
     ) -> None:
         self.job, self.stage, self.stages, self.module, self.method = job, stage, stages, module, method
         self.loss, self.rate, self.seed, self.start, self.steps = loss, rate, seed, start, steps
         self.snapshot_after = snapshot_after
-        self.microbatches = microbatches
+        self.microbatches, self.recompute = microbatches, recompute
         self.delays = method.delays(stages, microbatches)
         schedule = method.schedule(stages, steps, microbatches)
         self.actions = schedule.workers[stage - 1]
@@ -151,7 +154,7 @@ class StageWorker:
         back = method.versions_back(stages, microbatches)[stage - 1]
         self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
         self.kept: dict[int, Kept] = {}
-        self.kept_bytes = 0
+        self.kept_bytes = self.entering_bytes = 0
         self.record = Record()
         self.events: list[torch.cuda.Event] = []
         self.parts: dict[str, tuple[int, list[Any]]] = {}
@@ -188,14 +191,18 @@ class StageWorker:
         return self.record
 
     def memory(self) -> dict[str, int]:
-        """Bytes by kind; activations are those of one microbatch times the most that are under way."""
+        """Bytes by kind; activations are those of one microbatch times the most that are under way.
+
+        With recomputation, the stage's inputs of those, and all activations of the one that is being recomputed.
+        """
         state = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = [value for entry in state for value in entry.values() if isinstance(value, torch.Tensor)]
         return {
             "weights": sum(buffer.numel() * buffer.element_size() for buffer in self.flat.buffers),
             "weight_copies": self.weights.bytes,
             "optimizer": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            "activations": self.kept_bytes * in_flight(self.actions),
+            "activations": (self.entering_bytes if self.recompute else self.kept_bytes) * in_flight(self.actions)
+            + (self.kept_bytes if self.recompute else 0),
         }
 
     def part(self, what: str, m: int) -> Any:
@@ -224,20 +231,19 @@ class StageWorker:
                 tensor.requires_grad_(meta.differentiable)
             value = received[0] if len(received) == 1 else received
         self.weights.load("F", self.version(m, self.delays.forward_lags))
-        seed_stage(self.seed, self.start * self.microbatches + m, self.stage, self.job.device)
+        entering = value
+        self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
         with self.counting(m == 0):
-            value = self.module(value)
+            value = self.compute(entering, m)
         if self.send_output is None:
-            value = self.loss(value, self.part("targets", m))
-            if self.microbatches > 1:
-                value = value / self.microbatches
             self.note_loss(m, value.detach())
         outputs = value if isinstance(value, tuple) else (value,)
         if self.send_output is not None:
             self.send_output.send(outputs, f"the output of stage {self.stage} for minibatch {step}")
             if self.receive_gradient is not None and self.receive_gradient.metas is None:
                 self.receive_gradient.describe([TensorMeta.of(o) for o in outputs if o.requires_grad])
-        self.kept[m] = Kept(received, outputs)
+        target = self.part("targets", m) if self.recompute and self.send_output is None else None
+        self.kept[m] = Kept(received, (), (entering, target)) if self.recompute else Kept(received, outputs)
         if step + 1 in self.snapshot_after and (m + 1) % self.microbatches == 0:
             kept = self.record.snapshots.setdefault(step + 1, {})
             kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
@@ -261,6 +267,16 @@ class StageWorker:
             yield
         self.kept_bytes = sum(kept.values())
 
+    def compute(self, entering: Any, m: int, target: torch.Tensor | None = None) -> Any:
+        """The stage's output for microbatch m, or on the last stage the loss."""
+        seed_stage(self.seed, self.start * self.microbatches + m, self.stage, self.job.device)
+        value = self.module(entering)
+        if self.send_output is None:
+            value = self.loss(value, self.part("targets", m) if target is None else target)
+            if self.microbatches > 1:
+                value = value / self.microbatches
+        return value
+
     def note_loss(self, m: int, value: torch.Tensor) -> None:
         """A minibatch's loss is the mean over its microbatches."""
         if m % self.microbatches:
@@ -271,16 +287,19 @@ class StageWorker:
     def backward(self, m: int) -> None:
         """B(stage, m): with the kept activations and the weights that the method's backward reads."""
         kept = self.kept.pop(m)
-        outputs = tuple(output for output in kept.outputs if output.requires_grad)
         gradients = self.receive_gradient.receive() if self.receive_gradient is not None else (None,)
         self.weights.load("B", self.version(m, self.delays.backward_lags))
-        torch.autograd.backward(outputs, gradients)
+        output: Any = kept.outputs
+        if self.recompute:
+            with unchanged_buffers(self.module):
+                output = self.compute(kept.entering[0], m, kept.entering[1])
+        leaving = backward_through(output, gradients, kept.inputs)
         if self.send_gradient is not None:
             sources = [tensor for tensor in kept.inputs if tensor.requires_grad]
             if not self.send_gradient.metas:
                 self.send_gradient.metas = [TensorMeta.of(tensor) for tensor in sources]
             self.send_gradient.send(
-                tuple(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in sources),
+                leaving,
                 f"the gradient of stage {self.stage} for minibatch {self.start + m // self.microbatches}",
             )
 

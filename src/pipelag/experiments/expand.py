@@ -190,7 +190,8 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
         steps = max(1, setup.steps * phase.share[0] // phase.share[1])
         settings = {key: _of_steps(value, steps) for key, value in phase.settings.items()}
-        own = {"method": phase.method, "options": settings, "microbatches": phase.microbatches}
+        own: dict[str, Any] = {"method": phase.method, "options": settings}
+        own |= {"microbatches": phase.microbatches, "recompute": phase.recompute}
         phases.append({**own, "steps": steps, "cuts": phase.cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:

@@ -46,6 +46,7 @@ class PhaseArm(Strict):
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
     microbatches: int | str = 1
+    recompute: bool = False
     cuts: list[int | str] | str = Field(default_factory=list)
     share: tuple[int, int] = (1, 1)
     lr_times: float = 1.0

@@ -32,7 +32,7 @@ FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergenc
 def phases_of(spec: RunSpec) -> list[Phase]:
     """The phases of a spec with their methods looked up."""
     return [
-        Phase(methods.get(p.method, **p.options), p.steps, p.cuts, dict(p.stage_lr), p.microbatches)
+        Phase(methods.get(p.method, **p.options), p.steps, p.cuts, dict(p.stage_lr), p.microbatches, p.recompute)
         for p in spec.phases
     ]
 

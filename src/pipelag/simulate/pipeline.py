@@ -22,6 +22,7 @@ from pipelag.methods import Method
 from pipelag.optim import set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import mix, seed_stage
+from pipelag.recompute import backward_through, fresh, unchanged_buffers
 from pipelag.weights import FlatParameters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -39,6 +40,7 @@ class SimulatedPipeline:
         seed: of dropout; draws are made per (seed, minibatch, stage).
         start: the step of the run at which this phase starts; its first minibatch reads version 0 of the phase.
         microbatches: equal parts of a minibatch, whose mean gradient makes the update.
+        recompute: run each stage's forward again right before its backward (`pipelag.recompute`).
     """
 
     def __init__(
@@ -52,9 +54,11 @@ class SimulatedPipeline:
         start: int = 0,
         device: torch.device | None = None,
         microbatches: int = 1,
+        recompute: bool = False,
     ) -> None:
         self.stages, self.method, self.optimizer, self.loss = list(stages), method, optimizer, loss
         self.rate, self.seed, self.start, self.microbatches = rate, seed, start, microbatches
+        self.recompute = recompute
         count = len(self.stages)
         self.delays = method.delays(count, microbatches)
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
@@ -87,8 +91,13 @@ class SimulatedPipeline:
             if self.observe is not None and j == 0:
                 for index, _ in self.moved:
                     self.observe("F", t, index)
+            m = step * self.microbatches + j
+            entering = []
             for number, stage in enumerate(self.stages, start=1):
-                seed_stage(self.seed, step * self.microbatches + j, number, self.device)
+                if self.recompute:
+                    value = fresh(value)
+                    entering.append(value)
+                seed_stage(self.seed, m, number, self.device)
                 value = stage(value)
             loss = self.loss(value, target)
             if self.microbatches > 1:
@@ -98,11 +107,28 @@ class SimulatedPipeline:
             if self.observe is not None and j == 0:
                 for index, _ in self.moved:
                     self.observe("B", t, index)
-            loss.backward()
+            if self.recompute:
+                self._recomputed(entering, target, m)
+            else:
+                loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
         self.update(step)
         assert total is not None
         return total
+
+    def _recomputed(self, entering: list[Any], target: torch.Tensor, m: int) -> None:
+        """The backward of microbatch m from the stages' inputs: last stage first, each forward run again."""
+        gradients: tuple[torch.Tensor | None, ...] = (None,)
+        for number in range(len(self.stages), 0, -1):
+            stage, inputs = self.stages[number - 1], entering[number - 1]
+            seed_stage(self.seed, m, number, self.device)
+            with unchanged_buffers(stage):
+                output = stage(inputs)
+            if number == len(self.stages):
+                output = self.loss(output, target)
+                if self.microbatches > 1:
+                    output = output / self.microbatches
+            gradients = backward_through(output, gradients, inputs)
 
     def _drawn(self, t: int) -> list[int]:
         """The random delays of minibatch t, per stage (PipeMare appendix E)."""

@@ -20,7 +20,8 @@ from pipelag.simulate.pipeline import Loss, SimulatedPipeline
 class Phase:
     """A stretch of a run: one method over one cut of the model. `stage_lr`: base rates of single stages.
 
-    `microbatches`: equal parts of each minibatch, whose mean gradient makes the update.
+    `microbatches`: equal parts of each minibatch, whose mean gradient makes the update. `recompute`: keep a stage's
+    input alone, and run its forward again before its backward.
     """
 
     method: Method
@@ -28,6 +29,7 @@ class Phase:
     cuts: tuple[int, ...] = ()
     stage_lr: dict[int, float] = field(default_factory=dict)
     microbatches: int = 1
+    recompute: bool = False
 
     @property
     def stages(self) -> int:
@@ -87,6 +89,7 @@ class SimulatedTraining:
             start,
             self.device,
             phase.microbatches,
+            phase.recompute,
         )
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -46,13 +46,18 @@ class Profile:
         path.write_text("".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
 
     def cut(
-        self, cuts: Sequence[int], microbatches: int = 1, update_ms: Sequence[float] | None = None
+        self,
+        cuts: Sequence[int],
+        microbatches: int = 1,
+        update_ms: Sequence[float] | None = None,
+        recompute: bool = False,
     ) -> list[StageCost]:
         """The costs of the stages that these cuts make ("after layer p", layers counted from 1).
 
         Args:
             microbatches: equal parts of the profiled minibatch; times and activations shrink in proportion.
             update_ms: per stage, where updates take time.
+            recompute: a backward runs the forward again, and only the stage's input is kept for it.
 
         Raises:
             PipelagError: cuts out of order or range.
@@ -69,10 +74,13 @@ class Profile:
             costs.append(
                 StageCost(
                     forward=sum(layer.forward_ms for layer in stage) / 1e3 / microbatches,
-                    backward=sum(layer.backward_ms for layer in stage) / 1e3 / microbatches,
+                    backward=sum(layer.backward_ms + layer.forward_ms * recompute for layer in stage)
+                    / 1e3
+                    / microbatches,
                     update=update_ms[number] / 1e3 if update_ms else 0.0,
                     output_bytes=stage[-1].output_bytes / microbatches,
-                    kept_bytes=(entering + sum(layer.kept_bytes for layer in stage)) / microbatches,
+                    kept_bytes=(entering + (0 if recompute else sum(layer.kept_bytes for layer in stage)))
+                    / microbatches,
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
                 )
             )
