@@ -58,6 +58,7 @@ def train(
     seed: int = 0,
     device: str = "cpu",
     threads: int = 1,
+    workers: int | None = None,
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
@@ -78,6 +79,7 @@ def train(
         seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor.
         device: "cpu" or "cuda"; the real executor then uses one GPU per stage.
         threads: CPU threads of each real worker.
+        workers: real processes; one per stage by default, and the number of replicas of data-parallel methods.
 
     Raises:
         PipelagError: cuts that do not fit the model, an unknown method or executor, too few minibatches,
@@ -110,7 +112,7 @@ def train(
             losses.append(training.step(_to(inputs, place), _to(targets, place)))
         values = torch.stack(losses).double().tolist()
     else:
-        values = _train_real(sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total)
+        values = _train_real(sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total, workers)
     last = phases[-1]
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
@@ -128,11 +130,12 @@ def _train_real(
     device: str,
     threads: int,
     total: int,
+    count: int | None,
 ) -> list[float]:
     from pipelag.distributed.launch import launch
     from pipelag.distributed.training import check_workers
 
-    workers = max(phase.stages for phase in phases)
+    workers = count or max(phase.stages for phase in phases)
     for phase in phases:
         check_workers(phase, workers)
     indexed = batches if hasattr(batches, "__getitem__") else list(_first(batches, total))

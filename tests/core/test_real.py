@@ -52,7 +52,7 @@ def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
 
 
 # Every method that a real pipeline can run, on 2 and on 4 workers, in whole minibatches or in microbatches.
-REAL = [name for name, method in METHODS.items() if method.random is None and name not in ("asp", "sequential")]
+REAL = [name for name, method in METHODS.items() if method.random is None and name not in ("asp", "bsp", "sequential")]
 SPLIT = {"pipedream_2bw": 4, "gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}
 METHOD_CASES = {
     cuts: [[Phase(get(name), 10, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL] for cuts in [(3,), (1, 2, 4)]
@@ -85,6 +85,29 @@ def all_cases(job: Job, cases: list[list[Phase]]) -> list[dict[str, torch.Tensor
         training.run(batches.inputs, batches.targets)
         ends.append(model.state_dict())
     return ends
+
+
+def data_parallel(job: Job) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """A pipelined phase, then a data-parallel one, which inherits weights and momentum."""
+    batches, model = Noise(), convolutional()
+    phases = [Phase(get("pipedream"), 4, (3,)), Phase(get("bsp"), 6)]
+    training = RealTraining(job, model.train(), phases, sgd, nn.functional.cross_entropy, lambda step: 1.0, 5)
+    records = training.run(batches.inputs, batches.targets)
+    return model.state_dict(), [float(loss) for loss in records[1][0].losses]
+
+
+def test_data_parallel_replicas_learn_what_as_many_microbatches_do() -> None:
+    state, losses = launch(data_parallel, 2, "cpu", 1)
+    model = convolutional()
+    phases = [Phase(get("pipedream"), 4, (3,)), Phase(get("bsp"), 6, microbatches=2)]
+    run = pipelag.train(model, Noise(), phases=phases, optimizer=sgd, seed=5)
+    assert losses == pytest.approx([row["loss"] for row in run.metrics[4:]], abs=1e-4)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), state[name], rtol=1e-4, atol=1e-5)
+    again = pipelag.train(convolutional(), Noise(), method="bsp", steps=3, executor="real", workers=2, optimizer=sgd)
+    assert len(again.metrics) == 3
+    with pytest.raises(PipelagError, match=r"replicates the whole model, so the cuts \[3\] mean nothing"):
+        pipelag.train(convolutional(), Noise(), method="bsp", cuts=(3,), steps=2, executor="real")
 
 
 @pytest.mark.parametrize("cuts", METHOD_CASES, ids=["2 workers", "4 workers"])

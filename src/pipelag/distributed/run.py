@@ -39,7 +39,7 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
 def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
     """Timeline rows of the first `most` minibatches of a phase as it ran, in seconds from its first action."""
-    origin = min(record.spans[0][2] for record in records.values())
+    origin = min((record.spans[0][2] for record in records.values() if record.spans), default=0.0)
     rows = []
     for rank, record in records.items():
         for kind, number, start, end in record.spans:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipelag.distributed.replicas import ReplicaWorker
 from pipelag.distributed.worker import Job, Loss, Record, StageWorker, check_real
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
@@ -47,6 +48,8 @@ class RealTraining:
     def run_phase(self, phase: Phase, inputs: Inputs, targets: Inputs) -> dict[int, Record]:
         """One phase to its end, on all ranks; then every rank has the whole model. Returns the records by rank."""
         pieces = stages(self.model, phase.cuts)
+        if phase.method.data_parallel:
+            return self._run_replicas(phase, inputs, targets)
         mine = self.job.rank < len(pieces)
         self.job.phases += 1
         part: dict[str, Any] = {}
@@ -86,6 +89,30 @@ class RealTraining:
         self.done += phase.steps
         return self._share(part)
 
+    def _run_replicas(self, phase: Phase, inputs: Inputs, targets: Inputs) -> dict[int, Record]:
+        """A data-parallel phase; rank 0's copy is the model (all have equal weights, its running statistics count)."""
+        job, start = self.job, self.done
+        worker = ReplicaWorker(
+            job, self.model, self.optimizer, self.loss, self.rate, self.seed, start, phase.steps, self.snapshot_after
+        )
+        names = names_of(self.model, worker.parameters)
+        if worker.optimizer is not None:
+            for parameter, name in zip(worker.parameters, names, strict=True):
+                if name in self.state:
+                    worker.optimizer.state[parameter] = self.state[name]
+        record = worker.run(inputs, targets)
+        self.done += phase.steps
+        if job.rank:
+            return self._share({})
+        state = worker.optimizer.state if worker.optimizer is not None else {}
+        return self._share(
+            {
+                "record": record,
+                "weights": {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()},
+                "optimizer": {n: state[p] for p, n in zip(worker.parameters, names, strict=True) if p in state},
+            }
+        )
+
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         parts: list[dict[str, Any]] = [{}] * self.job.world
         dist.all_gather_object(parts, part)
@@ -104,6 +131,11 @@ class RealTraining:
 def check_workers(phase: Phase, workers: int) -> None:
     """Refuse a phase that does not fit: the real executor runs one stage per worker, or one stage on rank 0 alone."""
     check_real(phase.method, phase.stages)
+    if phase.method.data_parallel and phase.cuts:
+        raise PipelagError(
+            f"method '{phase.method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to "
+            "it; give none"
+        )
     if phase.stages == workers or phase.stages == 1:
         return
     if workers > phase.stages:

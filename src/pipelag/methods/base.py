@@ -42,6 +42,7 @@ class Method:
     backward_reads: BackwardReads = "live"
     learning_rate: Callable[[int, int, int, int], float] | None = None
     pipelined: bool = True  # False: stages are never at work together, so cuts change nothing but who computes
+    data_parallel: bool = False  # real workers are replicas of the whole model, not stages
     forward_reads: ForwardReads = "live"
     held: Callable[[int, tuple[int, ...]], int] | None = None
     update: Update | None = None

@@ -1,8 +1,22 @@
-"""Data parallelism, the pipelines' rival: with a barrier (BSP) it learns as plain training does, without one (ASP) its
-gradients are stale. Here a "stage" stands for a worker when the delay is derived: n workers, one in each."""
+"""Data parallelism, the pipelines' rival.
+
+With a barrier (BSP) it learns as plain training does; real workers are replicas under torch's DistributedDataParallel.
+Without one (ASP) its gradients are n-1 updates old, n the number of workers; simulated, a stage stands for a worker.
+"""
 
 from pipelag.methods.base import Method, register
-from pipelag.schedules.library import parameter_server
+from pipelag.schedules.library import parameter_server, sequential
+
+bsp = register(
+    Method(
+        name="bsp",
+        summary="data parallelism with a barrier: replicas share each minibatch, no staleness",
+        source="pipedream section 2.1 (BSP)",
+        build=sequential,
+        pipelined=False,
+        data_parallel=True,
+    )
+)
 
 asp = register(
     Method(
