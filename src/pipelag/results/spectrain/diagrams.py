@@ -1,0 +1,161 @@
+"""Figures 1 and 2: what data and model parallelism send per batch, counted from a model's layers; SGD's loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from pipelag.report.figures import empty
+from pipelag.report.style import COLOURS, PAGE, figure
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.timelines import log_of
+from pipelag.results.verdict import Finding, judge
+
+PAPER = "spectrain"
+FLOAT = 4  # bytes
+
+
+def gpus_of(log: RunLog) -> int:
+    """One GPU per stage of the counted cut."""
+    return len(log.summary["cuts"]) + 1
+
+
+def data_parallel_bytes(log: RunLog) -> int:
+    """Per batch, over all GPUs: each sends its gradients and receives new weights (the paper's gather, broadcast)."""
+    return gpus_of(log) * 2 * log.summary["parameters"] * FLOAT
+
+
+def crossing(log: RunLog) -> list[int]:
+    """Bytes per batch at each cut: the activations of the layer before it, and as large a gradient back."""
+    outputs = {row["layer"]: row["output"] for row in log.rows}
+    return [2 * outputs[cut] * log.summary["batch"] * FLOAT for cut in log.summary["cuts"]]
+
+
+def megabytes(size: float) -> str:
+    """For a label."""
+    return f"{size / 2**20:,.1f} MB"
+
+
+def table_of(context: Context) -> pd.DataFrame:
+    """A line per counted model."""
+    lines = []
+    for arm in context.values("arm"):
+        for log in (log for log in context.logs(arm=arm) if log.summary["kind"] == "count"):
+            row = {"model": arm, "gpus": gpus_of(log), "batch": log.summary["batch"]}
+            row |= {"parameters": log.summary["parameters"], "data_parallel_bytes": data_parallel_bytes(log)}
+            lines.append(row | {"model_parallel_bytes": sum(crossing(log))})
+    return pd.DataFrame(lines)
+
+
+def box(axes: Any, x: float, y: float, width: float, height: float, text: str, colour: str) -> None:
+    """A labelled box."""
+    from matplotlib.patches import FancyBboxPatch
+
+    style = "round,pad=0.02,rounding_size=0.08"
+    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=colour, edgecolor="none"))
+    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color="white", fontsize=7, weight="bold")
+
+
+def arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], both: bool = False) -> None:
+    """An arrow between two points."""
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if both else "->", "linewidth": 0.9})
+
+
+@drawing(PAPER, "figure_1a")
+def figure_1a(context: Context) -> Drawn:
+    """Full copies around the place where gradients are gathered."""
+    data = table_of(context)
+    log = next(iter(context.logs(arm="VGG-16")), None)
+    if log is None:
+        return Drawn(figure=empty("no model has been counted"), data=data)
+    gpus, layers = gpus_of(log), len(log.rows)
+    fig, axes = figure(PAGE * 0.8, 1.9)
+    each = megabytes(log.summary["parameters"] * FLOAT)
+    box(axes, 1.3, 0.0, 2 * gpus - 3, 0.5, f"gather gradients, broadcast weights: {each} each way, per GPU", COLOURS[0])
+    for gpu in range(gpus):
+        box(axes, 2 * gpu, 1.3, 1.6, 0.6, f"GPU {gpu}\nlayers 1-{layers}", COLOURS[1])
+        axes.text(2 * gpu + 0.8, 2.15, f"1/{gpus} of a batch", ha="center", fontsize=6.5)
+        arrow(axes, (2 * gpu + 0.8, 1.28), (1.3 + (gpu + 0.5) * (2 * gpus - 3) / gpus, 0.52), both=True)
+    axes.set_xlim(-0.1, 2 * gpus - 0.3)
+    axes.set_ylim(-0.1, 2.4)
+    axes.axis("off")
+    return Drawn(figure=fig, data=data)
+
+
+@drawing(PAPER, "figure_1b")
+def figure_1b(context: Context) -> Drawn:
+    """Layers in a row over the GPUs, with what crosses each boundary."""
+    data = table_of(context)
+    log = next(iter(context.logs(arm="VGG-16")), None)
+    if log is None:
+        return Drawn(figure=empty("no model has been counted"), data=data)
+    cuts = [0, *log.summary["cuts"], len(log.rows)]
+    fig, axes = figure(PAGE * 0.9, 1.1)
+    for gpu, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        box(axes, 3 * gpu, 0, 1.6, 0.7, f"GPU {gpu}\nlayers {a + 1}-{b}", COLOURS[1])
+        if gpu < len(cuts) - 2:
+            arrow(axes, (3 * gpu + 1.65, 0.5), (3 * gpu + 2.95, 0.5))
+            arrow(axes, (3 * gpu + 2.95, 0.2), (3 * gpu + 1.65, 0.2))
+            half = megabytes(crossing(log)[gpu] / 2)
+            axes.text(3 * gpu + 2.3, 0.62, f"activations\n{half}", ha="center", va="bottom", fontsize=6.5)
+            axes.text(3 * gpu + 2.3, 0.08, f"gradients\n{half}", ha="center", va="top", fontsize=6.5)
+    axes.set_xlim(-0.1, 3 * len(cuts) - 4.2)
+    axes.set_ylim(-0.45, 1.15)
+    axes.axis("off")
+    return Drawn(figure=fig, data=data)
+
+
+@drawing(PAPER, "figure_2")
+def figure_2(context: Context) -> Drawn:
+    """The loop of SGD, unrolled over the minibatches of a one-GPU run."""
+    log = next(iter(context.logs()), None)
+    if log is None:
+        return Drawn(figure=empty("the run has no log"), data=pd.DataFrame())
+    fig, axes = figure(PAGE, 0.9)
+    x = 0.0
+    shown = [row for row in log.rows if row["minibatch"] < 2]
+    for row in shown:
+        if row["kind"] == "F":
+            box(axes, x, 0, 1.1, 0.6, f"$W_{{{row['reads']}}}$", COLOURS[0])
+            arrow(axes, (x + 1.15, 0.3), (x + 1.55, 0.3))
+            box(axes, x + 1.6, 0, 1.6, 0.6, f"forward\nbatch {row['minibatch']}", COLOURS[1])
+            x += 3.2
+        else:
+            arrow(axes, (x + 0.05, 0.3), (x + 0.45, 0.3))
+            box(axes, x + 0.5, 0, 1.6, 0.6, f"backward\nbatch {row['minibatch']}", COLOURS[3])
+            arrow(axes, (x + 2.15, 0.3), (x + 3.35, 0.3))
+            axes.text(x + 2.75, 0.38, r"$-\eta g$", ha="center", va="bottom", fontsize=7)
+            x += 3.4
+    box(axes, x, 0, 1.1, 0.6, f"$W_{{{shown[-1]['writes']}}}$", COLOURS[0])
+    axes.set_xlim(-0.1, x + 1.2)
+    axes.set_ylim(-0.15, 0.85)
+    axes.axis("off")
+    return Drawn(figure=fig, data=pd.DataFrame(log.rows))
+
+
+@judge(PAPER, "figure_1a", "proportional_to_model")
+def proportional_to_model(context: Context) -> Finding:
+    """Over models of different sizes, and against what model parallelism sends, which does not follow the size."""
+    data = table_of(context)
+    log_of(context, arm="VGG-16")
+    data["data_ratio"] = data["data_parallel_bytes"] / data["parameters"]
+    data["model_ratio"] = data["model_parallel_bytes"] / data["parameters"]
+    same = data["data_ratio"].max() == data["data_ratio"].min()
+    other = data["model_ratio"].max() / data["model_ratio"].min()
+    words = f"{data['data_ratio'].iloc[0]:.0f} bytes per weight for {len(data)} models of "
+    words += f"{data['parameters'].min():,} to {data['parameters'].max():,} weights; "
+    words += f"model parallelism's bytes per weight differ by a factor of {other:,.0f}"
+    return bool(same and other > 1.5), words
+
+
+@judge(PAPER, "figure_1b", "activations_at_cuts")
+def activations_at_cuts(context: Context) -> Finding:
+    """The bytes that two real workers sent, against those counted for the layer at their cut."""
+    real = log_of(context, arm="two real workers")
+    counted = log_of(context, arm="the same, counted")
+    steps = real.summary["steps"]
+    sent = sum(worker["sent_bytes"] for worker in real.summary["workers"]) / steps
+    expected = sum(crossing(counted))
+    return sent == expected, f"{sent:,.0f} bytes sent per batch, {expected:,} counted"
