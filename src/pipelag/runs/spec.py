@@ -134,6 +134,11 @@ class RunSpec(_Strict):
         missing = [key for key in need if not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
+        for phase in self.phases:
+            if self.kind in ("train", "speed") and self.batch % phase.microbatches:
+                raise ValueError(
+                    f"a minibatch of {self.batch} cannot be split into {phase.microbatches} equal microbatches"
+                )
         return self
 
     @property

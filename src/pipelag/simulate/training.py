@@ -63,6 +63,7 @@ class SimulatedTraining:
         for phase in self.phases:
             check_stage_rates(phase)
             stages(self.model, phase.cuts)  # refuses bad cuts now, not at the switch hours later
+            phase.method.delays(phase.stages, phase.microbatches)
         self._enter(0)
 
     def _enter(self, index: int) -> None:
