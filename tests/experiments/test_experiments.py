@@ -65,7 +65,8 @@ def test_every_result_is_drawn_and_every_claim_judged() -> None:
         importlib.import_module(f"pipelag.results.{name}")
         for key, result in load_paper(name).results.items():
             assert (name, result.draw or key) in DRAWINGS, key
-            assert result.runs and result.reported is not None and result.claims
+            assert result.runs
+            assert result.claims or result.kind == "diagram", (name, key)  # a drawing may claim nothing
             for claim in result.claims:
                 assert (name, key, claim.id) in JUDGES, (key, claim.id)
 

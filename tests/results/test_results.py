@@ -139,11 +139,11 @@ def test_verdicts_follow_the_numbers(project: Path) -> None:
 
 
 def test_the_page_gathers_all_and_links_to_logs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report"]) == 2
+    assert main(["report", PAPER]) == 2
     assert "draw it first: snakemake --cores all stale_weights_figure_1" in capsys.readouterr().err
     for result in load_paper(PAPER).results:
         draw(result)
-    assert main(["report"]) == 0
+    assert main(["report", PAPER]) == 0
     page = Path("figures/quick/index.html").read_text()
     assert page.count("<section") == len(load_paper(PAPER).results)
     links = [part.split('"')[0] for part in page.split('href="')[1:]]
