@@ -204,3 +204,31 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Captu
         pytest.skip("there is a GPU")
     assert run(tmp_path, device="cuda") == 2
     assert "torch sees no GPU here; use --device cpu or auto" in capsys.readouterr().err
+
+
+def test_a_run_measures_how_far_the_weights_it_reads_are_from_the_true_ones(tmp_path: Path) -> None:
+    """With a method, its settings, microbatches and recomputation from the spec; restored runs go on measuring."""
+    phase = {"method": "pipeoptim", "steps": 20, "cuts": [2, 4], "microbatches": 2, "recompute": True}
+    watch = {"discrepancy": {"horizons": [1, 2], "every": 2}}
+    optimizer = {"name": "adamw", "lr": 0.001, "weight_decay": 0.01}
+    assert run(tmp_path, phases=[phase], options=watch, optimizer=optimizer, evaluate_every=10) == 0
+    for row in lines(tmp_path):
+        assert len(row["forward_distance"]) == len(row["discrepancy"]) == 3
+        assert row["forward_distance"][0] > 0 == row["forward_distance"][2]
+        assert 0 < row["rmse_predicted_1"] <= row["rmse_predicted_1_most"]
+        assert row["rmse_stale_2"] > row["rmse_stale_1"] > 0
+    assert json.loads((tmp_path / "summary.json").read_text())["phases"][0]["method"] == "pipeoptim"
+
+
+def test_settings_of_a_method_and_of_an_optimizer_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mare = {"method": "pipemare", "steps": 4, "cuts": [2]}
+    assert run(tmp_path / "good", phases=[mare | {"options": {"annealing": 2, "decay": 0.5}}]) == 0
+    assert run(tmp_path / "a", phases=[mare | {"options": {"anealing": 2}}]) == 2
+    assert run(tmp_path / "b", optimizer={"name": "adam", "lr": 0.1, "momentum": 0.9}) == 2
+    assert run(tmp_path / "c", phases=[mare | {"microbatches": 3}]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean 'annealing'?" in said
+    assert "the optimizer 'adam' has no momentum" in said
+    assert "cannot be split into 3 equal microbatches" in said
