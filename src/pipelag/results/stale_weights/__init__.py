@@ -1,3 +1,10 @@
 """Every table, figure and claim of *Pipelined Training with Stale Weights* (importing this registers them)."""
 
-from pipelag.results.stale_weights import accuracy, claims, diagrams, speed_and_memory  # noqa: F401
+from pipelag.results.stale_weights import (  # noqa: F401
+    accuracy,
+    claims_accuracy,
+    claims_schedules,
+    claims_speed_memory,
+    diagrams,
+    speed_and_memory,
+)
