@@ -236,8 +236,16 @@ def ahead(context: Context) -> Finding:
 
 @judge(PAPER, "text_vs_gpipe_speedup", "bubble_doubles")
 def bubble(context: Context) -> Finding:
-    """Needs GPipe on 2 and 4 partitions, which this result's runs do not hold."""
-    return None, "GPipe itself is measured by benchmarks/against_torch.py, not by runs of this result"
+    """From GPipe's schedule over equal stages, for several numbers of microbatches; about double: 1.5 to 2.5 times."""
+    words, ratios = [], []
+    for m in context.values("microbatches"):
+        shares = []
+        for arm in ("2 partitions", "4 partitions"):
+            log = next(iter(context.logs(microbatches=m, arm=arm)), None)
+            shares.append(need(log.summary["bubble"] if log else None, f"GPipe on {arm}"))
+        ratios.append(shares[1] / shares[0])
+        words.append(f"{m} microbatches: {100 * shares[0]:.0f} % and {100 * shares[1]:.0f} %")
+    return all(1.5 <= ratio <= 2.5 for ratio in ratios), "idle share, 2 and 4 partitions: " + "; ".join(words)
 
 
 @judge(PAPER, "text_early_layers_runtime", "over_half")
