@@ -61,7 +61,8 @@ class StageWeights:
         self.steps = 0  # updates seen, for the bias correction of moments kept here
         self.foresee: Callable[[Buffers, float], None] | None = None  # a prediction so many updates ahead
         active = bool(flat.buffers) and optimizer is not None
-        self.group = _group_of(optimizer, parameters) if active else {}
+        groups = optimizer.param_groups if optimizer is not None else []
+        self.group_number = next((i for i, g in enumerate(groups) if g["stage"] == stage), -1)
         self.forward = self._reader(method.forward_reads, stage, stages) if active else None
         stashed = method.backward_reads == "stashed" or method.random is not None
         self.backward = None if stashed or not active else self._reader(method.backward_reads, stage, stages)
@@ -83,6 +84,12 @@ class StageWeights:
         self.previous = self._like() if self.state.keys() & {"difference", "delta"} else []
         self.saved = -1  # the version whose copy `plain` holds last
         self.begin()
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """The optimizer's group of this stage. Not kept: restoring an optimizer replaces its groups by new ones."""
+        assert self.optimizer is not None
+        return self.optimizer.param_groups[self.group_number]
 
     def _like(self) -> Buffers:
         return [torch.zeros_like(buffer) for buffer in self.live]
@@ -181,8 +188,9 @@ class StageWeights:
     def _ahead(self, out: Buffers, horizon: float, rule: Callable[..., torch.Tensor | None]) -> None:
         assert self.optimizer is not None
         torch._foreach_copy_(out, self.live)
+        group = self.group
         for parameter, view in zip(self.parameters, self.flat.views(out), strict=True):
-            step = rule(self.optimizer.state.get(parameter, {}), self.group)
+            step = rule(self.optimizer.state.get(parameter, {}), group)
             if step is not None:
                 view.sub_(step, alpha=horizon)
 
@@ -304,10 +312,3 @@ class StageWeights:
             for buffer, value in zip(mine, saved, strict=True):
                 buffer.copy_(value)
         self.begin()
-
-
-def _group_of(optimizer: Optimizer | None, parameters: list[nn.Parameter]) -> dict[str, Any]:
-    """The optimizer's group that holds these parameters."""
-    assert optimizer is not None
-    wanted = {id(parameter) for parameter in parameters}
-    return next(group for group in optimizer.param_groups if any(id(p) in wanted for p in group["params"]))
