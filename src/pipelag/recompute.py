@@ -7,27 +7,11 @@ stage per checkpoint segment, where tau_recomp = tau_bkwd.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
-
-@contextmanager
-def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Batch-norm statistics and counters are those of the first forward; the second one leaves no trace in them."""
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    yield
-    for buffer, before in buffers:
-        # Through `.data`: autograd has saved the buffer for a backward to come, which reads batch statistics instead.
-        buffer.data.copy_(before)
-
-
-def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
-    """A stage's input or output as the tensors that cross its boundary."""
-    return value if isinstance(value, tuple) else (value,)
+from pipelag.tensors import as_tuple
 
 
 def fresh(value: Any) -> Any:

@@ -50,10 +50,6 @@ class FlatParameters:
             for which, offset in [self.places[parameter]]
         ]
 
-    def snapshot(self) -> list[torch.Tensor]:
-        """A copy of the live weights."""
-        return [buffer.clone() for buffer in self.buffers]
-
 
 def _dense(tensor: torch.Tensor) -> bool:
     """Whether the strides cover the storage exactly once (contiguous, channels_last, transposed)."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +18,9 @@ from pipelag.methods import Method
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
-from pipelag.recompute import as_tuple, backward_through, unchanged_buffers
+from pipelag.recompute import backward_through
 from pipelag.schedules import Action
+from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
 from pipelag.weights import FlatParameters, hand_over, shadows
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -233,11 +233,15 @@ class StageWorker:
         self.weights.load("F", self.version(m, self.delays.forward_lags))
         entering = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
-        with self.counting(m == 0):
+        if m == 0:
+            with kept_for_backward({buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}) as held:
+                value = self.compute(entering, m)
+            self.kept_bytes = sum(held.values())
+        else:
             value = self.compute(entering, m)
         if self.send_output is None:
             self.note_loss(m, value.detach())
-        outputs = value if isinstance(value, tuple) else (value,)
+        outputs = as_tuple(value)
         if self.send_output is not None:
             self.send_output.send(outputs, f"the output of stage {self.stage} for minibatch {step}")
             if self.receive_gradient is not None and self.receive_gradient.metas is None:
@@ -247,25 +251,6 @@ class StageWorker:
         if step + 1 in self.snapshot_after and (m + 1) % self.microbatches == 0:
             kept = self.record.snapshots.setdefault(step + 1, {})
             kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-
-    @contextmanager
-    def counting(self, count: bool) -> Iterator[None]:
-        """Adds up what autograd keeps of the first microbatch, each tensor once and without the weights."""
-        if not count:
-            yield
-            return
-        kept: dict[int, int] = {}
-        weights = {buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            place = tensor.untyped_storage().data_ptr()
-            if place not in weights:
-                kept[place] = tensor.numel() * tensor.element_size()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            yield
-        self.kept_bytes = sum(kept.values())
 
     def compute(self, entering: Any, m: int, target: torch.Tensor | None = None) -> Any:
         """The stage's output for microbatch m, or on the last stage the loss."""

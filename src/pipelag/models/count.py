@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from pipelag.models import build
 from pipelag.models.cut import layer_numbers, layers_of, name_of, weights_of
+from pipelag.tensors import as_tuple
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def count(model: nn.Sequential | Sequence[nn.Module], sample_shape: Sequence[int
     value: Any = torch.empty(2, *sample_shape, device="meta")
     for layer, (_, last) in zip(layers_of(model), layer_numbers(model), strict=True):
         value, activations = activations_of(layer, value)
-        outputs = value if isinstance(value, tuple) else (value,)
+        outputs = as_tuple(value)
         rows.append(
             LayerCount(
                 last,
@@ -60,7 +61,7 @@ def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
     `writes_output = False`.
     """
     total = 0
-    passing = {id(t) for t in (value if isinstance(value, tuple) else (value,))}
+    passing = {id(t) for t in as_tuple(value)}
 
     def add(module: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal total

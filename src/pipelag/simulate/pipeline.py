@@ -22,7 +22,8 @@ from pipelag.methods import Method
 from pipelag.optim import set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import mix, seed_stage
-from pipelag.recompute import backward_through, fresh, unchanged_buffers
+from pipelag.recompute import backward_through, fresh
+from pipelag.tensors import unchanged_buffers
 from pipelag.weights import FlatParameters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -99,9 +100,7 @@ class SimulatedPipeline:
                     entering.append(value)
                 seed_stage(self.seed, m, number, self.device)
                 value = stage(value)
-            loss = self.loss(value, target)
-            if self.microbatches > 1:
-                loss = loss / self.microbatches
+            loss = self._loss(value, target)
             for index, weights in self.moved:
                 weights.load("B", max(0, t - backward[index]))
             if self.observe is not None and j == 0:
@@ -116,6 +115,11 @@ class SimulatedPipeline:
         assert total is not None
         return total
 
+    def _loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        """A microbatch's part of the minibatch's mean loss."""
+        loss = self.loss(output, target)
+        return loss / self.microbatches if self.microbatches > 1 else loss
+
     def _recomputed(self, entering: list[Any], target: torch.Tensor, m: int) -> None:
         """The backward of microbatch m from the stages' inputs: last stage first, each forward run again."""
         gradients: tuple[torch.Tensor | None, ...] = (None,)
@@ -125,9 +129,7 @@ class SimulatedPipeline:
             with unchanged_buffers(stage):
                 output = stage(inputs)
             if number == len(self.stages):
-                output = self.loss(output, target)
-                if self.microbatches > 1:
-                    output = output / self.microbatches
+                output = self._loss(output, target)
             gradients = backward_through(output, gradients, inputs)
 
     def _drawn(self, t: int) -> list[int]:

@@ -12,6 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
+from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
 from pipelag.timing.layers import LayerTime, Profile
 
 
@@ -32,35 +33,32 @@ def profile(
     """
     keep_freed_memory()
     layers = list(model)
-    sizes = _sizes(layers, batch)
-    buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
-    for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=not progress):
-        kept: list[tuple[Any, Any]] = []
-        value: Any = batch
-        for index, layer in enumerate(layers):
-            received = _detached(value, differentiable=index > 0)
-            start = _now(value)
-            value = layer(received)
-            forward[index].append(1e3 * (_now(value) - start))
-            kept.append((received, value))
-        gradients = [torch.randn_like(t) for t in _tuple(value) if t.requires_grad]
-        for index in reversed(range(len(layers))):
-            received, value = kept.pop()
-            outputs = [t for t in _tuple(value) if t.requires_grad]
-            start = _now(value)
-            if outputs:
-                torch.autograd.backward(outputs, gradients)
-            backward[index].append(1e3 * (_now(value) - start))
-            gradients = [_gradient(t) for t in _tuple(received) if t.requires_grad]
-        for layer in layers:
-            layer.zero_grad(set_to_none=True)
-        if turn < warmup:
-            forward, backward = [[] for _ in layers], [[] for _ in layers]
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
+    with unchanged_buffers(nn.ModuleList(layers)):
+        sizes = _sizes(layers, batch)
+        for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=not progress):
+            kept: list[tuple[Any, Any]] = []
+            value: Any = batch
+            for index, layer in enumerate(layers):
+                received = _detached(value, differentiable=index > 0)
+                start = _now(value)
+                value = layer(received)
+                forward[index].append(1e3 * (_now(value) - start))
+                kept.append((received, value))
+            gradients = [torch.randn_like(t) for t in as_tuple(value) if t.requires_grad]
+            for index in reversed(range(len(layers))):
+                received, value = kept.pop()
+                outputs = [t for t in as_tuple(value) if t.requires_grad]
+                start = _now(value)
+                if outputs:
+                    torch.autograd.backward(outputs, gradients)
+                backward[index].append(1e3 * (_now(value) - start))
+                gradients = [_gradient(t) for t in as_tuple(received) if t.requires_grad]
+            for layer in layers:
+                layer.zero_grad(set_to_none=True)
+            if turn < warmup:
+                forward, backward = [[] for _ in layers], [[] for _ in layers]
     names = [getattr(layer, "label", type(layer).__name__) for layer in layers]
     times = zip(names, forward, backward, strict=True)
     return Profile(
@@ -69,42 +67,26 @@ def profile(
 
 
 def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]]:
-    """(output, kept, weight) bytes per layer, from one forward pass whose effects on buffers are undone."""
-    buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
+    """(output, kept, weight) bytes per layer, from one forward pass."""
     sizes, value = [], batch
     for index, layer in enumerate(layers):
         received = _detached(value, differentiable=index > 0)
         own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
-        known = own | {t.untyped_storage().data_ptr() for t in _tuple(received)}
-        kept: dict[int, int] = {}
-
-        def keep(tensor: torch.Tensor, known: set[int] = known, kept: dict[int, int] = kept) -> torch.Tensor:
-            place = tensor.untyped_storage().data_ptr()
-            if place not in known:
-                kept[place] = tensor.numel() * tensor.element_size()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        known = own | {t.untyped_storage().data_ptr() for t in as_tuple(received)}
+        with kept_for_backward(known) as kept:
             value = layer(received)
         # The output that the next layer keeps as its input is counted there, as this layer's output.
-        outputs = {t.untyped_storage().data_ptr() for t in _tuple(value)}
-        out = sum(t.numel() * t.element_size() for t in _tuple(value))
+        outputs = {t.untyped_storage().data_ptr() for t in as_tuple(value)}
+        out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         inside = sum(size for place, size in kept.items() if place not in outputs)
         last = index == len(layers) - 1
         weights = sum(p.numel() * p.element_size() for p in layer.parameters())
         sizes.append((out, inside + (0 if last else out), weights))
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
     return sizes
 
 
-def _tuple(value: Any) -> tuple[torch.Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def _detached(value: Any, differentiable: bool) -> Any:
-    copies = tuple(t.detach().requires_grad_(differentiable and t.is_floating_point()) for t in _tuple(value))
+    copies = tuple(t.detach().requires_grad_(differentiable and t.is_floating_point()) for t in as_tuple(value))
     return copies if isinstance(value, tuple) else copies[0]
 
 
@@ -113,6 +95,6 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _now(value: Any) -> float:
-    if _tuple(value)[0].is_cuda:
+    if as_tuple(value)[0].is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()
