@@ -120,7 +120,8 @@ def test_the_leaderboard_reads_logs_only(tmp_path: Path, monkeypatch: pytest.Mon
         lost = arm.labels["arm"] == "Hogwild"
         final = None if lost else {"accuracy": value}
         status = {"status": "diverged" if lost else "finished", "diverged_at": 7 if lost else None}
-        (out / "summary.json").write_text(json.dumps({"kind": "train", "steps": 1, "final": final, **status}))
+        told = {"phases": [{"forward_delays": [3, 0], "weight_copies": [4, 1]}]}
+        (out / "summary.json").write_text(json.dumps({"kind": "train", "steps": 1, "final": final, **status, **told}))
     assert main(["result", "leaderboard", "table_1"]) == 0
     lines = Path("figures/quick/leaderboard/table_1.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -129,6 +130,8 @@ def test_the_leaderboard_reads_logs_only(tmp_path: Path, monkeypatch: pytest.Mon
     assert cells["XPipe"][0] == "–"
     assert cells["Hogwild"][0] == "diverged at step 7"
     assert cells["SC"][-2:] == ["2.000", "1.000"]
+    assert cells["SC"][1:3] == ["4, 1", "3, 0"]
+    assert set(cells["XPipe"]) == {"–"}
     ranked = [name for name in cells if name not in ("method", "---", "XPipe", "Hogwild")]
     assert ranked[0] == "PipeDream, vertical sync" and ranked.index("SC") > ranked.index("PipeDream")
     judged = json.loads(Path("figures/quick/leaderboard/table_1.json").read_text())["verdicts"]

@@ -17,7 +17,8 @@ from pipelag.distributed.worker import Job, Record
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.train import build_model, describe_phases, evaluate, open_data, phases_of
-from pipelag.timing.trace import write_trace
+from pipelag.schedules import Action
+from pipelag.timing.trace import row_of, write_trace
 
 TRACED = 100  # minibatches of the first phase whose actions go into trace.json
 
@@ -40,14 +41,12 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
     """Timeline rows of the first `most` minibatches of a phase as it ran, in seconds from its first action."""
     origin = min((record.spans[0][2] for record in records.values() if record.spans), default=0.0)
-    rows = []
-    for rank, record in records.items():
-        for kind, number, start, end in record.spans:
-            minibatch = number if kind == "U" else number // microbatches
-            if minibatch < most:
-                row = {"worker": rank, "start": start - origin, "end": end - origin, "kind": kind, "stage": rank + 1}
-                rows.append(row | {"minibatch": minibatch, "microbatch": number})
-    return sorted(rows, key=lambda row: (row["start"], row["worker"]))
+    rows = [
+        row_of(rank, Action(kind, rank + 1, number), start - origin, end - origin, microbatches)
+        for rank, record in records.items()
+        for kind, number, start, end in record.spans
+    ]
+    return sorted((row for row in rows if row["minibatch"] < most), key=lambda row: (row["start"], row["worker"]))
 
 
 def _task(

@@ -20,6 +20,7 @@ from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through
 from pipelag.schedules import Action
+from pipelag.schedules.actions import Kind
 from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
 from pipelag.weights import FlatParameters, hand_over, shadows
 
@@ -73,7 +74,7 @@ class Record:
     sending: float = 0.0
     seconds: float = 0.0
     sent_bytes: int = 0
-    spans: list[tuple[str, int, float, float]] = field(default_factory=list)
+    spans: list[tuple[Kind, int, float, float]] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
     snapshots: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipelag.report.figures import empty
 from pipelag.report.tables import Table
 from pipelag.results.logs import Context
 
@@ -19,6 +20,11 @@ class Drawn:
     table: Table | None = None
     figure: Any = None
     data: pd.DataFrame | None = None
+
+
+def not_logged(sentence: str = "the schedule has no log") -> Drawn:
+    """An empty frame with a sentence in it: without a log there is nothing to draw."""
+    return Drawn(figure=empty(sentence), data=pd.DataFrame())
 
 
 Draw = Callable[[Context], Drawn]

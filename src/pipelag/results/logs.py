@@ -84,6 +84,10 @@ class Context:
         """The logs that are there."""
         return [item.log for item in self.select(**labels) if item.log is not None]
 
+    def log(self, **labels: str) -> RunLog | None:
+        """The log of the one run with these labels (of several, the first that is there)."""
+        return next(iter(self.logs(**labels)), None)
+
     @property
     def counts(self) -> tuple[int, int]:
         """(runs logged, runs asked for), each different run once."""

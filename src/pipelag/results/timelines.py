@@ -7,22 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from pipelag.report.figures import empty
 from pipelag.report.timelines import timeline
-from pipelag.results.drawing import Drawn
+from pipelag.results.drawing import Drawn, not_logged
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.verdict import NotLogged
+from pipelag.results.verdict import Finding, log_of
 
 Row = dict[str, Any]
 FOLLOWED = 5  # the minibatch that the papers follow, counted from 1
-
-
-def log_of(context: Context, **labels: str) -> RunLog:
-    """The one run with these labels, for a judge; raises `NotLogged` where it has no log."""
-    log = next(iter(context.logs(**labels)), None)
-    if log is None:
-        raise NotLogged(f"the schedule{''.join(f' {value}' for value in labels.values())} has no log")
-    return log
 
 
 def passes(log: RunLog, minibatch: int | None = None, kind: str | None = None) -> list[Row]:
@@ -55,6 +46,13 @@ def idle_free_from(log: RunLog, start: float, end: float) -> bool:
     return True
 
 
+def busy_once_full(log: RunLog) -> tuple[bool, float, float]:
+    """Whether no worker waits from the first minibatch's return until no more come in; and these two moments."""
+    start = min(row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
+    end = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+    return idle_free_from(log, start, end), start, end
+
+
 def at_once(log: RunLog) -> int:
     """The most workers that are busy at a time."""
     moments = [(row["start"], 1) for row in log.rows if row["kind"] != "send"]
@@ -64,6 +62,13 @@ def at_once(log: RunLog) -> int:
         now += change
         most = max(most, now)
     return most
+
+
+def one_at_a_time(context: Context) -> Finding:
+    """A judge: never two workers at once."""
+    log = log_of(context)
+    most = at_once(log)
+    return most == 1, f"at most {most} of {log.summary['workers']} are busy at a time"
 
 
 def draw(
@@ -87,9 +92,9 @@ def draw(
         follow: the minibatch drawn strongly, counted from 1 whatever `numbered_from`; none: all.
         micro: number microbatches instead of minibatches.
     """
-    log = next(iter(context.logs(**labels)), None)
+    log = context.log(**labels)
     if log is None:
-        return Drawn(figure=empty("the schedule has no log"), data=pd.DataFrame())
+        return not_logged()
 
     def followed(row: Row) -> bool:
         return follow is not None and row["minibatch"] == follow - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelag.results.logs import Context
+from pipelag.results.logs import Context, RunLog
 
 Finding = tuple[bool | None, str]  # (holds, fails or cannot be judged; why)
 Judge = Callable[[Context], Finding]
@@ -42,6 +42,14 @@ def need(value: float | None, what: str) -> float:
     if value is None:
         raise NotLogged(f"{what} has no logged value")
     return value
+
+
+def log_of(context: Context, **labels: str) -> RunLog:
+    """The one run with these labels, for a judge; raises `NotLogged` where it has no log."""
+    log = context.log(**labels)
+    if log is None:
+        raise NotLogged(f"the schedule{''.join(f' {value}' for value in labels.values())} has no log")
+    return log
 
 
 def verdicts(context: Context) -> list[Verdict]:

@@ -11,11 +11,11 @@ from pipelag.methods import Method
 from pipelag.methods.reads import Predict
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import PhaseSpec, RunSpec
-from pipelag.schedules import Schedule, check, schedule, steady_delays
+from pipelag.schedules import Schedule, check, schedule
 from pipelag.schedules.actions import Action
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.timed import Timing, time_schedule
-from pipelag.timing.trace import write_trace
+from pipelag.timing.trace import row_of, transfer_rows, write_trace
 
 OPTIONS = ("form", "costs", "topology", "replicas")
 
@@ -122,10 +122,7 @@ def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         read.row(span.worker, span.action, span.start, span.end) for span in timing.spans if span.action.kind != "U"
     ]
-    for sent in timing.transfers:
-        kind, stage, m = sent.action
-        row = {"worker": sent.source, "to": sent.target, "start": sent.start, "end": sent.end, "kind": "send"}
-        rows.append(row | {"of": kind, "stage": stage, "minibatch": m // plan.microbatches, "microbatch": m})
+    rows += transfer_rows(timing)
     return sorted(rows, key=lambda row: (row["start"], row["worker"]))
 
 
@@ -152,7 +149,6 @@ class Readings:
     def __init__(self, plan: Schedule, method: Method, clocked: bool) -> None:
         self.plan, self.method, self.clocked = plan, method, clocked
         self.lags = method.delays(plan.stages, plan.microbatches)
-        self.live = steady_delays(method.build, plan.stages, plan.microbatches)
 
     def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
         """The log line of a forward or backward."""
@@ -164,21 +160,13 @@ class Readings:
         ahead = 0.0
         if isinstance(reads, Predict):
             ahead = reads.horizon(stage, self.plan.stages, self.lags.forward[stage - 1])
-        row = {
-            "worker": worker,
-            "start": start,
-            "end": end,
-            "kind": kind,
-            "stage": stage,
-            "minibatch": minibatch,
+        row = row_of(worker, action, start, end, per) | {
             "reads": max(0, minibatch - delay),
             "writes": None if forward or j < per - 1 else minibatch + 1,
             "delay": delay,
             "ahead": ahead,
             "stashed": not forward and reads == "stashed",
         }
-        if per > 1:
-            row["microbatch"] = m
         if self.clocked:
             kept = self.method.held is not None or (not forward and reads == "stashed")
             row["unit"] = m if kept else start + ahead

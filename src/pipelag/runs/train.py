@@ -74,6 +74,8 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
                 "stale_percent": round(stale, 4),
             }
         )
+        if phase.method.random is None:
+            rows[-1]["weight_copies"] = list(phase.method.weight_copies(phase.stages, phase.microbatches))
     return rows
 
 

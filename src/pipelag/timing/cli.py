@@ -54,23 +54,14 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     import pipelag
     from pipelag.timing.costs import Topology, uniform
     from pipelag.timing.timed import time_schedule
+    from pipelag.timing.trace import row_of, transfer_rows
 
     options = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
     costs = uniform(args.stages, args.forward, args.backward, output_bytes=1.0 if args.transfer else 0.0)
     timing = time_schedule(plan, costs, Topology(bandwidth=1 / args.transfer) if args.transfer else None)
-    rows: list[dict[str, Any]] = [
-        {"worker": s.worker, "start": s.start, "end": s.end, "kind": s.action.kind, "stage": s.action.stage}
-        | {"minibatch": s.action.number // plan.microbatches, "microbatch": s.action.number}
-        for s in timing.spans
-        if s.action.kind != "U"
-    ]
-    rows += [
-        {"worker": t.source, "start": t.start, "end": t.end, "kind": "send", "stage": t.action.stage}
-        | {"minibatch": t.action.number // plan.microbatches, "microbatch": t.action.number}
-        for t in timing.transfers
-    ]
-    return rows
+    rows = [row_of(*span, plan.microbatches) for span in timing.spans if span.action.kind != "U"]
+    return rows + transfer_rows(timing)
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:

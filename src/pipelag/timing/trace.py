@@ -7,8 +7,28 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelag.schedules import Action
+from pipelag.timing.timed import Timing
+
 NAMES = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "S": "synchronise", "send": "transfer"}
 COLOURS = {"F": "thread_state_running", "B": "thread_state_runnable", "R": "yellow", "U": "grey", "send": "olive"}
+
+
+def row_of(worker: int, action: Action, start: float, end: float, microbatches: int) -> dict[str, Any]:
+    """The timeline row of an action; `microbatch` (or, of an update, minibatch) where a minibatch has several."""
+    kind, stage, number = action
+    per = 1 if kind in ("U", "S") else microbatches
+    row = {"worker": worker, "start": start, "end": end, "kind": kind, "stage": stage, "minibatch": number // per}
+    return row | {"microbatch": number} if microbatches > 1 else row
+
+
+def transfer_rows(timing: Timing) -> list[dict[str, Any]]:
+    """The rows of a timing's messages, kind "send", each on the worker that sends it."""
+    return [
+        row_of(sent.source, sent.action, sent.start, sent.end, timing.schedule.microbatches)
+        | {"kind": "send", "to": sent.target, "of": sent.action.kind}
+        for sent in timing.transfers
+    ]
 
 
 def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ OF_THE_FIVE = {  # the methods of each paper, and the unremedied pipeline on the
 
 def profile_of(context: Context) -> Profile | None:
     """The layers' times and sizes, from the profile run's log."""
-    log = next(iter(context.logs(what="profile")), None)
+    log = context.log(what="profile")
     if log is None:
         return None
     return Profile(tuple(LayerTime(**row) for row in log.rows))
@@ -55,23 +55,21 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     items = context.select(what="learning", arm=arm)
     logs = [item.log for item in items if item.log is not None]
     phase = items[0].arm.spec.phases[0]
-    method = methods.get(phase.method, **phase.options)
-    lags = method.delays(len(phase.cuts) + 1, phase.microbatches)
     row: dict[str, Cell] = {
         "method": arm,
         "accuracy": Accuracy.of(items).text(),
-        "staleness": ", ".join(map(str, lags.forward)),
         "distance": averaged(logs, "forward_distance"),
         "discrepancy": averaged(logs, "discrepancy"),
-        "copies": ", ".join(map(str, method.weight_copies(len(phase.cuts) + 1, phase.microbatches)))
-        if method.random is None
-        else None,
     }
+    for log in logs[:1]:  # what a schedule makes is the same for every seed
+        told = log.summary["phases"][0]
+        row["staleness"] = ", ".join(map(str, told["forward_delays"]))
+        row["copies"] = ", ".join(map(str, told["weight_copies"])) if "weight_copies" in told else None
     timing = timed(phase, profile) if profile is not None else None
     if timing is not None and profile is not None:
         alone = sum(layer.total_ms for layer in profile.layers) / 1e3
         row |= {"timed": alone / timing.steady_period, "memory": max(timing.peak_memory) / 2**20}
-    measured = next(iter(context.logs(what="speed", arm=arm)), None)
+    measured = context.log(what="speed", arm=arm)
     if measured is not None:
         row["measured"] = measured.summary["speedup"]["pipelined"]
     return row

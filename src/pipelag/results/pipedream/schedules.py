@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Context
-from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, idle_free_from, log_of, passes, reads_of
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.timelines import (
+    FOLLOWED,
+    Row,
+    busy_once_full,
+    draw,
+    one_at_a_time,
+    passes,
+    reads_of,
+)
+from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipedream"
 
@@ -51,11 +59,7 @@ def figure_9(context: Context) -> Drawn:
     return draw(context, label=after, until=24)
 
 
-@judge(PAPER, "figure_2", "one_worker_at_a_time")
-def one_worker(context: Context) -> Finding:
-    """Never two at once."""
-    most = at_once(log_of(context))
-    return most == 1, f"at most {most} of {log_of(context).summary['workers']} workers are busy at a time"
+judge(PAPER, "figure_2", "one_worker_at_a_time")(one_at_a_time)
 
 
 @judge(PAPER, "figure_2", "a_quarter_used")
@@ -97,10 +101,8 @@ def noam(context: Context) -> Finding:
 @judge(PAPER, "figure_4", "all_busy")
 def all_busy(context: Context) -> Finding:
     """From the moment the first minibatch has come back until no more come in."""
-    log = log_of(context, arm="weight stashing")
-    start = min(row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
-    end = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
-    return idle_free_from(log, start, end), f"between time {start:g} and {end:g}"
+    busy, start, end = busy_once_full(log_of(context, arm="weight stashing"))
+    return busy, f"between time {start:g} and {end:g}"
 
 
 @judge(PAPER, "figure_4", "updates_between")

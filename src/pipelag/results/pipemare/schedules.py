@@ -6,13 +6,12 @@ from math import ceil
 
 import pandas as pd
 
-from pipelag.report.figures import empty
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.report.timelines import stacked
-from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.timelines import idle_free_from, log_of
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.timelines import busy_once_full
+from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipemare"
 
@@ -27,16 +26,14 @@ def figure_1(context: Context) -> Drawn:
             panels[arm] = (log.rows, [f"stage {stage}" for stage in range(1, 4)])
             frames.append(pd.DataFrame(log.rows).assign(method=arm))
     if not panels:
-        return Drawn(figure=empty("the schedules have no logs"), data=pd.DataFrame())
+        return not_logged("the schedules have no logs")
     figure = stacked(panels, lambda row: str(1 + row["microbatch"]), "time (one pass of a microbatch = 1)")
     return Drawn(figure=figure, data=pd.concat(frames))
 
 
 def steady(log: RunLog) -> bool:
     """Whether no worker is idle once the pipeline is full and before it drains."""
-    start = min(row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
-    end = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
-    return idle_free_from(log, start, end)
+    return busy_once_full(log)[0]
 
 
 def of(context: Context, word: str) -> RunLog:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Context
-from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, log_of, passes, reads_of
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.timelines import FOLLOWED, Row, draw, one_at_a_time, passes, reads_of
+from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipeoptim"
 
@@ -64,11 +64,7 @@ def microbatches_of_5(context: Context) -> Finding:
     return found == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {found}"
 
 
-@judge(PAPER, "figure_1c", "one_at_a_time")
-def one_at_a_time(context: Context) -> Finding:
-    """Never two at once."""
-    most = at_once(log_of(context))
-    return most == 1, f"at most {most} GPU is busy at a time"
+judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
 
 
 @judge(PAPER, "figure_1d", "forward_versions")
@@ -112,7 +108,7 @@ def table_2(context: Context) -> Drawn:
     """One row per approach, from the run's summary."""
     rows: list[dict[str, Cell]] = []
     for arm in context.values("arm"):
-        log = next(iter(context.logs(arm=arm)), None)
+        log = context.log(arm=arm)
         row: dict[str, Cell] = {"approach": arm}
         if log is not None:
             copies, forward, backward = (

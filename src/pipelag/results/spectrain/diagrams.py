@@ -6,12 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipelag.report.figures import empty
 from pipelag.report.style import COLOURS, PAGE, figure
-from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.timelines import log_of
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"
 FLOAT = 4  # bytes
@@ -67,9 +65,9 @@ def arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], both:
 def figure_1a(context: Context) -> Drawn:
     """Full copies around the place where gradients are gathered."""
     data = table_of(context)
-    log = next(iter(context.logs(arm="VGG-16")), None)
+    log = context.log(arm="VGG-16")
     if log is None:
-        return Drawn(figure=empty("no model has been counted"), data=data)
+        return not_logged("no model has been counted")
     gpus, layers = gpus_of(log), len(log.rows)
     fig, axes = figure(PAGE * 0.8, 1.9)
     each = megabytes(log.summary["parameters"] * FLOAT)
@@ -88,9 +86,9 @@ def figure_1a(context: Context) -> Drawn:
 def figure_1b(context: Context) -> Drawn:
     """Layers in a row over the GPUs, with what crosses each boundary."""
     data = table_of(context)
-    log = next(iter(context.logs(arm="VGG-16")), None)
+    log = context.log(arm="VGG-16")
     if log is None:
-        return Drawn(figure=empty("no model has been counted"), data=data)
+        return not_logged("no model has been counted")
     cuts = [0, *log.summary["cuts"], len(log.rows)]
     fig, axes = figure(PAGE * 0.9, 1.1)
     for gpu, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
@@ -110,9 +108,9 @@ def figure_1b(context: Context) -> Drawn:
 @drawing(PAPER, "figure_2")
 def figure_2(context: Context) -> Drawn:
     """The loop of SGD, unrolled over the minibatches of a one-GPU run."""
-    log = next(iter(context.logs()), None)
+    log = context.log()
     if log is None:
-        return Drawn(figure=empty("the run has no log"), data=pd.DataFrame())
+        return not_logged("the run has no log")
     fig, axes = figure(PAGE, 0.9)
     x = 0.0
     shown = [row for row in log.rows if row["minibatch"] < 2]

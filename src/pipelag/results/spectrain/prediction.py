@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipelag.report.figures import empty
 from pipelag.report.style import COLOURS, PAGE, figure
-from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import Finding, judge, need
 
@@ -39,7 +38,7 @@ def figure_9(context: Context) -> Drawn:
     """A panel per s; the stale weights of SpecTrain's run in black, every method's predictions in colour."""
     data = series(context)
     if data.empty:
-        return Drawn(figure=empty("no run has been logged"), data=data)
+        return not_logged("no run has been logged")
     mean = data.groupby(["method", "s", "step"], as_index=False, sort=False)[["predicted", "stale"]].mean()
     fig, panels = figure(PAGE, 2.3, ncols=len(HORIZONS), sharey=True)
     for axes, s in zip(panels, HORIZONS, strict=True):

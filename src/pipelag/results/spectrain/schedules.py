@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Context
-from pipelag.results.timelines import Row, draw, log_of, passes
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.timelines import Row, draw, passes
+from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"
 BATCH = 5  # the batch that figure 8 follows, counted from 0: batch t enters GPU 0 at time unit t

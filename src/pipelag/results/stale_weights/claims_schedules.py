@@ -7,9 +7,8 @@ from itertools import pairwise
 from pipelag.results.logs import Context
 from pipelag.results.stale_weights.judging import (
     PAPER,
-    log_of,
 )
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.verdict import Finding, judge, log_of
 
 
 @judge(PAPER, "figure_1", "contiguous_balanced")

@@ -241,7 +241,7 @@ def bubble(context: Context) -> Finding:
     for m in context.values("microbatches"):
         shares = []
         for arm in ("2 partitions", "4 partitions"):
-            log = next(iter(context.logs(microbatches=m, arm=arm)), None)
+            log = context.log(microbatches=m, arm=arm)
             shares.append(need(log.summary["bubble"] if log else None, f"GPipe on {arm}"))
         ratios.append(shares[1] / shares[0])
         words.append(f"{m} microbatches: {100 * shares[0]:.0f} % and {100 * shares[1]:.0f} %")

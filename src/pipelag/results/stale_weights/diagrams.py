@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipelag.report.figures import empty, partition, registers, space_time
-from pipelag.results.drawing import Drawn, drawing
+from pipelag.report.figures import partition, registers, space_time
+from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
 
 PAPER = "stale_weights"
-
-
-def only_log(context: Context) -> RunLog | None:
-    """The one run of a diagram."""
-    return next(iter(context.logs()), None)
 
 
 def accelerator_names(log: RunLog) -> list[str]:
@@ -27,15 +22,10 @@ def accelerator_names(log: RunLog) -> list[str]:
     return [f"A{worker}: {'+'.join(names)}" for worker, names in sorted(work.items())]
 
 
-def not_logged() -> Drawn:
-    """A frame without a schedule in it: without a log there is nothing to draw."""
-    return Drawn(figure=empty("the schedule has no log"), data=pd.DataFrame())
-
-
 @drawing(PAPER, "figure_1")
 def figure_1(context: Context) -> Drawn:
     """Eight layers in four partitions on four accelerators."""
-    log = only_log(context)
+    log = context.log()
     if log is None:
         return not_logged()
     cuts = [0, *context.items[0].arm.spec.phases[0].cuts, 8]
@@ -50,7 +40,7 @@ def figure_1(context: Context) -> Drawn:
 @drawing(PAPER, "figure_2", "figure_4")
 def timelines(context: Context) -> Drawn:
     """Space-time diagrams: one accelerator at a time, and the pipeline that fills them all."""
-    log = only_log(context)
+    log = context.log()
     if log is None:
         return not_logged()
     names = accelerator_names(log)
@@ -62,7 +52,7 @@ def timelines(context: Context) -> Drawn:
 @drawing(PAPER, "figure_3")
 def figure_3(context: Context) -> Drawn:
     """The stages of one register pair and the accelerators that perform them."""
-    log = only_log(context)
+    log = context.log()
     if log is None:
         return not_logged()
     names = accelerator_names(log)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pipelag.results.logs import Context, RunLog
-from pipelag.results.stale_weights.diagrams import only_log
+from pipelag.results.logs import Context
 from pipelag.results.verdict import Finding, NotLogged, need
 
 PAPER = "stale_weights"
@@ -52,11 +51,3 @@ def trend(context: Context, holds: bool, why: str, **labels: str) -> Finding:
     """For claims about order: judged at any scale, which the sentence names."""
     said = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
     return holds, why + (f" (at this scale: {said})" if said else "")
-
-
-def log_of(context: Context) -> RunLog:
-    """The one log of a diagram."""
-    log = only_log(context)
-    if log is None:
-        raise NotLogged("the schedule has no log")
-    return log
