@@ -22,6 +22,7 @@ def timeline(
     follow: Callable[[Row], bool] = lambda row: False,
     label: Callable[[Row], str] = lambda row: "",
     unit: str = "time",
+    since: float = 0.0,
     until: float | None = None,
 ) -> Any:
     """A timeline of one schedule.
@@ -33,12 +34,12 @@ def timeline(
         follow: the passes drawn strongly; all of them where none is.
         label: what stands under the number, e.g. the weights read.
         unit: of the time axis.
-        until: cut the axis here.
+        since, until: the stretch of time to show, long runs having boxes too small to read.
     """
     end = until or max(row["end"] for row in rows)
     labelled = any(label(row) for row in rows)
     fig, axes = figure(PAGE, 0.62 + (0.44 if labelled else 0.32) * len(workers))
-    _draw(axes, rows, workers, number, follow, label, end)
+    _draw(axes, rows, workers, number, follow, label, end, since)
     axes.set_xlabel(unit)
     _legend(fig, rows)
     return fig
@@ -68,13 +69,14 @@ def _draw(
     follow: Callable[[Row], bool],
     label: Callable[[Row], str],
     end: float,
+    since: float = 0.0,
 ) -> None:
     from matplotlib.patches import Rectangle
 
-    shown = [row for row in rows if row["start"] < end and row["worker"] < len(workers)]
+    shown = [row for row in rows if since <= row["start"] < end and row["worker"] < len(workers)]
     everything = not any(follow(row) for row in shown)
     for worker in range(len(workers)):
-        axes.add_patch(Rectangle((0, worker + 0.08), end, 0.84, facecolor="#F4F4F4", edgecolor="none"))
+        axes.add_patch(Rectangle((since, worker + 0.08), end - since, 0.84, facecolor="#F4F4F4", edgecolor="none"))
     longest = max((len(number(row)) for row in shown if row["kind"] != "send"), default=1)
     together: dict[tuple[int, float], list[Row]] = {}
     for row in shown:
@@ -88,7 +90,7 @@ def _draw(
             colour = (STRONG if strong else PALE)[row["kind"]]
             axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", linewidth=0.6))
             text, below = number(row), label(row)
-            points = 72 * 6.2 * width / end  # how wide the box is on paper
+            points = 72 * 6.2 * width / (end - since)  # how wide the box is on paper
             size = min(7.5, points / (0.75 * longest), 10 * height + 1)
             style = {"ha": "center", "va": "center", "color": "white" if strong else "#444444"}
             beside = below and height < 0.5  # half a box is too low for two lines
@@ -108,7 +110,7 @@ def _draw(
                 Rectangle((row["start"], row["worker"] + 0.93), row["end"] - row["start"], 0.12, facecolor=colour)
             )
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlim(0, end)
+    axes.set_xlim(since, end)
     axes.set_ylim(len(workers) + 0.08, 0)
     axes.set_yticks([worker + 0.5 for worker in range(len(workers))], workers)
     axes.tick_params(axis="y", length=0)

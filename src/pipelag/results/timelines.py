@@ -81,6 +81,7 @@ def draw(
     unit: str = "time (one forward pass = 1)",
     micro: bool = False,
     numbered_from: int = 1,
+    since: float = 0.0,
     until: float | None = None,
     **labels: str,
 ) -> Drawn:
@@ -106,6 +107,7 @@ def draw(
         follow=followed,  # type: ignore[arg-type]
         label=lambda row: label(row) if followed(row) and row["kind"] != "send" else "",  # type: ignore[arg-type]
         unit=unit,
+        since=since,
         until=until,
     )
     return Drawn(figure=figure, data=pd.DataFrame(log.rows))

@@ -18,16 +18,22 @@ def weights(row: Row) -> str:
     return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
 
 
-@drawing(PAPER, "figure_1a", "figure_1c")
-def plain(context: Context) -> Drawn:
-    """Serial and naive execution."""
+@drawing(PAPER, "figure_1a")
+def serial(context: Context) -> Drawn:
+    """Serial execution."""
     return draw(context, name="GPU", first=0, label=weights)
+
+
+@drawing(PAPER, "figure_1c")
+def naive(context: Context) -> Drawn:
+    """Minibatches 4 and 5 of the naive execution, 12 units each."""
+    return draw(context, name="GPU", first=0, label=weights, since=36)
 
 
 @drawing(PAPER, "figure_1b")
 def figure_1b(context: Context) -> Drawn:
-    """GPipe, microbatches numbered through."""
-    return draw(context, name="GPU", first=0, micro=True)
+    """Minibatches 4 and 5 of GPipe, 21 units each; microbatches numbered through."""
+    return draw(context, name="GPU", first=0, micro=True, since=63)
 
 
 @drawing(PAPER, "figure_1d")

@@ -54,7 +54,7 @@ def figure_9(context: Context) -> Drawn:
         axes.set_xlabel("iteration")
         axes.set_yscale("log")
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
-    panels[0].set_ylabel("RMSE to the true weights")
+    panels[0].set_ylabel("RMSE")
     handles, labels = panels[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=3)
     return Drawn(figure=fig, data=data)
