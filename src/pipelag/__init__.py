@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pipelag import methods
     from pipelag.api import TrainedRun, train
     from pipelag.methods import Method, register
+    from pipelag.partitioner.cluster import Cluster
+    from pipelag.partitioner.plan import Plan
+    from pipelag.partitioner.search import partition
     from pipelag.schedules import Schedule, check, delays
     from pipelag.simulate.training import Phase
     from pipelag.timing.costs import StageCost, Topology, uniform
@@ -40,11 +43,15 @@ _HOMES = {
     "Topology": "pipelag.timing.costs",
     "uniform": "pipelag.timing.costs",
     "Timing": "pipelag.timing.timed",
+    "Cluster": "pipelag.partitioner.cluster",
+    "Plan": "pipelag.partitioner.plan",
+    "partition": "pipelag.partitioner.search",
 }
 
 __all__ = [
-    "Method", "Phase", "PipelagError", "Profile", "Schedule", "StageCost", "Timing", "Topology", "TrainedRun",
-    "balanced_cuts", "check", "delays", "methods", "profile", "register", "schedule", "time", "train", "uniform",
+    "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Timing", "Topology",
+    "TrainedRun", "balanced_cuts", "check", "delays", "methods", "partition", "profile", "register", "schedule", "time",
+    "train", "uniform",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "fetch": ("pipelag.data.cli", "fetch a data set from the mirrors or the network, and verify it"),
     "plan": ("pipelag.experiments.cli", "list the runs that a paper, a result or a scale asks for"),
     "result": ("pipelag.results.cli", "draw one table or figure from the logs, and judge its claims"),
+    "partition": ("pipelag.partitioner.cli", "plan stages and replicas for a profile on a cluster, as PipeDream does"),
     "timeline": ("pipelag.timing.cli", "draw a schedule, or what a run did, as a figure or a Perfetto trace"),
     "report": ("pipelag.report.cli", "gather all results of a scale in one page"),
 }

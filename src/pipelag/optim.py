@@ -46,11 +46,45 @@ class CaffeSGD(Optimizer):
                 parameter.sub_(velocity, alpha=1 + momentum if group["nesterov"] else 1)
 
 
+class LARS(Optimizer):
+    """SGD with momentum and a layer's own rate, lr * trust * |w| / (|g| + wd |w|) (You et al., 2017).
+
+    Tensors of one dimension (biases, normalisation) and those that are zero take the plain rate.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 0.001
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            decay = group["weight_decay"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient, rate = parameter.grad.add(parameter, alpha=decay), torch.ones(())
+                if parameter.dim() > 1:
+                    size, slope = parameter.norm(), parameter.grad.norm()
+                    own = group["trust"] * size / (slope + decay * size)
+                    rate = torch.where((size > 0) & (slope > 0), own, torch.ones_like(own))
+                state = self.state[parameter]
+                if "velocity" not in state:
+                    state["velocity"] = torch.zeros_like(parameter)
+                state["velocity"].mul_(group["momentum"]).add_(gradient * rate.to(gradient.device), alpha=group["lr"])
+                parameter.sub_(state["velocity"])
+
+
 def factory(spec: OptimizerSpec) -> OptimizerFactory:
     """What makes the optimizer of a spec from parameters or parameter groups."""
     if spec.name == "caffe_sgd":
         return lambda params: CaffeSGD(params, spec.lr, spec.momentum, spec.weight_decay, spec.nesterov)
     own: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    if spec.name == "lars":
+        own |= {"momentum": spec.momentum} | ({} if spec.trust is None else {"trust": spec.trust})
+        return lambda params: LARS(params, **own)
     if spec.name == "sgd":
         own |= {"momentum": spec.momentum, "nesterov": spec.nesterov, "dampening": spec.dampening or 0.0}
         return lambda params: torch.optim.SGD(params, **own)

@@ -22,7 +22,8 @@ def test_official_manifests_name_sums_and_addresses(name: str) -> None:
 
 def test_official_sums_agree_with_torchvision() -> None:
     datasets = pytest.importorskip("torchvision.datasets")
-    ours = {file.name: file.md5 for name in manifest.names() for file in manifest.official(name).files}
+    images = ("mnist", "cifar10", "cifar100")
+    ours = {file.name: file.md5 for name in images for file in manifest.official(name).files}
     theirs = dict(datasets.MNIST.resources)
     theirs |= {kind.filename: kind.tgz_md5 for kind in (datasets.CIFAR10, datasets.CIFAR100)}
     assert ours == theirs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from torchvision.models.resnet import BasicBlock
 from pipelag import models
 from pipelag.errors import PipelagError
 from pipelag.models.count import count, rows
-from pipelag.models.cut import layer_count, stages, stale_percent
+from pipelag.models.cut import layer_count, name_of, stages, stale_percent
 from pipelag.results.memory import against_pipedream, increase
 
 SMALL = {
@@ -206,3 +208,49 @@ def test_a_seed_fixes_the_weights_and_leaves_the_callers_numbers_alone() -> None
     one, two = models.build("resnet20", seed=1, width=0.25), models.build("resnet20", seed=1, width=0.25)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "layers", "parameters"),
+    [
+        ("resnet50", {}, 107, 23_520_842),  # PipeMare section 4.1 and its memory of 270 MB for three copies
+        ("resnet50", {"form": "imagenet", "classes": 1000}, 107, 25_557_032),
+        ("vgg16_imagenet", {}, 16, 138_357_544),
+        ("alexnet_imagenet", {}, 8, 61_100_840),
+        ("gnmt", {"layers": 8}, 10, 193_775_168),  # the published profile's 775.1 MB
+        ("gnmt", {"layers": 16}, 18, 277_727_808),  # and 1110.9 MB
+        ("s2vt", {}, 4, None),
+        ("awd_lm", {}, 8, None),
+    ],
+)
+def test_sizes_of_the_papers_models(name: str, options: dict[str, Any], layers: int, parameters: int | None) -> None:
+    with torch.device("meta"):
+        model = models.build(name, **options)
+    assert len(model) == layers
+    if parameters is not None:
+        assert abs(sum(p.numel() for p in model.parameters()) - parameters) <= 2e-4 * parameters
+
+
+def test_split_weights_compute_the_same() -> None:
+    whole = models.build("resnet50", seed=0, width=0.0625, blocks=(1, 1)).eval()
+    split = models.build("resnet50", seed=1, width=0.0625, blocks=(1, 1), split=2).eval()
+    assert len(split) == 2 * len(whole)
+    with torch.no_grad():
+        for place, layer in enumerate(whole):
+            for own, first, second in zip(
+                layer.parameters(), split[2 * place].parameters(), split[2 * place + 1].parameters(), strict=True
+            ):
+                parts = own.chunk(2, 0)
+                if name_of(layer) == "mean, linear":  # the classes are dealt out
+                    first.copy_(own[: len(first)])
+                    second.copy_(own[len(first) :])
+                    continue
+                first.copy_(parts[0])
+                second.copy_(parts[1])
+        images = torch.randn(2, 3, 8, 8)
+        torch.testing.assert_close(split(images), whole(images))
+
+
+def test_bottleneck_networks_refuse_what_they_are_not() -> None:
+    with pytest.raises(PipelagError, match="unknown form"):
+        models.build("resnet50", form="tiny")

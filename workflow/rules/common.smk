@@ -12,6 +12,8 @@ from snakemake.utils import validate
 from pipelag import experiments
 from pipelag.errors import PipelagError
 
+TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
+
 
 def refuse(message):
     """End with one sentence."""
@@ -59,7 +61,7 @@ def log_files(paper, result):
 def products(paper, result):
     """The files that drawing a result leaves."""
     kind = experiments.load_paper(paper).results[result].kind
-    ends = ["csv", "md", "tex"] if kind in ("table", "text-claim") else ["pdf", "svg", "png", "csv"]
+    ends = ["csv", "md", "tex"] if kind in TABLES else ["pdf", "svg", "png", "csv"]
     return [f"figures/{scale.name}/{paper}/{result}.{end}" for end in [*ends, "json"]]
 
 
@@ -69,15 +71,22 @@ def digest_of(paper, result):
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
+def data_set_of(spec):
+    """The name of the data set, or of the published profiles, that a run reads; None where it reads none."""
+    if "published" in spec.options.get("profile", {}):
+        return "pipedream_profiles"
+    return spec.data and spec.data.name
+
+
 def data_of(wildcards):
     """The stamp of the data set that a run reads, where it has to be fetched.
 
     A finished run asks for none that is not there: fetching for another run must not make it again.
     """
-    spec = runs[wildcards.id]
-    if spec.data is None or spec.data.name not in fetched:
+    name = data_set_of(runs[wildcards.id])
+    if name not in fetched:
         return []
-    stamp = f"results/data/{spec.data.name}.txt"
+    stamp = f"results/data/{name}.txt"
     return [stamp] if Path(stamp).exists() or not is_done(wildcards.id) else []
 
 
@@ -89,7 +98,7 @@ def threads_of(wildcards):
 
 def gpu_share_of(wildcards):
     """Percent of a GPU: training runs share one, timing runs want it alone; nothing without a GPU."""
-    if not has_gpu or runs[wildcards.id].kind in ("timeline", "count"):
+    if not has_gpu or runs[wildcards.id].kind in ("timeline", "count", "plan"):
         return 0
     return 100 if runs[wildcards.id].kind in ("speed", "profile") else 100 // config["runs_per_gpu"]
 
@@ -116,8 +125,8 @@ trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
-fetched = sorted({"mnist", "cifar10", "cifar100"} & {spec.data.name for spec in runs.values() if spec.data})
-tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in ("table", "text-claim"))
+fetched = sorted({"mnist", "cifar10", "cifar100", "pipedream_profiles"} & {data_set_of(s) for s in runs.values()} - {None})
+tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in TABLES)
 figures = sorted({r for _, r in plan} - set(tables))
 
 

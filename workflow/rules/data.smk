@@ -5,7 +5,7 @@ rule fetch:
     log:
         "results/data/{name}.log",
     wildcard_constraints:
-        name="mnist|cifar10|cifar100",
+        name="mnist|cifar10|cifar100|pipedream_profiles",
     conda:
         "../envs/pipelag.yaml"
     shell:

@@ -123,9 +123,9 @@ def _described(name: str, official: Manifest, folder: Path, release: MirrorRelea
         complaint = sums.complaint(path)
         if complaint:
             raise PipelagError(f"{path} {complaint}; replace it or correct {folder / 'manifest.yaml'}")
-    theirs = {path.name: path for path, _ in files}
     is_official = release.layout == official.layout and all(
-        file.name in theirs and file.complaint(theirs[file.name]) is None for file in official.files
+        any(path.as_posix().endswith(f"/{file.name}") and file.complaint(path) is None for path, _ in files)
+        for file in official.files
     )
     return Release(name, official.title, release.layout, is_official, release.note, folder, files)
 

@@ -10,7 +10,10 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
 
 # The registry of models loads torch, which reading the config must not; a test holds this list equal to it.
-MODELS = ("alexnet", "lenet5", "resnet110", "resnet20", "resnet224", "resnet362", "resnet56", "vgg16", "snn")
+MODELS = (
+    *("alexnet", "alexnet_imagenet", "awd_lm", "gnmt", "lenet5", "s2vt", "snn", "vgg16", "vgg16_imagenet"),
+    *(f"resnet{depth}" for depth in (20, 50, 56, 101, 110, 152, 224, 362)),
+)
 
 
 def check_names(spec: RunSpec, where: str) -> None:

@@ -102,6 +102,7 @@ class Paper(Strict):
     title: str
     short: str
     year: int
+    clusters: dict[str, Any] = Field(default_factory=dict)  # named once, to be referred to by YAML anchors
     setups: dict[str, Setup]
     results: dict[str, Result]
 

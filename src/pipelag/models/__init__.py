@@ -11,7 +11,10 @@ from torch import nn
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.models.alexnet import alexnet
+from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
+from pipelag.models.imagenet import from_torchvision
 from pipelag.models.lenet import lenet5
+from pipelag.models.recurrent import awd_lm, gnmt, s2vt
 from pipelag.models.resnet import resnet
 from pipelag.models.snn import snn
 from pipelag.models.vgg import vgg16
@@ -22,6 +25,11 @@ Builder = Callable[..., nn.Sequential]
 MODELS: dict[str, Builder] = {"lenet5": lenet5, "alexnet": alexnet, "vgg16": vgg16, "snn": snn}
 for _depth in (20, 56, 110, 224, 362):
     MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet(depth, **options)
+for _depth in BLOCKS:  # these are 6n + 2 too, but everyone means the bottleneck networks
+    MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet_bottleneck(depth, **options)
+for _name in ("alexnet", "vgg16"):
+    MODELS[f"{_name}_imagenet"] = lambda name=_name, **options: from_torchvision(name, **options)
+MODELS |= {"gnmt": gnmt, "awd_lm": awd_lm, "s2vt": s2vt}
 
 
 def register(name: str) -> Callable[[Builder], Builder]:

@@ -86,6 +86,10 @@ def carry_out(spec: RunSpec, out: Path, device_name: str, threads: int) -> dict[
         from pipelag.distributed.speed import measure
 
         return measure(spec, out, device, threads)
+    if spec.kind == "plan":
+        from pipelag.runs.plan import plan
+
+        return plan(spec, out)
     from pipelag.runs import inspect
 
     return (

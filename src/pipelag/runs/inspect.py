@@ -38,8 +38,10 @@ def count(spec: RunSpec, out: Path, threads: int) -> dict[str, Any]:
 
 
 def profile(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[str, Any]:
-    """Log the forward and backward time of each layer on this machine. `options.repeats`: rounds."""
+    """Log the forward and backward time of each layer on this machine. `options`: repeats (rounds), threads (all)."""
     assert spec.data is not None
+    threads = int(spec.options.get("threads", threads))
+    torch.set_num_threads(threads)
     folder = RunFolder(out, spec)
     folder.rewind(0)
     dataset, batches, _ = open_data(spec, device)

@@ -33,13 +33,13 @@ class DataSpec(_Strict):
 
 class OptimizerSpec(_Strict):
     """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
-    Adam, AdamW and NAdam as PyTorch has them.
+    Adam, AdamW and NAdam as PyTorch has them; LARS (a rate per layer) for large minibatches.
 
     Caffe's SGD differs only when the learning rate changes: its velocity remembers the old rate. SpecTrain's form
     (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum.
     """
 
-    name: Literal["sgd", "caffe_sgd", "adam", "adamw", "nadam"] = "sgd"
+    name: Literal["sgd", "caffe_sgd", "lars", "adam", "adamw", "nadam"] = "sgd"
     lr: float = Field(gt=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -47,6 +47,7 @@ class OptimizerSpec(_Strict):
     dampening: float | None = Field(default=None, ge=0, le=1)  # sgd; none: 0
     betas: tuple[float, float] | None = None  # adam, adamw, nadam; none: PyTorch's 0.9 and 0.999
     eps: float | None = Field(default=None, gt=0)  # adam, adamw, nadam; none: PyTorch's 1e-8
+    trust: float | None = Field(default=None, gt=0)  # lars; none: 0.001
 
     @model_validator(mode="after")
     def _own_settings(self) -> OptimizerSpec:
@@ -55,7 +56,8 @@ class OptimizerSpec(_Strict):
             key
             for key, wrong in (
                 ("momentum", moments and self.momentum),
-                ("nesterov", moments and self.nesterov),
+                ("nesterov", (moments or self.name == "lars") and self.nesterov),
+                ("trust", self.name != "lars" and self.trust is not None),
                 ("dampening", self.name != "sgd" and self.dampening is not None),
                 ("betas", not moments and self.betas is not None),
                 ("eps", not moments and self.eps is not None),
@@ -97,7 +99,7 @@ class PhaseSpec(_Strict):
 
 # Settings that came after logs had been published: left out of a run's identity while they have their defaults.
 LATER: dict[str, dict[str, Any]] = {
-    "optimizer": {"dampening": None, "betas": None, "eps": None},
+    "optimizer": {"dampening": None, "betas": None, "eps": None, "trust": None},
     "phases": {"microbatches": 1, "recompute": False},
 }
 
@@ -106,10 +108,11 @@ class RunSpec(_Strict):
     """One run. `kind`:
 
     train     train and evaluate; speed     time 1 worker against 2, interleaved, in one launch;
-    profile   time every layer; count       count weights and activations; timeline   lay out a schedule in cycles.
+    profile   time every layer; count       count weights and activations; timeline   lay out a schedule in cycles;
+    plan      partition a profile over a cluster, and time what comes out.
     """
 
-    kind: Literal["train", "speed", "profile", "count", "timeline"] = "train"
+    kind: Literal["train", "speed", "profile", "count", "timeline", "plan"] = "train"
     model: ModelSpec | None = None
     data: DataSpec | None = None
     batch: int = Field(default=1, gt=0)
@@ -130,6 +133,7 @@ class RunSpec(_Strict):
             "profile": ("model", "data"),
             "count": ("model",),
             "timeline": ("phases",),
+            "plan": ("model",),
         }[self.kind]
         missing = [key for key in need if not getattr(self, key)]
         if missing:

@@ -159,18 +159,24 @@ def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> S
     return Schedule("1f1b_flush", stages, minibatches, tuple(rows), microbatches=microbatches)
 
 
-def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = ()) -> Schedule:
+def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), depth: int | None = None) -> Schedule:
     """1F1B with replicated stages (1F1B-RR, PipeDream section 3.2): minibatch m of a stage runs on replica m mod r.
 
     `replicas[l-1]`: workers of stage l, 1 each by default. NOAM = ceil(workers / replicas of stage 1) minibatches per
-    replica of the first stage are admitted at first.
+    replica of the first stage are admitted at first, or `depth` of them (Figure 18): 1 is no pipelining, and more than
+    NOAM wait in front of the later stages.
     """
     replicas = tuple(replicas) or (1,) * stages
     if len(replicas) != stages or min(replicas) < 1:
         raise PipelagError(f"replicas {list(replicas)} must give each of the {stages} stages 1 or more")
+    if depth is not None and depth < 1:
+        raise PipelagError(f"a pipeline holds at least 1 minibatch, not {depth}")
     rows = []
+    extra = 0 if depth is None else depth - -(-sum(replicas) // replicas[0])
     for stage, count in enumerate(replicas, start=1):
         warmup = -(-sum(replicas[stage - 1 :]) // count) - 1
+        if stage < stages:  # the last stage runs a backward right after its forward
+            warmup = max(0, min(warmup + extra, (depth or warmup + 1) - 1))
         for replica in range(count):
             mine = range(replica, minibatches, count)
             local = one_forward_one_backward(stage, warmup, 0, len(mine), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,6 +85,30 @@ class Profile:
                 )
             )
         return costs
+
+    def scaled(self, factor: float) -> Profile:
+        """For a minibatch `factor` times as large: times and activations in proportion, weights as they are."""
+        return Profile(
+            tuple(
+                replace(
+                    layer,
+                    forward_ms=layer.forward_ms * factor,
+                    backward_ms=layer.backward_ms * factor,
+                    output_bytes=round(layer.output_bytes * factor),
+                    kept_bytes=round(layer.kept_bytes * factor),
+                )
+                for layer in self.layers
+            )
+        )
+
+    def faster(self, factor: float) -> Profile:
+        """On a device `factor` times as fast: times in proportion, sizes as they are."""
+        return Profile(
+            tuple(
+                replace(layer, forward_ms=layer.forward_ms / factor, backward_ms=layer.backward_ms / factor)
+                for layer in self.layers
+            )
+        )
 
     @classmethod
     def load(cls, path: Path) -> Profile:

@@ -77,11 +77,15 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
             value = layer(received)
         # The output that the next layer keeps as its input is counted there, as this layer's output.
         outputs = {t.untyped_storage().data_ptr() for t in as_tuple(value)}
+        passing = {t.untyped_storage().data_ptr() for t in as_tuple(received)}
+        new = sum(
+            t.numel() * t.element_size() for t in as_tuple(value) if t.untyped_storage().data_ptr() not in passing
+        )
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         inside = sum(size for place, size in kept.items() if place not in outputs)
         last = index == len(layers) - 1
         weights = sum(p.numel() * p.element_size() for p in layer.parameters())
-        sizes.append((out, inside + (0 if last else out), weights))
+        sizes.append((out, inside + (0 if last else new), weights))
     return sizes
 
 

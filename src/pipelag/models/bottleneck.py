@@ -1,0 +1,165 @@
+"""ResNets of bottleneck blocks (He et al., 2016; 50, 101 and 152), cut as finely as PipeMare does: a layer per weight.
+
+ResNet-50 has 107 such layers: 53 convolutions, 53 batch norms and a classifier (PipeMare section 4.1), in topological
+order; weight and bias of an operator are one. `split` cuts every weight into equal parts of its output channels, each a
+layer: 214 for split = 2, 1,712 for 16 (PipeMare Figures 4 and 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.errors import PipelagError
+from pipelag.models.layers import Layer, Mean, channels
+
+BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+Tensors = tuple[torch.Tensor, ...]
+
+
+class Part(nn.Module):
+    """One part of one operator of a block. What crosses a boundary is (branch, skip, parts done of this operator).
+
+    A block's first operator takes a tensor, which becomes both branch and skip. on: 0 works on the branch, 1 on the
+    skip. number, of: this part of how many; then: what follows the operator's last part: "relu"; "close", the sum of
+    branch and skip; "out", outside blocks, where only the branch goes on.
+    """
+
+    writes_output = False  # its modules are counted themselves (`pipelag.models.count`)
+
+    def __init__(self, label: str, module: nn.Module, number: int, of: int, on: int, then: str) -> None:
+        super().__init__()
+        self.label = label if of == 1 else f"{label}, part {number + 1} of {of}"
+        self.module, self.number, self.of, self.on, self.then = module, number, of, on, then
+
+    def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
+        """The block's tensors after this part; its output after the last."""
+        state = (value, value) if isinstance(value, torch.Tensor) else value
+        own = state[self.on]
+        if isinstance(self.module, nn.BatchNorm2d) and self.of > 1:  # works on its own channels only
+            own = own.chunk(self.of, 1)[self.number]
+        parts = (*state[2:], self.module(own))
+        if self.number < self.of - 1:
+            return (*state[:2], *parts)
+        done = parts[0] if self.of == 1 else torch.cat(parts, 1)
+        if self.then in ("relu", "out"):
+            done = nn.functional.relu(done, inplace=True)
+        if self.then == "out":
+            return done
+        branch, skip = (done, state[1]) if self.on == 0 else (state[0], done)
+        if self.then == "close":
+            return nn.functional.relu(branch + skip, inplace=True)
+        return branch, skip
+
+
+def resnet_bottleneck(
+    depth: int = 50,
+    width: float = 1.0,
+    classes: int = 10,
+    in_channels: int = 3,
+    form: str = "cifar",
+    split: int = 1,
+    blocks: tuple[int, ...] | None = None,
+) -> nn.Sequential:
+    """A bottleneck ResNet.
+
+    Args:
+        form: "cifar" begins with a 3x3 convolution and keeps the size; "imagenet" with 7x7, stride 2, and a pooling.
+        split: parts of every weight; channels are rounded up to a multiple of it.
+        blocks: per group, instead of those of `depth`.
+
+    Raises:
+        PipelagError: an unknown depth or form.
+    """
+    if blocks is None and depth not in BLOCKS:
+        raise PipelagError(f"bottleneck ResNets have depth {', '.join(map(str, BLOCKS))}, not {depth}")
+    if form not in ("cifar", "imagenet"):
+        raise PipelagError(f"unknown form '{form}' of a ResNet; the forms are cifar and imagenet")
+    groups = tuple(blocks) if blocks is not None else BLOCKS[depth]
+    layers: list[nn.Module] = []
+    base = [even(channels(64 * 2**group, width), split) for group in range(len(groups))]
+    stem = base[0]
+    kernel, stride, pad = (3, 1, 1) if form == "cifar" else (7, 2, 3)
+    start = operator("stem conv", lambda n: nn.Conv2d(in_channels, n, kernel, stride, pad, bias=False), stem, split)
+    norms = operator("stem norm", nn.BatchNorm2d, stem, split, then="out")
+    if split == 1:  # what goes in does not travel along
+        start = [Layer("stem conv", start[0].module)]
+    if form == "imagenet":
+        norms[-1] = Layer(norms[-1].label, norms[-1], nn.MaxPool2d(3, 2, 1))
+    layers += [*start, *norms]
+    into = stem
+    for group, (count, middle) in enumerate(zip(groups, base, strict=True)):
+        for block in range(count):
+            stride = 2 if group and not block else 1
+            layers += bottleneck(f"{group + 1}.{block + 1}", into, middle, stride, split)
+            into = 4 * middle
+    layers += classifier(into, classes, split)
+    model = nn.Sequential(*layers)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def even(count: int, split: int) -> int:
+    """The next number of channels that `split` divides."""
+    return -(-count // split) * split
+
+
+def operator(
+    label: str,
+    build: Callable[[int], nn.Module],
+    out: int,
+    split: int,
+    on: int = 0,
+    then: str = "",
+) -> list[Any]:
+    """An operator's parts, `out` / `split` channels each."""
+    return [Part(label, build(out // split), i, split, on, then) for i in range(split)]
+
+
+def bottleneck(name: str, into: int, middle: int, stride: int, split: int) -> Iterator[nn.Module]:
+    """conv1x1, conv3x3, conv1x1, each with a batch norm; and a convolution on the skip where the size changes."""
+    out, changes = 4 * middle, stride != 1 or into != 4 * middle
+    sizes = [(into, middle, 1, 1), (middle, middle, 3, stride), (middle, out, 1, 1)]
+    for place, (a, b, kernel, step) in enumerate(sizes, start=1):
+        yield from operator(
+            f"block {name} conv{place}",
+            lambda n, a=a, kernel=kernel, step=step: nn.Conv2d(a, n, kernel, step, kernel // 2, bias=False),  # type: ignore[misc]
+            b,
+            split,
+        )
+        then = "relu" if place < 3 else "" if changes else "close"
+        yield from operator(f"block {name} norm{place}", nn.BatchNorm2d, b, split, then=then)
+    if changes:
+        yield from operator(
+            f"block {name} skip conv", lambda n: nn.Conv2d(into, n, 1, stride, bias=False), out, split, on=1
+        )
+        yield from operator(f"block {name} skip norm", nn.BatchNorm2d, out, split, on=1, then="close")
+
+
+class Pooled(nn.Module):
+    """Part of the classifier: the mean over the pixels, and some of the classes."""
+
+    def __init__(self, label: str, linear: nn.Linear, number: int, of: int) -> None:
+        super().__init__()
+        self.label = label if of == 1 else f"{label}, part {number + 1} of {of}"
+        self.mean, self.linear, self.number, self.of = Mean(), linear, number, of
+
+    def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
+        """(features, logits so far), and at the end the logits."""
+        state = (self.mean(value),) if isinstance(value, torch.Tensor) else value
+        state = (*state, self.linear(state[0]))
+        if self.number < self.of - 1:
+            return state
+        return state[1] if self.of == 1 else torch.cat(state[1:], 1)
+
+
+def classifier(into: int, classes: int, split: int) -> list[nn.Module]:
+    """The linear layer, its classes shared out over the parts; with more parts than classes, a part per class."""
+    parts = min(split, classes)
+    sizes = [len(range(i, classes, parts)) for i in range(parts)]
+    return [Pooled("mean, linear", nn.Linear(into, size), i, parts) for i, size in enumerate(sizes)]

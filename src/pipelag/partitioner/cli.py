@@ -1,0 +1,84 @@
+"""`pipelag partition`: the plan for a profile on a cluster, printed and, if asked, drawn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from pipelag.partitioner.cluster import SYNC, Cluster
+from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, timed_period
+from pipelag.partitioner.published import chain, read_graph
+from pipelag.partitioner.search import partition
+from pipelag.timing.layers import Profile
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("profile", type=Path, help="a profile that pipelag saved (.jsonl), or PipeDream's graph.txt")
+    parser.add_argument("--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth}")
+    parser.add_argument("--workers", type=int, help="refuse a cluster of another size")
+    parser.add_argument(
+        "--communication", choices=sorted(SYNC), default="ring", help="cost of summing gradients (ring)"
+    )
+    parser.add_argument("--straight", action="store_true", help="one stage per worker, no replicas")
+    parser.add_argument("--scale", type=float, default=1.0, help="a minibatch so many times the profiled one (1)")
+    parser.add_argument("--out", type=Path, help="write the plan here: .json, or .pdf, .svg, .png to draw it")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read, search, print."""
+    profile, notes = read_profile(args.profile)
+    profile = profile.scaled(args.scale)
+    cluster = Cluster.load(args.cluster, args.workers)
+    plan = partition(profile, cluster, args.communication, args.straight)
+    for note in notes:
+        print(note)
+    print(text_of(profile, cluster, plan, args.communication))
+    if args.out is not None:
+        write(args.out, profile, plan)
+        print(f"{args.out}: written")
+    return 0
+
+
+def read_profile(path: Path) -> tuple[Profile, list[str]]:
+    """A profile in either format, and what was merged to make it a chain."""
+    if path.suffix == ".txt":
+        return chain(read_graph(path))
+    return Profile.load(path), []
+
+
+def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str) -> str:
+    """The plan as lines: stages, then predictions against data parallelism."""
+    alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
+    lines = [f"plan {plan.config}: {len(plan.stages)} stages on {plan.workers} workers, NOAM {plan.noam}"]
+    memory = memory_of(profile, plan)
+    for number, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
+        layers = profile.layers[stage.first - 1 : stage.last]
+        lines.append(
+            f"  stage {number}: layers {stage.first}-{stage.last} ({layers[0].name} ... {layers[-1].name}), "
+            f"{stage.replicas} worker{'s' if stage.replicas > 1 else ''}, "
+            f"{sum(layer.total_ms for layer in layers):.2f} ms, {held / 1e6:.0f} MB"
+        )
+    for name, one in (("plan", plan), ("data parallelism", alone)):
+        predicted = predict(profile, cluster, one, communication)
+        lines.append(
+            f"  {name}: predicted {1 / predicted:.2f}, timed {1 / timed_period(profile, cluster, one):.2f} "
+            f"minibatches per second, {bytes_per_minibatch(profile, one) / 1e6:.1f} MB sent per minibatch"
+        )
+    return "\n".join(lines)
+
+
+def write(out: Path, profile: Profile, plan: Plan) -> None:
+    """The plan as JSON, or as a figure."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".json":
+        content = {"stages": [asdict(stage) for stage in plan.stages], "period": plan.period, "cuts": list(plan.cuts)}
+        out.write_text(json.dumps(content, indent=1) + "\n")
+        return
+    from pipelag.report.diagrams import plan_of_layers
+    from pipelag.report.style import save
+
+    times = [layer.total_ms for layer in profile.layers]
+    save(plan_of_layers(times, [asdict(s) for s in plan.stages]), out.with_suffix(""), (out.suffix,))

@@ -1,0 +1,151 @@
+"""Machines as the partitioner sees them: levels of workers joined by links (PipeDream section 3.1, Figure 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelag.errors import PipelagError, unknown
+
+
+@dataclass(frozen=True)
+class Level:
+    """`workers` components of the level below, joined by links of `bandwidth` bytes per second (m_k and B_k)."""
+
+    workers: int
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or not self.bandwidth > 0:
+            raise PipelagError(
+                f"a level needs 1 or more workers and a bandwidth above 0, not {self.workers} and {self.bandwidth}"
+            )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Levels from the innermost (GPUs of a server) outwards; `memory` bytes per worker, unlimited by default."""
+
+    levels: tuple[Level, ...]
+    memory: float = field(default=float("inf"))
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise PipelagError("a cluster needs at least one level of workers")
+        if not self.memory > 0:
+            raise PipelagError(f"a worker's memory must be above 0 bytes, not {self.memory}")
+
+    @property
+    def workers(self) -> int:
+        """m_1 x m_2 x ...: all workers."""
+        return prod(level.workers for level in self.levels)
+
+    def collapsed(self) -> Cluster:
+        """The same workers on one level, with the slowest links: there a stage may have any number of replicas.
+
+        The hierarchical recurrence replicates whole servers, so it cannot express a plan such as 15-1 on 4x4.
+        """
+        return Cluster((Level(self.workers, min(level.bandwidth for level in self.levels)),), self.memory)
+
+    def first(self, workers: int) -> Cluster:
+        """The part that so many workers fill, server by server; with more servers than it has where they are needed."""
+        levels: list[Level] = []
+        left = workers
+        for level in self.levels:
+            if left == 1 and levels:
+                break
+            last = level is self.levels[-1]
+            levels.append(Level(left if last else min(left, level.workers), level.bandwidth))
+            left = -(-left // level.workers)
+        return Cluster(tuple(levels), self.memory)
+
+    def bandwidth(self, first: int, last: int) -> float:
+        """Of the slowest link among workers `first` to `last` (from 0, numbered server by server)."""
+        size, slowest = 1, float("inf")
+        for level in self.levels:
+            if first // size == last // size:
+                break
+            slowest = min(slowest, level.bandwidth)
+            size *= level.workers
+        return slowest
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], workers: int | None = None) -> Cluster:
+        """From {levels: [{workers, bandwidth}, ...], memory}; raises `PipelagError` for anything else.
+
+        Args:
+            workers: refuse a cluster of another size.
+        """
+        for key in content:
+            if key not in ("levels", "memory", "note"):
+                raise unknown("key of a cluster", key, ("levels", "memory", "note"))
+        try:
+            levels = tuple(Level(int(one["workers"]), float(one["bandwidth"])) for one in content["levels"])
+            cluster = cls(levels, float(content.get("memory") or "inf"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise PipelagError(
+                "a cluster is given as levels, a list of {workers, bandwidth} from the GPUs of a server outwards, and "
+                f"optionally memory in bytes; this one lacks or misspells {error}"
+            ) from error
+        if workers is not None and cluster.workers != workers:
+            raise PipelagError(
+                f"the levels hold {' x '.join(str(level.workers) for level in levels)} = {cluster.workers} workers, "
+                f"not the {workers} asked for"
+            )
+        return cluster
+
+    @classmethod
+    def load(cls, path: Path, workers: int | None = None) -> Cluster:
+        """Read a YAML file."""
+        try:
+            content = yaml.safe_load(path.read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise PipelagError(f"'{path}' is not a cluster file: {str(error).splitlines()[0]}") from error
+        if not isinstance(content, dict):
+            raise PipelagError(f"'{path}' is not a cluster file: it must have the key levels")
+        return cls.of(content, workers)
+
+
+def flat(workers: int, bandwidth: float = float("inf")) -> Cluster:
+    """One level of equal workers."""
+    return Cluster((Level(workers, bandwidth),))
+
+
+def ring_seconds(size: float, workers: int, bandwidth: float) -> float:
+    """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1)."""
+    return 2 * (workers - 1) / workers * size / bandwidth
+
+
+def paper_seconds(size: float, workers: int, bandwidth: float) -> float:
+    """The communication term as the recurrence prints it, 2 (m-1) |w| / B: m times the ring's (ambiguity C4)."""
+    return 2 * (workers - 1) * size / bandwidth
+
+
+SYNC = {"paper": paper_seconds, "ring": ring_seconds}
+
+
+def sync_of(name: str) -> Any:
+    """The cost of synchronising a stage's replicas, by name; refused where it is none."""
+    if name not in SYNC:
+        raise unknown("form of the communication cost", name, SYNC)
+    return SYNC[name]
+
+
+def wait_free(backward: Sequence[float], sizes: Sequence[float], seconds: Any) -> float:
+    """How long a backward takes with gradients sent as they become ready, last layer first (wait-free backpropagation).
+
+    Args:
+        backward: seconds of the layers' backward, first layer first; sizes: bytes of their weights.
+        seconds: of synchronising so many bytes.
+    """
+    computed = sent = 0.0
+    for own, size in zip(reversed(backward), reversed(sizes), strict=True):
+        computed += own
+        if size:
+            sent = max(sent, computed) + seconds(size)
+    return max(computed, sent)

@@ -1,0 +1,245 @@
+"""A plan: contiguous stages with replicas; what it is predicted to do, and how the timed executor runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import lcm
+from typing import Any
+
+from pipelag.errors import PipelagError
+from pipelag.partitioner.cluster import Cluster, ring_seconds, sync_of, wait_free
+from pipelag.schedules import Schedule
+from pipelag.schedules.actions import Action
+from pipelag.schedules.library import one_f_one_b_rr
+from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.layers import Profile
+from pipelag.timing.timed import Timing, time_schedule
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """Layers `first` to `last` (from 1), on `replicas` workers."""
+
+    first: int
+    last: int
+    replicas: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages in order, covering all layers. `period`: predicted seconds per minibatch, where a search gave one."""
+
+    stages: tuple[PlanStage, ...]
+    period: float | None = None
+
+    def __post_init__(self) -> None:
+        for before, after in pairwise(self.stages):
+            if after.first != before.last + 1:
+                raise PipelagError(f"a stage ends at layer {before.last} and the next begins at layer {after.first}")
+        for stage in self.stages:
+            if stage.last < stage.first or stage.replicas < 1:
+                raise PipelagError(f"{stage} is empty or has no worker")
+
+    @property
+    def workers(self) -> int:
+        """Workers of all stages."""
+        return sum(stage.replicas for stage in self.stages)
+
+    @property
+    def config(self) -> str:
+        """As the paper writes it: "16" (data parallelism), "straight", or replicas as in "15-1"."""
+        counts = [stage.replicas for stage in self.stages]
+        return "straight" if len(counts) > 1 and set(counts) == {1} else "-".join(map(str, counts))
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The last layers of all stages but the last: the cuts of a training run."""
+        return tuple(stage.last for stage in self.stages[:-1])
+
+    @property
+    def noam(self) -> int:
+        """Minibatches in flight per replica of the input stage: ceil(workers / its replicas) (section 3.2)."""
+        return -(-self.workers // self.stages[0].replicas)
+
+    def versions(self, depth: int | None = None) -> tuple[int, ...]:
+        """<weights, activations> pairs that a worker of each stage holds: minibatches under way there per replica.
+
+        Args:
+            depth: minibatches in flight per replica of the input stage instead of NOAM.
+        """
+        counts = [stage.replicas for stage in self.stages]
+        held = [-(-sum(counts[i:]) // count) for i, count in enumerate(counts)]
+        if depth is None:
+            return tuple(held)
+        return (*(max(1, min(own + depth - self.noam, depth)) for own in held[:-1]), held[-1])
+
+
+def placement(plan: Plan) -> list[range]:
+    """The workers of each stage, numbered one stage after the other."""
+    places, at = [], 0
+    for stage in plan.stages:
+        places.append(range(at, at + stage.replicas))
+        at += stage.replicas
+    return places
+
+
+def check_plan(plan: Plan, profile: Profile, cluster: Cluster) -> None:
+    """Refuse a plan for another model or more workers than there are."""
+    if plan.stages[0].first != 1 or plan.stages[-1].last != len(profile.layers):
+        raise PipelagError(
+            f"the plan covers layers {plan.stages[0].first} to {plan.stages[-1].last}, and the profile has layers 1 to "
+            f"{len(profile.layers)}"
+        )
+    if plan.workers > cluster.workers:
+        raise PipelagError(f"the plan needs {plan.workers} workers, and the cluster has {cluster.workers}")
+
+
+def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str = "paper") -> float:
+    """Seconds per minibatch by the paper's cost model: the slowest stage, or the slowest boundary (section 3.1)."""
+    check_plan(plan, profile, cluster)
+    sync, slowest, places = sync_of(communication), 0.0, placement(plan)
+    for stage, place in zip(plan.stages, places, strict=True):
+        layers = profile.layers[stage.first - 1 : stage.last]
+        compute = sum(layer.total_ms for layer in layers) / 1e3
+        weights = sum(layer.weight_bytes for layer in layers)
+        send = sync(weights, stage.replicas, cluster.bandwidth(place[0], place[-1])) if stage.replicas > 1 else 0.0
+        slowest = max(slowest, max(compute, send) / stage.replicas)
+    for stage, (a, b) in zip(plan.stages[:-1], pairwise(places), strict=True):
+        slowest = max(slowest, 2 * profile.layers[stage.last - 1].output_bytes / cluster.bandwidth(a[-1], b[0]))
+    return slowest
+
+
+def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
+    """Bytes that all workers together send for one minibatch: activations, their gradients, and weight gradients.
+
+    A stage of r replicas sums its gradients once in r minibatches, in a ring: 2 (r-1) |w| in all (section 3.1).
+    """
+    sent = 0.0
+    for number, stage in enumerate(plan.stages):
+        layers = profile.layers[stage.first - 1 : stage.last]
+        sent += 2 * (stage.replicas - 1) * sum(layer.weight_bytes for layer in layers) / stage.replicas
+        if number < len(plan.stages) - 1:
+            sent += 2 * layers[-1].output_bytes
+    return sent
+
+
+def memory_of(profile: Profile, plan: Plan, depth: int | None = None) -> list[float]:
+    """Peak bytes of a worker of each stage: weights and activations of every minibatch under way, and gradients.
+
+    Args:
+        depth: minibatches in flight per input replica instead of NOAM.
+    """
+    held: list[float] = []
+    for stage, versions in zip(plan.stages, plan.versions(depth), strict=True):
+        layers = profile.layers[stage.first - 1 : stage.last]
+        weights = sum(layer.weight_bytes for layer in layers)
+        entering = profile.layers[stage.first - 2].output_bytes if stage.first > 1 else 0
+        held.append(versions * (weights + entering + sum(layer.kept_bytes for layer in layers)) + weights)
+    return held
+
+
+def stage_costs(profile: Profile, cluster: Cluster, plan: Plan) -> list[StageCost]:
+    """The stages' costs for the timed executor.
+
+    The backward of a replicated stage lasts until its gradients are summed, in rings that start as gradients become
+    ready (`wait_free`); replicas are taken to meet without waiting for one another.
+    """
+    check_plan(plan, profile, cluster)
+    costs = profile.cut(plan.cuts)
+    timed = []
+    for stage, place, cost in zip(plan.stages, placement(plan), costs, strict=True):
+        layers = profile.layers[stage.first - 1 : stage.last]
+        backward = cost.backward
+        if stage.replicas > 1:
+            band, count = cluster.bandwidth(place[0], place[-1]), stage.replicas
+            backward = wait_free(
+                [layer.backward_ms / 1e3 for layer in layers],
+                [layer.weight_bytes for layer in layers],
+                lambda size, band=band, count=count: ring_seconds(size, count, band),
+            )
+        timed.append(
+            StageCost(
+                cost.forward,
+                backward,
+                output_bytes=cost.output_bytes,
+                kept_bytes=cost.kept_bytes,
+                weight_bytes=cost.weight_bytes,
+            )
+        )
+    return timed
+
+
+def links(cluster: Cluster, plan: Plan) -> Topology:
+    """The links between stages: as fast as the slowest boundary of the plan."""
+    places = placement(plan)
+    return Topology(bandwidth=min((cluster.bandwidth(a[-1], b[0]) for a, b in pairwise(places)), default=float("inf")))
+
+
+def rounds(replicas: Sequence[int], minibatches: int) -> Schedule:
+    """Hybrid parallelism without pipelining: as many minibatches as the widest stage has replicas go through together.
+
+    Each stage passes all of them before the next round begins (PipeDream section 5.3, Figure 14b).
+    """
+    width, rows = max(replicas), []
+    for stage, count in enumerate(replicas, start=1):
+        for replica in range(count):
+            row: list[Action] = []
+            for begin in range(0, minibatches, width):
+                mine = [m for m in range(begin, min(begin + width, minibatches)) if m % count == replica]
+                row += [Action("F", stage, m) for m in mine]
+                for m in mine:
+                    row += [Action("B", stage, m), Action("U", stage, m)]
+            rows.append(tuple(row))
+    return Schedule("rounds", len(replicas), minibatches, tuple(rows))
+
+
+def time_plan(
+    profile: Profile,
+    cluster: Cluster,
+    plan: Plan,
+    minibatches: int | None = None,
+    schedule: Callable[[int], Schedule] | None = None,
+) -> Timing:
+    """Run a plan's 1F1B-RR in the timed executor.
+
+    Args:
+        minibatches: how many; enough for a steady state by default.
+        schedule: of so many minibatches, over the same stages and workers (`rounds`); none: 1F1B-RR.
+    """
+    replicas = [stage.replicas for stage in plan.stages]
+    count = minibatches or 12 * plan.workers
+    chosen = schedule(count) if schedule else one_f_one_b_rr(len(replicas), count, replicas)
+    return time_schedule(chosen, stage_costs(profile, cluster, plan), links(cluster, plan), plan.versions())
+
+
+def timed_period(
+    profile: Profile, cluster: Cluster, plan: Plan, schedule: Callable[[int], Schedule] | None = None
+) -> float:
+    """Seconds per minibatch in the steady state: what the second half of a run adds, in whole rounds of replicas."""
+    round_ = lcm(*(stage.replicas for stage in plan.stages))
+    half = -(-4 * plan.workers // round_) * round_
+    short, long = (time_plan(profile, cluster, plan, count, schedule) for count in (half, 2 * half))
+    return (long.makespan - short.makespan) / half
+
+
+def describe(profile: Profile, plan: Plan) -> list[dict[str, Any]]:
+    """One row per stage: layers, replicas, milliseconds, megabytes."""
+    rows = []
+    for number, (stage, versions) in enumerate(zip(plan.stages, plan.versions(), strict=True), start=1):
+        layers = profile.layers[stage.first - 1 : stage.last]
+        rows.append(
+            {
+                "stage": number,
+                "first": stage.first,
+                "last": stage.last,
+                "replicas": stage.replicas,
+                "forward_ms": sum(layer.forward_ms for layer in layers),
+                "backward_ms": sum(layer.backward_ms for layer in layers),
+                "weight_bytes": sum(layer.weight_bytes for layer in layers),
+                "output_bytes": layers[-1].output_bytes if number < len(plan.stages) else 0,
+                "versions": versions,
+            }
+        )
+    return rows

@@ -1,0 +1,274 @@
+"""The partitioner against exhaustive search, plans and their predictions, clusters, PipeDream's profile format."""
+# ruff: noqa: E501  (lines of the profile format)
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipelag
+from pipelag.__main__ import main
+from pipelag.errors import PipelagError
+from pipelag.partitioner.cluster import SYNC, Cluster, Level, flat, wait_free
+from pipelag.partitioner.plan import (
+    Plan,
+    PlanStage,
+    bytes_per_minibatch,
+    memory_of,
+    predict,
+    rounds,
+    time_plan,
+    timed_period,
+)
+from pipelag.partitioner.published import chain, order, read_graph
+from pipelag.partitioner.search import partition
+from pipelag.schedules import check
+from pipelag.schedules.library import one_f_one_b_rr
+from pipelag.timing.layers import LayerTime, Profile
+
+
+def layers(*rows: tuple[float, ...]) -> Profile:
+    """(forward ms, backward ms, output, kept, weight bytes) per layer."""
+    return Profile(tuple(LayerTime(i, f"layer {i}", *row) for i, row in enumerate(rows, start=1)))  # type: ignore[arg-type]
+
+
+profiles = st.lists(st.tuples(*[st.integers(1, 9)] * 2, *[st.integers(0, 20_000)] * 3), min_size=2, max_size=5).map(
+    lambda rows: layers(*rows)
+)
+
+
+def all_plans(count: int, workers: int) -> list[Plan]:
+    """Every way to cut `count` layers into stages that use exactly `workers` workers."""
+    found = []
+    for stages in range(1, min(count, workers) + 1):
+        for cuts in itertools.combinations(range(1, count), stages - 1):
+            bounds = [0, *cuts, count]
+            for replicas in itertools.product(range(1, workers + 1), repeat=stages):
+                if sum(replicas) == workers:
+                    found.append(
+                        Plan(tuple(PlanStage(bounds[i] + 1, bounds[i + 1], r) for i, r in enumerate(replicas)))
+                    )
+    return found
+
+
+@given(profiles, st.integers(2, 5), st.sampled_from(sorted(SYNC)), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_equals_exhaustive_search(profile: Profile, workers: int, form: str, data_parallel: bool) -> None:
+    cluster = flat(workers, 1e6)
+    plans = [p for p in all_plans(len(profile.layers), workers) if data_parallel or len(p.stages) > 1]
+    best = min(predict(profile, cluster, plan, form) for plan in plans)
+    found = partition(profile, cluster, form, data_parallel=data_parallel)
+    assert found.period == pytest.approx(best)
+    assert predict(profile, cluster, found, form) == pytest.approx(best)
+    assert found.workers == workers
+
+
+@given(profiles, st.integers(2, 4), st.floats(2e3, 3e5))
+@settings(max_examples=40, deadline=None)
+def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, memory: float) -> None:
+    cluster = Cluster((Level(workers, 1e6),), memory)
+    fitting = [p for p in all_plans(len(profile.layers), workers) if max(memory_of(profile, p)) <= memory]
+    if not fitting:
+        with pytest.raises(PipelagError, match="no plan fits"):
+            partition(profile, cluster)
+        return
+    found = partition(profile, cluster)
+    assert max(memory_of(profile, found)) <= memory
+    assert found.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
+
+
+def recurrence(profile: Profile, cluster: Cluster) -> float:
+    """The paper's equations, written down as they are, by plain recursion."""
+    times = [layer.total_ms / 1e3 for layer in profile.layers]
+
+    def stage(k: int, i: int, j: int, m: int) -> float:
+        level = cluster.levels[k - 1]
+        inner = best(k - 1, i, j, cluster.levels[k - 2].workers if k > 1 else 1)
+        if m == 1:
+            return inner
+        weights = sum(layer.weight_bytes for layer in profile.layers[i : j + 1])
+        return max(inner, 2 * (m - 1) * weights / level.bandwidth) / m
+
+    def best(k: int, i: int, j: int, m: int) -> float:
+        if k == 0:
+            return sum(times[i : j + 1])
+        found = stage(k, i, j, m)
+        for s in range(i, j):
+            for last in range(1, m):
+                message = 2 * profile.layers[s].output_bytes / cluster.levels[k - 1].bandwidth
+                found = min(found, max(best(k, i, s, m - last), message, stage(k, s + 1, j, last)))
+        return found
+
+    return best(len(cluster.levels), 0, len(times) - 1, cluster.levels[-1].workers)
+
+
+@given(profiles, st.integers(1, 3), st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: int) -> None:
+    cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
+    found = partition(profile, cluster, hierarchical=True)
+    assert found.period == pytest.approx(recurrence(profile, cluster))
+    assert found.workers == inner * outer
+
+
+def test_straight_plans_have_a_stage_per_worker() -> None:
+    profile = layers(*[(1.0, 2.0, 10, 10, 10)] * 6)
+    plan = partition(profile, flat(3, 1e9), straight=True)
+    assert plan.config == "straight"
+    assert plan.cuts == (2, 4)
+    with pytest.raises(PipelagError, match="needs as many layers"):
+        partition(profile, flat(7), straight=True)
+
+
+def test_noam_and_versions() -> None:
+    plan = Plan((PlanStage(1, 1, 2), PlanStage(2, 2, 1)))
+    assert (plan.config, plan.noam, plan.versions()) == ("2-1", 2, (2, 1))
+    line = Plan(tuple(PlanStage(i, i) for i in range(1, 5)))
+    assert line.versions() == (4, 3, 2, 1)
+    assert line.versions(1) == (1, 1, 1, 1)
+    assert line.versions(7) == (7, 6, 5, 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1), (3, 2, 1)])
+def test_depth_bounds_what_is_in_flight(depth: int, replicas: tuple[int, ...]) -> None:
+    plan = one_f_one_b_rr(len(replicas), 24, replicas, depth)
+    check(plan)
+    for worker in plan.workers:
+        held = most = 0
+        for action in worker:
+            held += {"F": 1, "B": -1}.get(action.kind, 0)
+            most = max(most, held)
+        stage = worker[0].stage
+        stages = Plan(tuple(PlanStage(i, i, r) for i, r in enumerate(replicas, start=1)))
+        assert most == stages.versions(depth)[stage - 1]
+
+
+def test_rounds_have_no_overlap_between_stages() -> None:
+    profile = layers((2.0, 4.0, 0, 0, 0), (1.0, 2.0, 0, 0, 0))
+    plan = Plan((PlanStage(1, 1, 2), PlanStage(2, 2)))
+    check(rounds([2, 1], 8))
+    # two at once through stage 1 (6 ms), one after the other through stage 2 (2 x 3 ms), less the 1 ms by which the
+    # replica that gets its gradient first begins the next round
+    assert timed_period(profile, flat(3), plan, lambda n: rounds([2, 1], n)) == pytest.approx(5.5e-3)
+    assert timed_period(profile, flat(3), plan) == pytest.approx(3e-3)
+
+
+def test_wait_free_backpropagation() -> None:
+    # last layer first: 1 s of compute, then its 3 s of sending run under the first layer's 2 s
+    assert wait_free([2.0, 1.0], [0, 3], lambda size: size) == 4.0
+    assert wait_free([2.0, 1.0], [1, 1], lambda size: size) == 4.0
+    assert wait_free([2.0, 1.0], [0, 0], lambda size: size) == 3.0
+
+
+def test_bytes_and_memory() -> None:
+    profile = layers((1.0, 1.0, 100, 7, 40), (1.0, 1.0, 50, 5, 60))
+    assert bytes_per_minibatch(profile, Plan((PlanStage(1, 2, 4),))) == pytest.approx(2 * 3 * 100 / 4)
+    assert bytes_per_minibatch(profile, Plan((PlanStage(1, 1), PlanStage(2, 2)))) == 200
+    assert memory_of(profile, Plan((PlanStage(1, 1), PlanStage(2, 2)))) == [2 * 47 + 40, 165 + 60]
+
+
+def test_timed_straight_pipeline_runs_at_its_slowest_stage() -> None:
+    profile = layers((1.0, 2.0, 0, 0, 8), (2.0, 3.0, 0, 0, 8), (1.0, 1.0, 0, 0, 8))
+    plan = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
+    assert timed_period(profile, flat(3), plan) == pytest.approx(5e-3)
+    assert max(time_plan(profile, flat(3), plan).peak_memory) > 0
+
+
+def test_clusters_are_checked() -> None:
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).workers == 8
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(0, 3) == 3.0
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(3, 4) == 1.0
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(6).workers == 8
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(2).levels == (Level(2, 3.0),)
+    with pytest.raises(PipelagError, match=r"4 x 2 = 8 workers, not the 16"):
+        Cluster.of({"levels": [{"workers": 4, "bandwidth": 1}, {"workers": 2, "bandwidth": 1}]}, workers=16)
+    with pytest.raises(PipelagError, match="did you mean 'levels'"):
+        Cluster.of({"level": []})
+    with pytest.raises(PipelagError, match="bandwidth"):
+        Cluster.of({"levels": [{"workers": 4}]})
+    with pytest.raises(PipelagError, match="above 0"):
+        Level(4, 0.0)
+
+
+def test_profiles_without_time_are_refused() -> None:
+    with pytest.raises(PipelagError, match="take no time"):
+        partition(layers((0.0, 0.0, 1, 1, 1), (0.0, 0.0, 1, 1, 1)), flat(2))
+    with pytest.raises(PipelagError, match="negative time"):
+        partition(layers((-1.0, 0.0, 1, 1, 1), (1.0, 0.0, 1, 1, 1)), flat(2))
+    with pytest.raises(PipelagError, match="the plan needs 3 workers"):
+        predict(layers((1.0, 1.0, 1, 1, 1)), flat(2), Plan((PlanStage(1, 1, 3),)))
+    with pytest.raises(PipelagError, match="ends at layer 1 and the next begins at layer 3"):
+        Plan((PlanStage(1, 1), PlanStage(3, 3)))
+
+
+GRAPH = """node1 -- Input -- forward_compute_time=9.0, backward_compute_time=0.0, activation_size=8.0, parameter_size=0.0
+node3 -- Conv2d(3, 4) -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=16.0, parameter_size=32.0
+node2 -- Conv2d(3, 3) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=10.0, parameter_size=12.0
+node4 -- Add(inplace) -- forward_compute_time=0.5, backward_compute_time=0.5, activation_size=16.0, parameter_size=0.0
+node5 -- LSTM(4, 4) -- forward_compute_time=1.0, backward_compute_time=1.0, activation_size=[4.0; 1.0; 1.0], parameter_size=64.0
+\tnode1 -- node2
+\tnode2 -- node3
+\tnode2 -- node4
+\tnode3 -- node4
+\tnode4 -- node5"""
+
+
+def test_published_profiles_become_a_chain(tmp_path: Path) -> None:
+    path = tmp_path / "graph.txt"
+    path.write_text(GRAPH)
+    profile, notes = chain(read_graph(path))
+    assert [layer.name for layer in profile.layers] == ["Conv2d(3, 3)", "Conv2d(3, 4)", "Add(inplace)", "LSTM(4, 4)"]
+    assert [layer.output_bytes for layer in profile.layers] == [10, 26, 16, 6]  # the skip crosses beside the branch
+    assert [layer.weight_bytes for layer in profile.layers] == [12, 32, 0, 64]
+    assert notes == []
+    thinned, notes = chain(read_graph(path), most=3)
+    assert len(thinned.layers) == 3
+    assert "1 boundaries" in notes[0]
+    assert sum(layer.total_ms for layer in thinned.layers) == pytest.approx(12.0)
+
+
+def test_bad_profile_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.txt"
+    path.write_text(GRAPH + "\n\tnode5 -- node3")
+    with pytest.raises(PipelagError, match="cycle"):
+        order(read_graph(path))
+    path.write_text(GRAPH + "\n\tnode5 -- node9")
+    with pytest.raises(PipelagError, match="'node9', which is no node"):
+        read_graph(path)
+    path.write_text(GRAPH.replace("parameter_size=12.0", "parameters=12.0"))
+    with pytest.raises(PipelagError, match="line 3 is no node"):
+        read_graph(path)
+    path.write_text("")
+    with pytest.raises(PipelagError, match="no nodes"):
+        read_graph(path)
+
+
+def test_a_hundred_layers_on_two_levels_in_under_a_second() -> None:
+    profile = layers(*[(1.0 + i % 7, 2.0 + i % 5, 1000 * (i % 11), 10, 500 * (i % 13)) for i in range(128)])
+    begun = time.perf_counter()
+    partition(profile, Cluster((Level(8, 1e7), Level(2, 1e6))))
+    assert time.perf_counter() - begun < 5  # seconds; 0.1 alone: the bound is for a busy machine
+
+
+def test_the_command_prints_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "graph.txt").write_text(GRAPH)
+    (tmp_path / "two.yaml").write_text("levels: [{workers: 2, bandwidth: 1.0e+6}]")
+    words = ["partition", str(tmp_path / "graph.txt"), "--cluster", str(tmp_path / "two.yaml")]
+    assert main([*words, "--straight", "--out", str(tmp_path / "plan.json")]) == 0
+    assert "plan straight: 2 stages on 2 workers" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "plan.svg")]) == 0
+    assert (tmp_path / "plan.svg").stat().st_size > 1000
+    assert main([*words, "--workers", "4"]) == 2
+    assert "not the 4 asked for" in capsys.readouterr().err
+
+
+def test_the_library_call() -> None:
+    profile = layers(*[(1.0, 2.0, 1000, 10, 10)] * 4)
+    plan = pipelag.partition(profile, pipelag.Cluster((Level(2, 1e6),)))
+    assert isinstance(plan, pipelag.Plan)
