@@ -48,7 +48,7 @@ def log_of(context: Context, **labels: str) -> RunLog:
     """The one run with these labels, for a judge; raises `NotLogged` where it has no log."""
     log = context.log(**labels)
     if log is None:
-        raise NotLogged(f"the schedule{''.join(f' {value}' for value in labels.values())} has no log")
+        raise NotLogged(f"the run{''.join(f' {value}' for value in labels.values())} has no log")
     return log
 
 
