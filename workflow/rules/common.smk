@@ -98,7 +98,7 @@ def threads_of(wildcards):
 
 def gpu_share_of(wildcards):
     """Percent of a GPU: training runs share one, timing runs want it alone; nothing without a GPU."""
-    if not has_gpu or runs[wildcards.id].kind in ("timeline", "count", "plan"):
+    if not has_gpu or runs[wildcards.id].kind in ("timeline", "count", "plan", "theory"):
         return 0
     return 100 if runs[wildcards.id].kind in ("speed", "profile") else 100 // config["runs_per_gpu"]
 

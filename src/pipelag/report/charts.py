@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelag.report.figures import empty
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
+
+GREEK = re.compile(r"\b(tau|Delta|alpha|beta|gamma)\b")
+
+
+def greek(text: str) -> str:
+    """Names of Greek letters as letters."""
+    return GREEK.sub(r"$\\\1$", text)
+
 
 Points = Sequence[tuple[float, float]]
 
@@ -48,7 +57,7 @@ def lines(
                 linestyle=DASHES[number % len(DASHES)],
                 marker=marker or None,
                 markersize=3,
-                label=label,
+                label=greek(label),
             )
         if log:
             axes.set_xscale("log", base=2 if ticks else 10)
@@ -64,7 +73,7 @@ def lines(
             )
         if level is not None:
             axes.axhline(level, color="#7F7F7F", linewidth=0.6)
-        axes.set_xlabel(x)
+        axes.set_xlabel(greek(x))
         axes.set_title(title)
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
         if y_range != (None, None):

@@ -70,6 +70,10 @@ def carry_out(spec: RunSpec, out: Path, device_name: str, threads: int) -> dict[
         from pipelag.runs.timeline import lay_out
 
         return lay_out(spec, out)
+    if spec.kind == "theory":
+        from pipelag.runs.theory import study
+
+        return study(spec, out)
     import torch
 
     torch.set_num_threads(threads)

@@ -109,10 +109,10 @@ class RunSpec(_Strict):
 
     train     train and evaluate; speed     time 1 worker against 2, interleaved, in one launch;
     profile   time every layer; count       count weights and activations; timeline   lay out a schedule in cycles;
-    plan      partition a profile over a cluster, and time what comes out.
+    plan      partition a profile over a cluster, and time what comes out; theory   compute what a theory says.
     """
 
-    kind: Literal["train", "speed", "profile", "count", "timeline", "plan"] = "train"
+    kind: Literal["train", "speed", "profile", "count", "timeline", "plan", "theory"] = "train"
     model: ModelSpec | None = None
     data: DataSpec | None = None
     batch: int = Field(default=1, gt=0)
@@ -134,6 +134,7 @@ class RunSpec(_Strict):
             "count": ("model",),
             "timeline": ("phases",),
             "plan": ("model",),
+            "theory": ("options",),
         }[self.kind]
         missing = [key for key in need if not getattr(self, key)]
         if missing:

@@ -1,0 +1,164 @@
+"""Runs of kind `theory`: PipeMare's quadratic model, computed and logged like any other run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.spec import RunSpec
+from pipelag.theory import quadratic
+from pipelag.theory.quadratic import Characteristic
+
+Row = dict[str, Any]
+Study = Callable[[dict[str, Any], int], Iterator[Row]]
+
+
+def study(spec: RunSpec, out: Path) -> dict[str, Any]:
+    """Log the rows of `options.study`; its other options are the study's (see the functions below)."""
+    options = dict(spec.options)
+    name = options.pop("study", "")
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    try:
+        rows = list(STUDIES[name](options, spec.seed))
+    except (KeyError, TypeError) as error:
+        raise PipelagError(f"the study '{name}' lacks or misspells the option {error}") from error
+    for row in rows:
+        folder.log(row)
+    summary = {"status": "finished", "study": name, "rows": len(rows)}
+    folder.finish(summary, environment("cpu", 1))
+    return summary
+
+
+def model_of(options: dict[str, Any]) -> Characteristic:
+    """The variant that the options describe: {forward, backward, recompute, delta, phi, D, momentum}."""
+    forward, backward = options["forward"], options.get("backward", options["forward"])
+    delta, phi, again = options.get("delta", 0.0), options.get("phi", 0.0), options.get("recompute", backward)
+    curvature = options.get("curvature", 1.0)
+    if "momentum" in options:
+        return quadratic.with_momentum(forward, options["momentum"], curvature)
+    if options.get("D") is not None:
+        gap = forward - backward
+        gamma = quadratic.theory_decay(gap) if options["D"] == "theory" else quadratic.decay(float(options["D"]), gap)
+        return quadratic.recomputed(forward, backward, again, delta, phi, gamma, curvature)
+    return quadratic.recomputed_plainly(forward, backward, again, delta, phi, curvature)
+
+
+def trajectories(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{forward, backward, delta, alpha, steps, runs, every}: the mean loss over runs, every so many steps."""
+    forward, steps = options["forward"], options["steps"]
+    losses = quadratic.trajectories(
+        forward,
+        options.get("backward", forward),
+        options.get("delta", 0.0),
+        options["alpha"],
+        steps,
+        seed,
+        runs=options.get("runs", 1),
+    )
+    with np.errstate(over="ignore"):
+        mean = losses.mean(1)
+    for step in range(0, steps + 1, options.get("every", 1)):
+        yield {"step": step, "loss": float(mean[step])}
+
+
+def radius(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """The largest absolute eigenvalue over {alphas: [first, last, how many]}, and the largest stable alpha."""
+    model = model_of(options)
+    stable = quadratic.largest_stable(model)
+    first, last, count = options["alphas"]
+    for alpha in np.linspace(first, last, count):
+        yield {"alpha": float(alpha), "radius": model.radius(float(alpha)), "largest_stable": stable}
+
+
+def stable_over_delta(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """The largest stable alpha over {deltas: [first, last, how many]}."""
+    first, last, count = options["deltas"]
+    for delta in np.linspace(first, last, count):
+        model = model_of({**options, "delta": float(delta)})
+        yield {"delta": float(delta), "largest_stable": quadratic.largest_stable(model)}
+
+
+def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """Each lemma's bound beside what the eigenvalues say, over {taus, deltas, betas}."""
+    for tau in options["taus"]:
+        model = quadratic.delayed(tau)
+        found = quadratic.crossings(model)
+        omega = found[0][1] if found else None
+        yield {
+            "lemma": 1,
+            "tau": tau,
+            "bound": quadratic.lemma_1(tau),
+            "stable": quadratic.largest_stable(model),
+            "omega": omega,
+        }
+        for delta in options["deltas"]:
+            for backward in sorted({0, tau // 2} - {tau}):
+                own = quadratic.largest_stable(quadratic.with_discrepancy(tau, backward, delta))
+                bound = quadratic.lemma_2(tau, backward, delta)
+                yield {"lemma": 2, "tau": tau, "backward": backward, "delta": delta, "bound": bound, "stable": own}
+        for beta in options["betas"]:
+            if tau:
+                own = quadratic.largest_stable(quadratic.with_momentum(tau, beta))
+                yield {"lemma": 3, "tau": tau, "beta": beta, "bound": quadratic.lemma_3(tau), "stable": own}
+
+
+def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated inputs whose spectrum falls by a factor of 1,000, and noisy linear targets: like cpusmall."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((features, features)))[0]
+    inputs = rng.standard_normal((samples, features)) * np.logspace(0, -1.5, features) @ basis.T
+    return inputs, inputs @ rng.standard_normal(features) + 0.1 * rng.standard_normal(samples)
+
+
+def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """A regression set in LIBSVM's format (cpusmall), every column and the target scaled to mean 0 and deviation 1."""
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        inputs, targets = load_svmlight_file(path)
+    except (OSError, ValueError) as error:
+        raise PipelagError(f"'{path}' is not a regression set in LIBSVM's format: {error}") from error
+    dense = np.asarray(inputs.todense())
+    dense = (dense - dense.mean(0)) / np.maximum(dense.std(0), 1e-12)
+    return dense, (targets - targets.mean()) / targets.std()
+
+
+def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{alphas: [first, last, how many] (logarithmic), taus, steps, batch, file}: final losses, null where diverged.
+
+    `file`: a LIBSVM file such as cpusmall; none: a generated regression. `curvature`: the largest eigenvalue of the
+    Hessian, lemma 1's lambda.
+    """
+    inputs, targets = read_libsvm(options["file"]) if options.get("file") else generated(seed)
+    curvature = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs)).max())
+    first, last, count = options["alphas"]
+    alphas = np.geomspace(first, last, count)
+    for tau in options["taus"]:
+        losses = quadratic.regression_losses(
+            inputs, targets, alphas.tolist(), tau, options["steps"], seed, options.get("batch", 64)
+        )
+        for alpha, loss in zip(alphas, losses, strict=True):
+            yield {
+                "tau": tau,
+                "alpha": float(alpha),
+                "loss": None if np.isnan(loss) else float(loss),
+                "curvature": curvature,
+                "bound": quadratic.lemma_1(tau, curvature),
+            }
+
+
+STUDIES: dict[str, Study] = {
+    "trajectories": trajectories,
+    "radius": radius,
+    "stable_over_delta": stable_over_delta,
+    "lemmas": lemmas,
+    "regression": regression,
+}

@@ -1,0 +1,1 @@
+"""PipeMare's theory: the quadratic model under delay, and the memory and utilisation formulas."""

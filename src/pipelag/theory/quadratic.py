@@ -1,0 +1,244 @@
+"""The quadratic model of delayed SGD (PipeMare section 3, appendix B): f(w) = lambda w^2 / 2 with stale gradients.
+
+Each variant's characteristic polynomial is A(x) + alpha B(x), linear in the step size alpha. Delayed SGD is stable
+where all its roots, the eigenvalues of the companion matrix, lie inside the unit circle. Roots move with alpha
+continuously, so stability ends where one crosses the circle: at x = exp(i omega) with alpha = -A/B real, which
+`largest_stable` finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import pi, sin
+
+import numpy as np
+from numpy.polynomial import Polynomial
+
+from pipelag.errors import PipelagError
+
+
+@dataclass(frozen=True)
+class Characteristic:
+    """A(x) + alpha B(x)."""
+
+    constant: Polynomial
+    slope: Polynomial
+
+    def at(self, alpha: float) -> Polynomial:
+        """The polynomial at a step size."""
+        return self.constant + alpha * self.slope
+
+    def radius(self, alpha: float) -> float:
+        """The largest absolute eigenvalue of the companion matrix at this step size."""
+        return float(np.abs(companion_eigenvalues(self.at(alpha))).max())
+
+
+def companion_eigenvalues(polynomial: Polynomial) -> np.ndarray:
+    """The eigenvalues of a polynomial's companion matrix: its roots."""
+    coefficients = polynomial.trim().coef
+    degree = len(coefficients) - 1
+    companion = np.zeros((degree, degree))
+    companion[0] = -coefficients[-2::-1] / coefficients[-1]
+    companion[np.arange(1, degree), np.arange(degree - 1)] = 1
+    return np.linalg.eigvals(companion)
+
+
+def _x(power: int) -> Polynomial:
+    return Polynomial([0.0] * power + [1.0])
+
+
+def _check(tau: int, *others: int) -> None:
+    for one in (tau, *others):
+        if one < 0:
+            raise PipelagError(f"a delay counts steps from 0 on, not {one}")
+    if others and tau < max(others):
+        raise PipelagError(f"the forward's delay {tau} cannot be below the backward's or the recomputation's {others}")
+
+
+def delayed(tau: int, curvature: float = 1.0) -> Characteristic:
+    """w' = w - alpha lambda w_{t - tau} (section 3, equation 3): x^(tau+1) - x^tau + alpha lambda."""
+    _check(tau)
+    return Characteristic(_x(tau + 1) - _x(tau), Polynomial([curvature]))
+
+
+def with_momentum(tau: int, beta: float, curvature: float = 1.0) -> Characteristic:
+    """With momentum (B.2): x^(tau+1) - (1+beta) x^tau + beta x^(tau-1) + alpha lambda; tau from 1 on."""
+    _check(tau - 1)
+    if not 0 <= beta <= 1:
+        raise PipelagError(f"momentum lies between 0 and 1, not {beta}")
+    return Characteristic(_x(tau + 1) - (1 + beta) * _x(tau) + beta * _x(tau - 1), Polynomial([curvature]))
+
+
+def with_discrepancy(forward: int, backward: int, delta: float, curvature: float = 1.0) -> Characteristic:
+    """Forward and backward of different ages (3.2, equation 5): the gradient is (lambda + Delta) w_f - Delta w_b."""
+    _check(forward, backward)
+    slope = Polynomial([curvature + delta]) - delta * _x(forward - backward)
+    return Characteristic(_x(forward + 1) - _x(forward), slope)
+
+
+def corrected(forward: int, backward: int, delta: float, gamma: float, curvature: float = 1.0) -> Characteristic:
+    """With T2's correction (B.4): the backward reads w_b - (tau_f - tau_b) times the averaged step."""
+    return recomputed(forward, backward, backward, delta, 0.0, gamma, curvature)
+
+
+def recomputed(
+    forward: int, backward: int, recompute: int, delta: float, phi: float, gamma: float, curvature: float = 1.0
+) -> Characteristic:
+    """With recomputation, corrected alike (D.1): gradient (l + Delta) w_f - (Delta - Phi) w_b - Phi w_r."""
+    _check(forward, backward, recompute)
+    if not 0 <= gamma < 1:
+        raise PipelagError(f"the decay of T2's average lies from 0 to below 1, not {gamma}")
+    smooth, ones = Polynomial([-gamma, 1.0]), Polynomial([-1.0, 1.0])
+
+    def read(weight: float, age: int) -> Polynomial:
+        gap = forward - age
+        return weight * _x(gap) * (smooth - gap * (1 - gamma) * ones)
+
+    slope = (curvature + delta) * smooth - read(delta - phi, backward) - read(phi, recompute)
+    return Characteristic(ones * smooth * _x(forward), slope)
+
+
+def recomputed_plainly(
+    forward: int, backward: int, recompute: int, delta: float, phi: float, curvature: float = 1.0
+) -> Characteristic:
+    """With recomputation and no correction: three ages of weights in one gradient (D.1)."""
+    _check(forward, backward, recompute)
+    slope = Polynomial([curvature + delta]) - (delta - phi) * _x(forward - backward) - phi * _x(forward - recompute)
+    return Characteristic(_x(forward + 1) - _x(forward), slope)
+
+
+def decay(d: float, gap: int) -> float:
+    """gamma = D^(1 / (tau_f - tau_b)) (section 3.2)."""
+    if not 0 < d < 1:
+        raise PipelagError(f"the decay D lies between 0 and 1, not {d}")
+    if gap < 1:
+        raise PipelagError(f"the backward is not behind the forward by {gap} steps: nothing to correct")
+    return float(d ** (1 / gap))
+
+
+def theory_decay(gap: int) -> float:
+    """gamma = 1 - 2 / (tau_f - tau_b + 1), at which the expansion at omega = 1 is free of Delta (B.4)."""
+    return 1 - 2 / (gap + 1)
+
+
+def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, float]]:
+    """(alpha, omega) for every root on the unit circle at a positive step size, by growing alpha.
+
+    -A/B at exp(i omega) is followed around the half circle; where its imaginary part changes sign, its zero is found by
+    bisection.
+    """
+    omegas = np.linspace(0, np.pi, points + 1)[1:]
+
+    def imaginary(omega: np.ndarray | float) -> np.ndarray:
+        x = np.exp(1j * np.asarray(omega))
+        return np.imag(-model.constant(x) * np.conj(model.slope(x)))
+
+    values = imaginary(omegas)
+    found = []
+    for i in np.flatnonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0):
+        low, high = omegas[i], omegas[i + 1]
+        below = np.sign(values[i])
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.sign(imaginary(middle)) == below else (low, middle)
+        found.append(low)
+    if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
+        found.append(np.pi)
+    pairs = []
+    for omega in found:
+        x = np.exp(1j * omega)
+        if abs(model.slope(x)) > 1e-12:
+            alpha = float(np.real(-model.constant(x) / model.slope(x)))
+            if alpha > 1e-12:
+                pairs.append((alpha, float(omega)))
+    return sorted(pairs)
+
+
+def largest_stable(model: Characteristic) -> float:
+    """The step size up to which all smaller ones are stable; 0 where none is, infinity where all are.
+
+    Stability can change only at a crossing; the eigenvalues between two crossings say which side is stable.
+    """
+    bounds = [0.0, *(alpha for alpha, _ in crossings(model))]
+    for i, low in enumerate(bounds):
+        high = bounds[i + 1] if i + 1 < len(bounds) else 2 * low + 1
+        if high - low < 1e-12:
+            continue
+        if model.radius((low + high) / 2) > 1 + 1e-12:
+            return low
+    return float("inf")
+
+
+def lemma_1(tau: int, curvature: float = 1.0) -> float:
+    """The largest stable step size without discrepancy: (2 / lambda) sin(pi / (4 tau + 2))."""
+    return 2 / curvature * sin(pi / (4 * tau + 2))
+
+
+def lemma_2(forward: int, backward: int, delta: float, curvature: float = 1.0) -> float:
+    """With discrepancy, an unstable step size exists up to here: min(2 / (Delta (t_f - t_b)), lemma 1's)."""
+    if delta <= 0:
+        raise PipelagError(f"lemma 2 is about a sensitivity Delta above 0, not {delta}")
+    return min(2 / (delta * (forward - backward)), lemma_1(forward, curvature))
+
+
+def lemma_3(tau: int, curvature: float = 1.0) -> float:
+    """With any momentum, an unstable step size exists up to here: (4 / lambda) sin(pi / (4 tau + 2))."""
+    return 2 * lemma_1(tau, curvature)
+
+
+def trajectories(
+    forward: int,
+    backward: int,
+    delta: float,
+    alpha: float,
+    steps: int,
+    seed: int,
+    curvature: float = 1.0,
+    runs: int = 1,
+) -> np.ndarray:
+    """Losses (steps + 1, runs) of delayed SGD with N(0, 1) gradient noise, from w = 1 (Figures 5a and 6a)."""
+    rng = np.random.default_rng(seed)
+    weights = np.ones((forward + 1, runs))  # a ring of the last tau_f + 1 versions
+    losses = np.empty((steps + 1, runs))
+    losses[0] = curvature / 2
+    for step in range(steps):
+        now = weights[step % (forward + 1)]
+        old = weights[(step - forward) % (forward + 1)]
+        back = weights[(step - backward) % (forward + 1)]
+        gradient = (curvature + delta) * old - delta * back + rng.standard_normal(runs)
+        with np.errstate(over="ignore", invalid="ignore"):
+            fresh = now - alpha * gradient
+            losses[step + 1] = curvature * fresh**2 / 2
+        weights[(step + 1) % (forward + 1)] = fresh
+    return losses
+
+
+def regression_losses(
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    alphas: Sequence[float],
+    tau: int,
+    steps: int,
+    seed: int,
+    batch: int = 64,
+) -> np.ndarray:
+    """The final loss of delayed SGD on least squares, for every step size at once; NaN where it diverged (Figure 5b).
+
+    `batch` random samples per step, the same for all step sizes; the loss is half the mean squared error over all.
+    """
+    rng = np.random.default_rng(seed)
+    count, features = inputs.shape
+    rates = np.asarray(alphas)[:, None]
+    ring = np.zeros((tau + 1, len(alphas), features))
+    picks = rng.integers(count, size=(steps, batch))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step, pick in enumerate(picks):
+            x = inputs[pick]
+            old = ring[(step - tau) % (tau + 1)]
+            error = old @ x.T - targets[pick]
+            ring[(step + 1) % (tau + 1)] = ring[step % (tau + 1)] - rates * (error @ x) / batch
+        final = ring[steps % (tau + 1)]
+        losses = ((final @ inputs.T - targets) ** 2).mean(1) / 2
+    start = float((targets**2).mean() / 2)
+    return np.where(np.isfinite(losses) & (losses < 1e3 * start), losses, np.nan)

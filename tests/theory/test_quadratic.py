@@ -1,0 +1,121 @@
+"""The quadratic model: eigenvalues against running the recurrence, lemmas against eigenvalues, refusals."""
+
+from __future__ import annotations
+
+from math import pi, sin
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelag.errors import PipelagError
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.theory import study
+from pipelag.theory import quadratic as q
+
+
+@given(st.integers(0, 60), st.floats(0.1, 10))
+@settings(max_examples=40, deadline=None)
+def test_lemma_1_is_exact(tau: int, curvature: float) -> None:
+    bound = 2 / curvature * sin(pi / (4 * tau + 2))
+    model = q.delayed(tau, curvature)
+    assert q.largest_stable(model) == pytest.approx(bound, rel=1e-9)
+    assert model.radius(0.99 * bound) < 1 < model.radius(1.01 * bound)
+
+
+@pytest.mark.parametrize(
+    ("delta", "expected"), [(0.0, 0.1494), (3.0, 0.0545), (5.0, 0.0380)]
+)  # ambiguity B9: from a grid of 5e-5
+def test_discrepancy_shrinks_the_stable_range(delta: float, expected: float) -> None:
+    found = q.largest_stable(q.with_discrepancy(10, 6, delta))
+    assert found == pytest.approx(expected, abs=1.5e-4)
+    model = q.with_discrepancy(10, 6, delta)
+    assert model.radius(found - 1e-4) < 1 < model.radius(found + 1e-4)
+
+
+def test_t2_restores_part_of_it() -> None:
+    assert q.largest_stable(q.corrected(10, 6, 5.0, q.decay(0.1, 4))) == pytest.approx(0.1036, abs=1e-4)
+    gamma = q.theory_decay(30)
+    for delta, expected in ((1.0, 0.0361), (10.0, 0.0094), (50.0, 0.0020), (-1.0, 0.0421)):
+        assert q.largest_stable(q.corrected(40, 10, delta, gamma)) == pytest.approx(expected, abs=1.5e-4)
+
+
+@pytest.mark.parametrize("delta", [0.0, 2.0])
+@pytest.mark.parametrize(("forward", "backward"), [(4, 0), (5, 3), (3, 3)])
+def test_the_polynomial_is_that_of_the_recurrence(forward: int, backward: int, delta: float) -> None:
+    """The growth of a noiseless run is the largest eigenvalue."""
+    alpha = 0.2
+    ring = list(np.random.default_rng(0).standard_normal(forward + 1))
+    for _ in range(400):
+        gradient = (1 + delta) * ring[-1 - forward] - delta * ring[-1 - backward]
+        ring.append(ring[-1] - alpha * gradient)
+        scale = max(abs(value) for value in ring[-forward - 2 :])
+        ring = [value / scale for value in ring[-forward - 2 :]]
+    growths = []
+    for _ in range(4000):  # oscillating modes: the mean growth over many steps
+        ring.append(ring[-1] - alpha * ((1 + delta) * ring[-1 - forward] - delta * ring[-1 - backward]))
+        scale = max(abs(value) for value in ring[-forward - 2 :])
+        growths.append(np.log(scale))
+        ring = [value / scale for value in ring[-forward - 2 :]]
+    radius = q.with_discrepancy(forward, backward, delta).radius(alpha)
+    assert np.exp(np.mean(growths)) == pytest.approx(radius, abs=2e-3)
+
+
+def test_t2s_polynomial_is_that_of_the_recurrence() -> None:
+    forward, delta, alpha = 5, 2.0, 0.12
+    gamma = q.decay(0.3, forward)
+    ring, average, growths = list(np.random.default_rng(1).standard_normal(forward + 1)), 0.0, []
+    for step in range(6000):
+        read = ring[-1] - forward * average
+        fresh = ring[-1] - alpha * ((1 + delta) * ring[-1 - forward] - delta * read)
+        average = gamma * average + (1 - gamma) * (fresh - ring[-1])
+        ring = [*ring[-forward:], fresh]
+        scale = max(*(abs(value) for value in ring), abs(average))
+        ring, average = [value / scale for value in ring], average / scale
+        if step >= 1000:
+            growths.append(np.log(scale))
+    expected = q.corrected(forward, 0, delta, gamma).radius(alpha)
+    assert np.exp(np.mean(growths)) == pytest.approx(expected, abs=2e-3)
+
+
+def test_lemmas_2_and_3_bound_the_stable_range() -> None:
+    for tau in (2, 7, 30):
+        for delta in (0.1, 1.0, 20.0):
+            assert q.largest_stable(q.with_discrepancy(tau, tau // 2, delta)) <= q.lemma_2(tau, tau // 2, delta)
+        for beta in (0.0, 0.5, 0.99):
+            assert q.largest_stable(q.with_momentum(tau, beta)) <= q.lemma_3(tau)
+        assert q.largest_stable(q.with_momentum(tau, 0.0)) == pytest.approx(q.lemma_1(tau))
+
+
+def test_trajectories_end_where_the_eigenvalues_say() -> None:
+    stable = q.trajectories(10, 10, 0.0, 0.14, 2000, seed=0, runs=4)
+    unstable = q.trajectories(10, 10, 0.0, 0.17, 2000, seed=0, runs=4)
+    assert stable[-100:].mean() < 100 < unstable[-100:].mean()
+
+
+def test_regression_diverges_beyond_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((256, 3))
+    targets = inputs @ np.ones(3)
+    top = float(np.linalg.eigvalsh(inputs.T @ inputs / 256).max())
+    bound = q.lemma_1(4, top)
+    losses = q.regression_losses(inputs, targets, [0.5 * bound, 1.6 * bound], 4, 3000, seed=0)
+    assert losses[0] < 1e-3
+    assert np.isnan(losses[1])
+
+
+def test_bad_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelagError, match="from 0 on"):
+        q.delayed(-1)
+    with pytest.raises(PipelagError, match="cannot be below"):
+        q.with_discrepancy(3, 5, 1.0)
+    with pytest.raises(PipelagError, match="decay D lies between 0 and 1"):
+        q.decay(1.0, 3)
+    with pytest.raises(PipelagError, match="momentum lies between"):
+        q.with_momentum(3, 1.5)
+    with pytest.raises(PipelagError, match="did you mean 'radius'"):
+        study(RunSpec(kind="theory", options={"study": "radii"}), tmp_path)
+    with pytest.raises(PipelagError, match="lacks or misspells the option 'alphas'"):
+        study(RunSpec(kind="theory", options={"study": "radius", "forward": 3}), tmp_path)
