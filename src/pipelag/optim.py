@@ -106,6 +106,8 @@ def factor(spec: LRScheduleSpec, total: int) -> Callable[[int], float]:
         warm = min(1.0, (step + 1) / spec.warmup) if spec.warmup else 1.0
         if spec.name == "inv":
             return warm * float((1 + spec.gamma * step) ** -spec.power)
+        if spec.name == "inverse_sqrt":
+            return warm * float((max(1, spec.warmup) / max(step + 1, spec.warmup, 1)) ** 0.5)
         if spec.name == "milestones":
             return warm * float(spec.gamma ** sum(step >= bound for bound in bounds))
         return warm

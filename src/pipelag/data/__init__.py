@@ -11,8 +11,9 @@ from pipelag.errors import PipelagError, unknown
 
 if TYPE_CHECKING:
     from pipelag.data.dataset import Dataset
+    from pipelag.data.text import Corpus
 
-Loader = Callable[..., "Dataset"]
+Loader = Callable[..., "Dataset | Corpus"]
 DATASETS: dict[str, Loader] = {}
 
 
@@ -32,8 +33,8 @@ def register(name: str) -> Callable[[Loader], Loader]:
     return add
 
 
-def load(name: str, **options: Any) -> Dataset:
-    """The data set of that name: read from a mirror or the data folder, downloaded, or generated.
+def load(name: str, **options: Any) -> Any:
+    """The data set of that name (a `Dataset` or a `Corpus`): read, downloaded, or generated.
 
     Args:
         name: a registered name; see `DATASETS`.
@@ -76,6 +77,22 @@ def _shapes(
     from pipelag.data.quick import shapes
 
     return shapes(train, test, difficulty, size, classes, seed)
+
+
+@register("phrases")
+def _phrases(train: int = 20_000, test: int = 500, most: int = 999_999, seed: int = 0) -> Corpus:
+    from pipelag.data.phrases import phrases
+
+    return phrases(train, test, most, seed)
+
+
+@register("multi30k")
+def _multi30k(
+    least_count: int = 3, most_tokens: int = 50, source: str = "de", target: str = "en", test: int | None = None
+) -> Corpus:
+    from pipelag.data.multi30k import multi30k
+
+    return multi30k(least_count, most_tokens, source, target, test)
 
 
 def __getattr__(name: str) -> Any:

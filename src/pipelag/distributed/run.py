@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from pipelag import optim
 from pipelag.distributed.launch import launch
@@ -16,7 +15,7 @@ from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.train import build_model, describe_phases, evaluate, open_data, phases_of
+from pipelag.runs.train import build_model, describe_phases, evaluate, loss_of, open_data, phases_of
 from pipelag.schedules import Action
 from pipelag.timing.trace import row_of, write_trace
 
@@ -61,7 +60,7 @@ def _task(
     every = spec.evaluate_every or spec.steps
     marks = frozenset(range(every, spec.steps, every)) | {spec.steps}
     training = RealTraining(
-        job, model, phases, optim.factory(spec.optimizer), nn.functional.cross_entropy, rate, spec.seed, marks
+        job, model, phases, optim.factory(spec.optimizer), loss_of(spec, dataset), rate, spec.seed, marks
     )
     model.train()
     start = time.perf_counter()
@@ -91,7 +90,9 @@ def _task(
         "diverged_at": diverged_at,
         "steps": spec.steps,
         "seconds": round(seconds, 3),
-        "final": {key: rows[-1][key] for key in ("accuracy", "loss", "test_loss")} if diverged_at is None else None,
+        "final": {key: rows[-1][key] for key in ("bleu", "accuracy", "loss", "test_loss") if key in rows[-1]}
+        if diverged_at is None
+        else None,
         "best": {"accuracy": best["accuracy"], "step": best["step"]},
         "data": dataset.summary(),
         "phases": describe_phases(model, phases),

@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
 from pipelag import optim
 from pipelag.distributed.launch import launch
@@ -28,7 +27,7 @@ from pipelag.methods import get
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import speedups
-from pipelag.runs.train import build_model, open_data, phases_of
+from pipelag.runs.train import build_model, loss_of, open_data, phases_of
 from pipelag.simulate.training import Phase
 
 
@@ -80,7 +79,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         model,
         [pipelined, alone],
         optim.factory(spec.optimizer),
-        nn.functional.cross_entropy,
+        loss_of(spec, dataset),
         lambda step: 1.0,
         spec.seed,
     )

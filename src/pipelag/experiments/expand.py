@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -185,18 +186,19 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
     for phase in arm.phases or ([arm] if arm.method else []):
         base = optimizer.lr if optimizer is not None else 0.0
         everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
-        factors = {stage: everywhere for stage in range(1, len(phase.cuts) + 2)}
+        cuts = cuts_of(phase.cuts or setup.cuts, where)
+        factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
         factors |= {stage: everywhere * float(times) for stage, times in phase.stage_lr_times.items()}
         rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
         steps = max(1, setup.steps * phase.share[0] // phase.share[1])
         settings = {key: _of_steps(value, steps) for key, value in phase.settings.items()}
         own: dict[str, Any] = {"method": phase.method, "options": settings}
-        own |= {"microbatches": phase.microbatches, "recompute": phase.recompute}
-        phases.append({**own, "steps": steps, "cuts": phase.cuts, "stage_lr": rates})
+        own |= {"microbatches": phase.microbatches or setup.microbatches, "recompute": phase.recompute}
+        phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
-    content = setup.model_dump(exclude={"steps"}) | {
+    content = setup.model_dump(exclude={"steps", "cuts", "microbatches"}) | {
         "optimizer": optimizer and optimizer.model_dump(),
         "lr_schedule": schedule.model_dump(),
         "phases": phases,
@@ -210,6 +212,18 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         raise PipelagError(f"{where}: {'.'.join(map(str, first['loc'])) or 'the run'}: {first['msg']}") from error
     check_names(spec, where)
     return spec
+
+
+def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
+    """Layers to cut after, ranges ("1-106", "4-104:4") written out."""
+    cuts: list[int] = []
+    for place in [places] if isinstance(places, str) else places:
+        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
+        if found is None or found[3] == "0":
+            raise PipelagError(f"{where}: '{place}' is no layer and no range of layers such as 1-106 or 4-104:4")
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        cuts += range(first, last + 1, step)
+    return cuts
 
 
 def _of_steps(value: Any, steps: int) -> Any:

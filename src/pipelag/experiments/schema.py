@@ -20,7 +20,10 @@ class Strict(BaseModel):
 
 
 class Setup(Strict):
-    """A named base of runs: what a paper's appendix lists for one model and data set."""
+    """A named base of runs: what a paper's appendix lists for one model and data set.
+
+    cuts, microbatches: of the arms that give none of their own, so that a scale with another model can change them.
+    """
 
     kind: str = "train"
     model: ModelSpec | None = None
@@ -29,6 +32,8 @@ class Setup(Strict):
     optimizer: OptimizerSpec | None = None
     lr_schedule: LRScheduleSpec = Field(default_factory=LRScheduleSpec)
     steps: int = 0
+    cuts: list[int | str] = Field(default_factory=list)
+    microbatches: int = 1
     evaluate_every: int = 0
     executor: str = "simulated"
     workers: int = 1
@@ -40,12 +45,13 @@ class PhaseArm(Strict):
 
     share: its steps as a fraction [numerator, denominator] of the setup's steps. lr_times, stage_lr_times: factors on
     the setup's learning rate, for all stages or for single ones. settings: the method's options; one
-    counted in minibatches may be a share of the phase's steps, {share: [1, 4]}.
+    counted in minibatches may be a share of the phase's steps, {share: [1, 4]}. cuts: layers, or ranges of them such as
+    "1-106" and "4-104:4" (every fourth).
     """
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
-    microbatches: int | str = 1
+    microbatches: int | str | None = None
     recompute: bool = False
     cuts: list[int | str] | str = Field(default_factory=list)
     share: tuple[int, int] = (1, 1)

@@ -113,15 +113,21 @@ stashed = register(
 )
 
 
-def hogwild_with(mean: float | None = None, most: int | None = None, annealing: int | None = None) -> Method:
-    """Hogwild with another mean delay or bound, for all stages; `annealing` adds T1."""
+def hogwild_with(
+    mean: float | None = None, most: int | None = None, annealing: int | None = None, microbatches: int = 1
+) -> Method:
+    """Hogwild with another mean delay or bound, for all stages; `annealing` adds T1.
+
+    `microbatches`: N, which divides the delays that are not given, as PipeMare's tau_fwd is divided.
+    """
     base = hogwild if annealing is None else hogwild_t1
-    assert hogwild.random is not None
+    if microbatches < 1:
+        raise PipelagError(f"a minibatch has 1 or more microbatches, not {microbatches}")
     return replace(
         base,
         random=RandomDelays(
-            hogwild.random.mean if mean is None else lambda stage, stages: mean,
-            hogwild.random.most if most is None else lambda stage, stages: most,
+            lambda stage, stages: 2.0 * (stages - stage) / microbatches if mean is None else mean,
+            lambda stage, stages: -(-2 * (stages - 1) // microbatches) if most is None else most,
         ),
         learning_rate=None if annealing is None else annealed(annealing),
     )
@@ -145,6 +151,8 @@ hogwild_t1 = register(
         name="hogwild_t1",
         summary="random delays with T1",
         learning_rate=annealed(ANNEALING),
-        options=lambda annealing=ANNEALING, mean=None, most=None: hogwild_with(mean, most, annealing),
+        options=lambda annealing=ANNEALING, mean=None, most=None, microbatches=1: hogwild_with(
+            mean, most, annealing, microbatches
+        ),
     )
 )

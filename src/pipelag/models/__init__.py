@@ -17,6 +17,7 @@ from pipelag.models.lenet import lenet5
 from pipelag.models.recurrent import awd_lm, gnmt, s2vt
 from pipelag.models.resnet import resnet
 from pipelag.models.snn import snn
+from pipelag.models.transformer import transformer
 from pipelag.models.vgg import vgg16
 from pipelag.randomness import preserved_randomness
 
@@ -29,6 +30,7 @@ for _depth in BLOCKS:  # these are 6n + 2 too, but everyone means the bottleneck
     MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet_bottleneck(depth, **options)
 for _name in ("alexnet", "vgg16"):
     MODELS[f"{_name}_imagenet"] = lambda name=_name, **options: from_torchvision(name, **options)
+MODELS["transformer"] = transformer
 MODELS |= {"gnmt": gnmt, "awd_lm": awd_lm, "s2vt": s2vt}
 
 

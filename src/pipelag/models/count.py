@@ -85,6 +85,21 @@ def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
             hook.remove()
 
 
+def parameters_only(name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """The log lines of a `count` run whose model takes no images: parameters and weights per layer."""
+    with torch.device("meta"):
+        model = build(name, **options)
+    return [
+        {
+            "layer": number,
+            "name": name_of(layer),
+            "parameters": sum(p.numel() for p in layer.parameters()),
+            "weights": weights_of(layer),
+        }
+        for number, layer in enumerate(model, start=1)
+    ]
+
+
 def rows(name: str, options: dict[str, Any], sample_shape: Sequence[int]) -> list[dict[str, Any]]:
     """The log lines of a `count` run for a registered model."""
     with torch.device("meta"):

@@ -17,12 +17,18 @@ from pipelag.timing.profile import profile as time_layers
 
 
 def count(spec: RunSpec, out: Path, threads: int) -> dict[str, Any]:
-    """Log parameters, weights, activations and outputs per layer. `options.sample_shape`: (C, H, W)."""
+    """Log parameters, weights, activations and outputs per layer. `options.sample_shape`: (C, H, W).
+
+    `options.words`: the model takes words; then activations are not counted.
+    """
     assert spec.model is not None
     folder = RunFolder(out, spec)
     folder.rewind(0)
     shape = tuple(spec.options.get("sample_shape", (3, 32, 32)))
-    rows = counting.rows(spec.model.name, spec.model.options, shape)
+    if spec.options.get("words"):
+        rows = counting.parameters_only(spec.model.name, spec.model.options)
+    else:
+        rows = counting.rows(spec.model.name, spec.model.options, shape)
     for row in rows:
         folder.log(row)
     summary = {

@@ -72,12 +72,12 @@ class OptimizerSpec(_Strict):
 class LRScheduleSpec(_Strict):
     """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
 
-    constant: 1. inv: (1 + gamma t)^-power (Caffe). milestones: gamma^(number of milestones <= t),
-    milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
-    fractions refer to; the run's own total when null.
+    constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
+    milestones: gamma^(number of milestones <= t), milestones as fractions of `horizon` so that a shortened run keeps
+    its shape. horizon: the steps that fractions refer to; the run's own total when null.
     """
 
-    name: Literal["constant", "inv", "milestones"] = "constant"
+    name: Literal["constant", "inv", "milestones", "inverse_sqrt"] = "constant"
     gamma: float = 0.1
     power: float = 0.75
     milestones: tuple[float, ...] = ()

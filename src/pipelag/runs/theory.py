@@ -12,6 +12,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.theory import quadratic
+from pipelag.theory.caching import asynchronous, segment_of, synchronous
 from pipelag.theory.quadratic import Characteristic
 
 Row = dict[str, Any]
@@ -155,10 +156,65 @@ def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
             }
 
 
+def caching(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{stages: [...], segment: a number or "root", microbatches: [...]}: activations cached by each stage.
+
+    `microbatches` asks for GPipe, whose segments "root" go by N instead of P.
+    """
+    for stages in options["stages"]:
+        for micro in options.get("microbatches", [None]):
+            segment = segment_of(options["segment"], micro or stages)
+            if micro is None:
+                pair = asynchronous(stages), asynchronous(stages, segment)
+            else:
+                pair = synchronous(stages, micro), synchronous(stages, micro, segment)
+            yield {"stages": stages, "microbatches": micro, "segment": segment, "without": pair[0], "with": pair[1]}
+
+
+def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{optimizer: sgd or adam}: elements that a training step of PipeMare holds of stage 1, without and with T2."""
+    import torch
+
+    from pipelag.methods import get
+    from pipelag.simulate.training import Phase, SimulatedTraining
+
+    size = 64
+    kinds: dict[str, Any] = {
+        "sgd": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
+        "adam": lambda params: torch.optim.Adam(params, lr=0.01),
+    }
+    for method in ("pipemare_t1", "pipemare"):
+        model = torch.nn.Sequential(torch.nn.Linear(size, size, bias=False), torch.nn.Linear(size, size, bias=False))
+        phase = Phase(get(method), 2, (1,))
+        training = SimulatedTraining(
+            model,
+            [phase],
+            kinds[options["optimizer"]],
+            torch.nn.functional.mse_loss,
+            lambda step: 1.0,
+            seed,
+            torch.device("cpu"),
+        )
+        for _ in range(2):
+            training.step(torch.zeros(4, size), torch.zeros(4, size))
+        weights = sum(p.numel() for p in model[0].parameters())
+        optimizer = training.pipeline.optimizer
+        assert optimizer is not None
+        state = [
+            v for p in model[0].parameters() for v in optimizer.state[p].values() if torch.is_tensor(v) and v.dim()
+        ]
+        own = {"weights": weights, "gradients": weights, "optimizer": sum(t.numel() for t in state)}
+        policy = training.pipeline.weights[0]
+        average = sum(buffer.numel() for buffer in policy.state.get("delta", []))
+        yield {"method": method, "elements": weights, **own, "average": average}
+
+
 STUDIES: dict[str, Study] = {
     "trajectories": trajectories,
     "radius": radius,
     "stable_over_delta": stable_over_delta,
     "lemmas": lemmas,
     "regression": regression,
+    "caching": caching,
+    "copies": copies,
 }

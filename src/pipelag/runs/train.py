@@ -17,10 +17,12 @@ from pipelag import data, methods, models, optim
 from pipelag.allocator import keep_freed_memory
 from pipelag.data.batches import Batches, Evaluation
 from pipelag.data.dataset import Dataset
+from pipelag.data.text import Corpus, TextBatches
 from pipelag.models.cut import stale_percent
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
+from pipelag.runs.translation import TranslationTest, token_loss
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.pipeline import SimulatedPipeline
 from pipelag.simulate.training import Phase, SimulatedTraining
@@ -37,21 +39,37 @@ def phases_of(spec: RunSpec) -> list[Phase]:
     ]
 
 
-def open_data(spec: RunSpec, device: torch.device) -> tuple[Dataset, Batches, Evaluation]:
+def open_data(
+    spec: RunSpec, device: torch.device
+) -> tuple[Dataset | Corpus, Batches | TextBatches, Evaluation | TranslationTest]:
     """The spec's data set, its minibatches and its test set on `device`, images in channels_last.
 
-    `options.standardise` (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to 1.
+    `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
+    1. Of text, beam (default 1): hypotheses kept when translating.
     """
     assert spec.data is not None
     dataset = data.load(spec.data.name, **spec.data.options)
+    if isinstance(dataset, Corpus):
+        test = TranslationTest(dataset, device, int(spec.options.get("beam", 1)))
+        return dataset, TextBatches(dataset, spec.batch, spec.seed, device), test
     standardise = bool(spec.options.get("standardise", True))
     batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device, True, standardise)
     return dataset, batches, Evaluation(dataset, device=device, channels_last=True, standardise=standardise)
 
 
-def build_model(spec: RunSpec, dataset: Dataset, device: torch.device) -> nn.Sequential:
+def loss_of(spec: RunSpec, dataset: Dataset | Corpus) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    """Cross-entropy; of text over words, with `options.label_smoothing`."""
+    if isinstance(dataset, Corpus):
+        return token_loss(float(spec.options.get("label_smoothing", 0.0)))
+    return nn.functional.cross_entropy
+
+
+def build_model(spec: RunSpec, dataset: Dataset | Corpus, device: torch.device) -> nn.Sequential:
     """The spec's model for that data, initialised from the run's seed, convolutions in channels_last."""
     assert spec.model is not None
+    if isinstance(dataset, Corpus):
+        sizes = {"source_words": len(dataset.source_words), "target_words": len(dataset.target_words)}
+        return models.build(spec.model.name, seed=spec.seed, **(sizes | spec.model.options)).to(device)
     shape = {"classes": len(dataset.classes), "in_channels": int(dataset.train_images.shape[1])}
     model = models.build(spec.model.name, seed=spec.seed, **(shape | spec.model.options))
     return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
@@ -111,8 +129,9 @@ class Recorder:
         """Log an evaluation with the training loss since the last one."""
         row = row | {"loss": float(self.total / self.count) if self.count else None, "seconds": round(self.seconds, 3)}
         self.total, self.count = torch.zeros((), dtype=torch.float64), 0
-        if self.best is None or row["accuracy"] > self.best["accuracy"]:
-            self.best = {"accuracy": row["accuracy"], "step": row["step"]}
+        metric = "bleu" if "bleu" in row else "accuracy"
+        if self.best is None or row[metric] > self.best[metric]:
+            self.best = {key: row[key] for key in dict.fromkeys((metric, "accuracy", "step"))}
         self.last = row
         self.offset = self.folder.log(row)
 
@@ -129,8 +148,10 @@ class Recorder:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, evaluation: Evaluation) -> dict[str, float]:
-    """Top-1 accuracy (%) and mean cross-entropy over the test set, with the live weights."""
+def evaluate(model: nn.Module, evaluation: Evaluation | TranslationTest) -> dict[str, float]:
+    """Top-1 accuracy (%) and mean cross-entropy over the test set, of translations BLEU too, with the live weights."""
+    if isinstance(evaluation, TranslationTest):
+        return evaluation.measure(model)
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=evaluation.device)
     loss = torch.zeros((), dtype=torch.float64, device=evaluation.device)
@@ -159,7 +180,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)
     training = SimulatedTraining(
-        model, phases, optim.factory(spec.optimizer), nn.functional.cross_entropy, rate, spec.seed, device
+        model, phases, optim.factory(spec.optimizer), loss_of(spec, dataset), rate, spec.seed, device
     )
     recorder = Recorder(folder)
     saved = checkpoint.load(folder.checkpoint)
@@ -185,7 +206,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "diverged_at": diverged_at,
         "steps": training.done if diverged_at is None else diverged_at,
         "seconds": round(recorder.seconds, 3),
-        "final": {key: recorder.last.get(key) for key in ("accuracy", "loss", "test_loss")}
+        "final": {key: recorder.last[key] for key in ("bleu", "accuracy", "loss", "test_loss") if key in recorder.last}
         if diverged_at is None
         else None,
         "best": recorder.best,
@@ -220,7 +241,7 @@ def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str
 
 def advance(
     training: SimulatedTraining,
-    batches: Batches,
+    batches: Batches | TextBatches,
     recorder: Recorder,
     spec: RunSpec,
     device: torch.device,

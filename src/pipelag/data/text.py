@@ -1,0 +1,200 @@
+"""Parallel text as token numbers: vocabularies, filtering that counts what it drops, and minibatches by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from pipelag.errors import PipelagError
+from pipelag.randomness import mix
+
+PAD, BEGIN, END, UNKNOWN = range(4)
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+Pair = tuple[str, str]
+Tokens = tuple[int, ...]
+_ORDER = 3  # the stream of random numbers for the order of sentences
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A translation set in memory.
+
+    Args:
+        name, title, release, official, note: as of an image set (`pipelag.data.dataset.Dataset`).
+        source_words, target_words: the vocabularies, the four special words first.
+        train, test: (source, target) token numbers, without begin and end.
+        references: the test set's target sentences as they are, for BLEU.
+        dropped: training pairs left out because a side was empty or too long.
+    """
+
+    name: str
+    title: str
+    release: str
+    official: bool
+    note: str
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    train: tuple[tuple[Tokens, Tokens], ...]
+    test: tuple[tuple[Tokens, Tokens], ...]
+    references: tuple[str, ...]
+    dropped: int = 0
+    unknown: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's summary records of its data."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "release": self.release,
+            "official": self.official,
+            "note": self.note,
+            "train": len(self.train),
+            "test": len(self.test),
+            "dropped": self.dropped,
+            "vocabulary": [len(self.source_words), len(self.target_words)],
+            "unknown": self.unknown,
+        }
+
+    def sentence(self, tokens: Sequence[int]) -> str:
+        """Target token numbers as text."""
+        return " ".join(self.target_words[token] for token in tokens)
+
+
+def pairs_of(source: Sequence[str], target: Sequence[str], what: str) -> list[Pair]:
+    """Lines side by side; refused where their numbers differ."""
+    if len(source) != len(target):
+        raise PipelagError(
+            f"{what}: {len(source):,} source lines and {len(target):,} target lines; line n of one must translate line "
+            "n of the other"
+        )
+    return list(zip(source, target, strict=True))
+
+
+def corpus(
+    name: str,
+    title: str,
+    train: Sequence[Pair],
+    test: Sequence[Pair],
+    release: str = "generated",
+    official: bool = True,
+    note: str = "",
+    tokenise: Callable[[str], list[str]] = str.split,
+    most_tokens: int = 100,
+    least_count: int = 1,
+    most_unknown: float = 0.2,
+) -> Corpus:
+    """Build vocabularies from the training text and number all sentences.
+
+    Args:
+        most_tokens: pairs with a longer side (or an empty one) are dropped from training and counted.
+        least_count: rarer words become `<unk>`.
+        most_unknown: refuse a test set of which a larger share of the words is unknown.
+
+    Raises:
+        PipelagError: nothing is left after filtering, or too much is unknown.
+    """
+    split = [(tokenise(a), tokenise(b)) for a, b in train]
+    kept = [(a, b) for a, b in split if a and b and len(a) <= most_tokens and len(b) <= most_tokens]
+    if not kept:
+        raise PipelagError(
+            f"'{name}' has no training pair left: of {len(train):,} all have an empty side or more than {most_tokens} "
+            "tokens; allow longer sentences"
+        )
+    words = [_vocabulary((pair[side] for pair in kept), least_count) for side in (0, 1)]
+    numbers = tuple({word: i for i, word in enumerate(side)} for side in words)
+
+    def numbered(tokens: Sequence[str], side: int) -> Tokens:
+        return tuple(numbers[side].get(token, UNKNOWN) for token in tokens)
+
+    tested = [(tokenise(a), tokenise(b)) for a, b in test]
+    unknown = {}
+    for side, which in enumerate(("source", "target")):
+        tokens = [token for pair in tested for token in numbered(pair[side], side)]
+        unknown[which] = round(tokens.count(UNKNOWN) / max(1, len(tokens)), 4)
+        if unknown[which] > most_unknown:
+            raise PipelagError(
+                f"'{name}': {100 * unknown[which]:.0f} % of the test set's {which} words are unknown, more than "
+                f"{100 * most_unknown:.0f} %; lower least_count, or take text of one kind"
+            )
+    return Corpus(
+        name,
+        title,
+        release,
+        official,
+        note,
+        words[0],
+        words[1],
+        tuple((numbered(a, 0), numbered(b, 1)) for a, b in kept),
+        tuple((numbered(a[:most_tokens], 0), numbered(b[:most_tokens], 1)) for a, b in tested),
+        tuple(" ".join(b) for _, b in tested),
+        len(train) - len(kept),
+        unknown,
+    )
+
+
+def _vocabulary(sentences: Iterator[list[str]], least: int) -> tuple[str, ...]:
+    counts = Counter(word for sentence in sentences for word in sentence)
+    return (
+        *SPECIAL,
+        *sorted((word for word, count in counts.items() if count >= least), key=lambda w: (-counts[w], w)),
+    )
+
+
+def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """int64 (N, longest), filled up with `PAD`."""
+    out = torch.full((len(rows), max(map(len, rows))), PAD)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row)
+    return out
+
+
+class TextBatches:
+    """Training minibatches: `batches[t] -> ((source, target in), target out)`, each int64 (batch, longest).
+
+    As `pipelag.data.batches.Batches`: minibatch t depends on the seed and t alone. The target goes in after `<s>` and
+    comes out with `</s>`.
+    """
+
+    def __init__(self, data: Corpus, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
+        if not 1 <= batch <= len(data.train):
+            raise PipelagError(
+                f"a minibatch of {batch} does not fit '{data.name}'; choose 1 to {len(data.train)} pairs"
+            )
+        self.data, self.batch, self.seed, self.device = data, batch, seed, torch.device(device)
+        self.permutation = lru_cache(maxsize=2)(self._permutation)
+
+    def __len__(self) -> int:
+        """Minibatches per epoch."""
+        return len(self.data.train) // self.batch
+
+    def __getitem__(self, t: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Inputs and targets of minibatch `t`."""
+        return self.inputs(t), self.targets(t)
+
+    def epoch(self, t: int) -> float:
+        """Epochs done after `t` minibatches."""
+        return t / len(self)
+
+    def pairs(self, t: int) -> list[tuple[Tokens, Tokens]]:
+        """The sentences of minibatch `t`."""
+        epoch, place = divmod(t, len(self))
+        return [self.data.train[i] for i in self.permutation(epoch)[place * self.batch : (place + 1) * self.batch]]
+
+    def inputs(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(source, target in)."""
+        pairs = self.pairs(t)
+        given = padded([(BEGIN, *target) for _, target in pairs])
+        return padded([(*source, END) for source, _ in pairs]).to(self.device), given.to(self.device)
+
+    def targets(self, t: int) -> torch.Tensor:
+        """Target out."""
+        return padded([(*target, END) for _, target in self.pairs(t)]).to(self.device)
+
+    def _permutation(self, epoch: int) -> list[int]:
+        generator = torch.Generator().manual_seed(mix(self.seed, _ORDER, epoch))
+        return torch.randperm(len(self.data.train), generator=generator).tolist()

@@ -1,0 +1,107 @@
+"""The Transformer cut by weight: sizes, masks, searching, and training it to translate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pipelag import data, models
+from pipelag.data.text import BEGIN, END, PAD, padded
+from pipelag.errors import PipelagError
+from pipelag.runs.translation import TranslationTest, search, token_loss
+
+
+def build(**options: object) -> torch.nn.Sequential:
+    small = {"source_words": 20, "target_words": 18, "size": 16, "hidden": 32, "heads": 2, "blocks": 1, "dropout": 0.0}
+    return models.build("transformer", seed=0, **(small | options)).eval()
+
+
+def test_fairseqs_transformer_has_a_layer_per_weight() -> None:
+    with torch.device("meta"):
+        model = models.build("transformer")
+    assert len(model) == 93  # PipeMare section 4.1
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(42.7e6, rel=0.02)  # 3 embeddings, not shared
+    assert all(sum(p.dim() > 1 for p in layer.parameters()) <= 1 for layer in model)
+
+
+def test_padding_and_later_words_change_nothing() -> None:
+    model = build()
+    source, target = torch.tensor([[4, 5, 6, END]]), torch.tensor([[BEGIN, 7, 8]])
+    longer = torch.cat((source, torch.full((1, 3), PAD)), 1)
+    plain = model((source, target))
+    torch.testing.assert_close(model((longer, target)), plain)
+    torch.testing.assert_close(model((source, torch.tensor([[BEGIN, 7, 9]])))[:, :2], plain[:, :2])
+    assert not torch.allclose(model((torch.tensor([[4, 5, 7, END]]), target)), plain)
+
+
+def test_attention_equals_torchs_own() -> None:
+    """The fused projections and the masks against nn.MultiheadAttention with the same weights."""
+    model = build()
+    first, out = model[1], model[2]
+    theirs = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": first.module.weight,
+            "in_proj_bias": first.module.bias,
+            "out_proj.weight": out.module.weight,
+            "out_proj.bias": out.module.bias,
+        }
+    )
+    x, hidden = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False, False, False, True, True]])
+    target = torch.zeros(2, 1)
+    ours = out(first((x, hidden, target)))[0]
+    torch.testing.assert_close(ours, theirs(x, x, x, key_padding_mask=hidden)[0])
+
+
+def test_beam_search_finds_what_greedy_search_misses() -> None:
+    class Table(torch.nn.Module):
+        """Word 4 looks best at first, but 5 leads to a surer end."""
+
+        def forward(self, value: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            words = value[1]
+            scores = torch.full((*words.shape, 8), -20.0)
+            for row in range(words.shape[0]):
+                last = int(words[row, -1])
+                if last == BEGIN:
+                    scores[row, -1, 4], scores[row, -1, 5] = 0.5, 0.4
+                elif last == 5:
+                    scores[row, -1, END] = 9.0
+                else:
+                    scores[row, -1, 4:8], scores[row, -1, END] = 0.0, 0.1
+            return scores
+
+    source = torch.tensor([[4, END]])
+    assert search(Table(), source, beam=1, longest=6)[0][0] == 4
+    assert search(Table(), source, beam=3, longest=6)[0] == [5]
+
+
+def test_the_loss_ignores_padding() -> None:
+    scores = torch.randn(2, 3, 7)
+    targets = torch.tensor([[4, 5, END], [6, END, PAD]])
+    alone = torch.nn.functional.cross_entropy(scores.flatten(0, 1)[:5], targets.flatten()[:5])
+    torch.testing.assert_close(token_loss()(scores, targets), alone)
+
+
+def test_a_perfect_translator_has_a_bleu_of_100() -> None:
+    phrases = data.load("phrases", train=400, test=12)
+    answers = {tuple(a): (*b, END) for a, b in phrases.test}
+
+    class Oracle(torch.nn.Module):
+        def forward(self, value: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            source, given = value
+            scores = torch.zeros(*given.shape, len(phrases.target_words))
+            for row, words in enumerate(source.tolist()):
+                answer = answers[tuple(w for w in words if w not in (PAD, END))]
+                for place in range(given.shape[1]):
+                    scores[row, place, answer[place] if place < len(answer) else END] = 50.0
+            return scores
+
+    measured = TranslationTest(phrases, torch.device("cpu"), beam=2).measure(Oracle())
+    assert measured["bleu"] == pytest.approx(100.0)
+    assert measured["accuracy"] == 100.0
+    assert padded([(4,), (5, 6)]).tolist() == [[4, PAD], [5, 6]]
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(PipelagError, match="divisible by the 3 heads"):
+        build(heads=3)
