@@ -50,7 +50,7 @@ def train(
     cuts: Sequence[int] = (),
     executor: str = "simulated",
     microbatches: int = 1,
-    recompute: bool = False,
+    recompute: bool | int = False,
     steps: int | None = None,
     phases: Sequence[Phase] | None = None,
     rate: Callable[[int], float] = lambda step: 1.0,
@@ -71,7 +71,8 @@ def train(
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
         executor: "simulated", or "real" with one process per stage on this machine.
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
-        recompute: keep each stage's input alone and run its forward again before its backward, to save memory.
+        recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
+            number from 2 on: that of so many stages together (simulated only).
         steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
         phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.

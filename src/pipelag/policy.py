@@ -81,6 +81,7 @@ class StageWeights:
         self.plain = [self._like() for _ in range(kept)] if moved else []
         self.seen = [self._like() for _ in range(back + 1)] if self.forward else []
         self.corrected = self._like() if self.backward else []
+        self.gap, self.again = 0.0, list[torch.Tensor]()  # of recomputation by segments, see correct_recomputation
         self.previous = self._like() if self.state.keys() & {"difference", "delta"} else []
         self.saved = -1  # the version whose copy `plain` holds last
         self.begin()
@@ -150,12 +151,19 @@ class StageWeights:
             self.backward(self.corrected)
 
     def _content(self, kind: str, version: int) -> Content:
+        if kind == "R":
+            return ("R" if self.gap else "live", version)
         if kind == "B" and not self.stashed:
             return ("B" if self.backward is not None else "live", version)
         return ("F" if self.forward is not None else "live", version)
 
+    def correct_recomputation(self, gap: float) -> None:
+        """Let T2 correct what a recomputation ("R") reads, by `gap` = tau_fwd - tau_recomp (PipeMare D.1)."""
+        if "delta" in self.state and gap > 0 and self.plain:
+            self.gap, self.again = gap, self._like()
+
     def load(self, kind: str, version: int) -> None:
-        """Let the parameters hold what a forward ("F") or backward ("B") at `version` reads.
+        """Let the parameters hold what a forward ("F"), backward ("B") or recomputation ("R") at `version` reads.
 
         For a stashed backward that is the version of its forward. The version is at most `back` updates old.
         """
@@ -176,6 +184,10 @@ class StageWeights:
         source = self.plain[version % len(self.plain)] if kind == "live" else self.corrected
         if kind == "F":
             source = self.seen[version % len(self.seen)]
+        if kind == "R":
+            torch._foreach_copy_(self.again, self.plain[version % len(self.plain)])
+            torch._foreach_add_(self.again, self.state["delta"], alpha=-self.gap)
+            source = self.again
         torch._foreach_copy_(self.live, source)
         self.shown = content
 

@@ -70,7 +70,7 @@ class RealTraining:
                 phase.stage_lr,
                 self.snapshot_after,
                 phase.microbatches,
-                phase.recompute,
+                bool(phase.recompute),
             )
             names = names_of(self.model, worker.flat.parameters)
             worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
@@ -135,6 +135,11 @@ def check_workers(phase: Phase, workers: int) -> None:
         raise PipelagError(
             f"method '{phase.method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to "
             "it; give none"
+        )
+    if phase.recompute > 1:
+        raise PipelagError(
+            f"real workers recompute stage by stage (recompute=True), not {int(phase.recompute)} stages together; the "
+            "simulated executor does both"
         )
     if phase.stages == workers or phase.stages == 1:
         return

@@ -193,7 +193,8 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         steps = max(1, setup.steps * phase.share[0] // phase.share[1])
         settings = {key: _of_steps(value, steps) for key, value in phase.settings.items()}
         own: dict[str, Any] = {"method": phase.method, "options": settings}
-        own |= {"microbatches": phase.microbatches or setup.microbatches, "recompute": phase.recompute}
+        own |= {"microbatches": phase.microbatches or setup.microbatches}
+        own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, where)}
         phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
@@ -224,6 +225,16 @@ def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         cuts += range(first, last + 1, step)
     return cuts
+
+
+def recompute_of(value: bool | int | dict[str, int | str], stages: int, where: str) -> bool | int:
+    """Stages per segment; {checkpoints: n} makes n segments."""
+    if not isinstance(value, dict):
+        return value
+    count = value.get("checkpoints")
+    if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
+        raise PipelagError(f"{where}: recompute takes true, stages per segment, or {{checkpoints: 1 to {stages}}}")
+    return -(-stages // count)
 
 
 def _of_steps(value: Any, steps: int) -> Any:

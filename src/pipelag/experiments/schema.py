@@ -46,13 +46,13 @@ class PhaseArm(Strict):
     share: its steps as a fraction [numerator, denominator] of the setup's steps. lr_times, stage_lr_times: factors on
     the setup's learning rate, for all stages or for single ones. settings: the method's options; one
     counted in minibatches may be a share of the phase's steps, {share: [1, 4]}. cuts: layers, or ranges of them such as
-    "1-106" and "4-104:4" (every fourth).
+    "1-106" and "4-104:4" (every fourth). recompute: as of a phase, or {checkpoints: so many segments of stages}.
     """
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
     microbatches: int | str | None = None
-    recompute: bool = False
+    recompute: bool | int | dict[str, int | str] = False
     cuts: list[int | str] | str = Field(default_factory=list)
     share: tuple[int, int] = (1, 1)
     lr_times: float = 1.0

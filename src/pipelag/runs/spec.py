@@ -94,7 +94,8 @@ class PhaseSpec(_Strict):
     stage_lr: dict[int, float] = Field(default_factory=dict)  # base rate of a stage (1-based), where it differs
     options: dict[str, Any] = Field(default_factory=dict)  # of the method: {"annealing": 400}
     microbatches: int = Field(default=1, gt=0)  # equal parts of a minibatch, one update for all
-    recompute: bool = False  # run a stage's forward again before its backward instead of keeping its activations
+    # Run a stage's forward again before its backward instead of keeping its activations; or that of so many stages.
+    recompute: bool | int = Field(default=False, ge=0)
 
 
 # Settings that came after logs had been published: left out of a run's identity while they have their defaults.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from pipelag.methods import Method
 from pipelag.optim import set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import mix, seed_stage
-from pipelag.recompute import backward_through, fresh
+from pipelag.recompute import backward_through, fresh, recompute_lags, segments_of
 from pipelag.tensors import unchanged_buffers
 from pipelag.weights import FlatParameters
 
@@ -41,7 +42,8 @@ class SimulatedPipeline:
         seed: of dropout; draws are made per (seed, minibatch, stage).
         start: the step of the run at which this phase starts; its first minibatch reads version 0 of the phase.
         microbatches: equal parts of a minibatch, whose mean gradient makes the update.
-        recompute: run each stage's forward again right before its backward (`pipelag.recompute`).
+        recompute: run each stage's forward again right before its backward; or that of so many stages at a time, from
+            the input of the first (`pipelag.recompute`).
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class SimulatedPipeline:
         start: int = 0,
         device: torch.device | None = None,
         microbatches: int = 1,
-        recompute: bool = False,
+        recompute: bool | int = False,
     ) -> None:
         self.stages, self.method, self.optimizer, self.loss = list(stages), method, optimizer, loss
         self.rate, self.seed, self.start, self.microbatches = rate, seed, start, microbatches
@@ -70,6 +72,14 @@ class SimulatedPipeline:
             self.weights.append(
                 StageWeights(flat, method, number, count, self.delays, optimizer, flat.parameters, back)
             )
+        self.heads: set[int] = set()
+        self.segments = segments_of(count, int(recompute)) if recompute > 1 else []
+        self.again: list[tuple[int, ...]] = []  # per stage and microbatch, how old what a recomputation reads is
+        if self.segments:
+            self.heads = {segment[0] for segment in self.segments}
+            self.again = recompute_lags(method, self.delays, self.segments)
+            for weights, forward, again in zip(self.weights, self.delays.forward_lags, self.again, strict=True):
+                weights.correct_recomputation(fmean(forward) - fmean(again))
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
 
@@ -96,11 +106,15 @@ class SimulatedPipeline:
             entering = []
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
-                    value = fresh(value)
+                    value = value if self.segments and number not in self.heads else fresh(value)
                     entering.append(value)
                 seed_stage(self.seed, m, number, self.device)
                 value = stage(value)
             loss = self._loss(value, target)
+            if self.segments:
+                self._recomputed_by_segments(entering, target, m, t, j)
+                total = loss.detach() if total is None else total + loss.detach()
+                continue
             for index, weights in self.moved:
                 weights.load("B", max(0, t - backward[index]))
             if self.observe is not None and j == 0:
@@ -131,6 +145,26 @@ class SimulatedPipeline:
             if number == len(self.stages):
                 output = self._loss(output, target)
             gradients = backward_through(output, gradients, inputs)
+
+    def _recomputed_by_segments(self, entering: list[Any], target: torch.Tensor, m: int, t: int, j: int) -> None:
+        """The backward of microbatch m, the j-th of minibatch t: a segment's forward again, then its backward.
+
+        The segment's stages recompute with the weights of their own times, and the backward reads what it always does.
+        """
+        gradients: tuple[torch.Tensor | None, ...] = (None,)
+        for segment in reversed(self.segments):
+            for number in segment:
+                self.weights[number - 1].load("R", max(0, t - self.again[number - 1][j]))
+            value = inputs = entering[segment[0] - 1]
+            for number in segment:
+                seed_stage(self.seed, m, number, self.device)
+                with unchanged_buffers(self.stages[number - 1]):
+                    value = self.stages[number - 1](value)
+            if segment[-1] == len(self.stages):
+                value = self._loss(value, target)
+            for number in segment:
+                self.weights[number - 1].load("B", max(0, t - self.delays.backward_lags[number - 1][j]))
+            gradients = backward_through(value, gradients, inputs)
 
     def _drawn(self, t: int) -> list[int]:
         """The random delays of minibatch t, per stage (PipeMare appendix E)."""

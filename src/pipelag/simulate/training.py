@@ -21,7 +21,7 @@ class Phase:
     """A stretch of a run: one method over one cut of the model. `stage_lr`: base rates of single stages.
 
     `microbatches`: equal parts of each minibatch, whose mean gradient makes the update. `recompute`: keep a stage's
-    input alone, and run its forward again before its backward.
+    input alone, and run its forward again before its backward; a number from 2 on: that of so many stages at a time.
     """
 
     method: Method
@@ -29,7 +29,7 @@ class Phase:
     cuts: tuple[int, ...] = ()
     stage_lr: dict[int, float] = field(default_factory=dict)
     microbatches: int = 1
-    recompute: bool = False
+    recompute: bool | int = False
 
     @property
     def stages(self) -> int:

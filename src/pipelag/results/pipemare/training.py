@@ -344,6 +344,8 @@ def warmed_share(context: Context, arm: str, setup: str, alone: float) -> float:
 @judge(PAPER, "figure_2", "gpipe_utilisation_falls")
 def utilisation_falls(context: Context) -> Finding:
     """By N / (N + P - 1); table 1 holds the schedules to it."""
+    if not context.logs():
+        raise NotLogged("nothing is logged")
     values = [(stages, gpipe_utilisation(stages, micro)) for stages, micro, _ in by_stages(context)]
     falling = all(a[1] > b[1] for a, b in zip(values[:-1], values[1:], strict=True))
     return falling, ", ".join(f"P = {stages}: {100 * value:.0f} %" for stages, value in values)
@@ -459,3 +461,54 @@ def more_warmup(context: Context) -> Finding:
     fewer = all(reached[a] >= reached[b] for a, b in zip(arms[:-1], arms[1:], strict=True))
     lower = all(used[a] > used[b] for a, b in zip(arms[:-1], arms[1:], strict=True))
     return fewer and lower, f"to {goal:.1f} BLEU: " + "; ".join(texts).replace("inf epochs", "never")
+
+
+@drawing(PAPER, "figure_17", "figure_18")
+def by_checkpoints(context: Context) -> Drawn:
+    """A panel per method, a line per number of checkpoints."""
+    task = "images" if context.name == "figure_17" else "translation"
+    panels, data = {}, []
+    counts = sorted(context.values("checkpoints"), key=lambda count: (count != "none", count))
+    for arm in context.values("arm"):
+        series = {
+            "no recomputation" if count == "none" else f"{count} checkpoints": points(
+                context.log(arm=arm, checkpoints=count)
+            )
+            for count in counts
+        }
+        panels[arm] = {label: line for label, line in series.items() if line}
+        data += [(arm, label, *point) for label, line in series.items() for point in line]
+    if not data:
+        return not_logged("no run is logged")
+    figure = lines(panels, "epoch", TASKS[task], marker="")
+    return Drawn(figure=figure, data=pd.DataFrame(data, columns=["arm", "checkpoints", "epoch", "quality"]))
+
+
+def lost(context: Context, arm: str, task: str) -> tuple[float, str]:
+    """The most that recomputation costs an arm over all numbers of checkpoints; and all qualities."""
+    plain = needed(context, arm=arm, task=task, checkpoints="none")
+    counts = [count for count in context.values("checkpoints") if count != "none"]
+    found = {count: needed(context, arm=arm, task=task, checkpoints=count) for count in counts}
+    text = f"{arm} {plain:.1f} without, " + ", ".join(f"{value:.1f} with {count}" for count, value in found.items())
+    return max(plain - value for value in found.values()), text
+
+
+@judge(PAPER, "figure_17", "matches")
+def recompute_matches(context: Context) -> Finding:
+    """Nowhere more than 5 points below; at this scale seeds differ by as much."""
+    pairs = [lost(context, arm, "images") for arm in ("T1", "T1+T2")]
+    return max(loss for loss, _ in pairs) <= 5, "; ".join(text for _, text in pairs)
+
+
+@judge(PAPER, "figure_18", "t1_alone_suffers")
+def t1_alone_suffers(context: Context) -> Finding:
+    """By more than 5 BLEU for some number of checkpoints."""
+    loss, text = lost(context, "T1", "translation")
+    return loss > 5, text
+
+
+@judge(PAPER, "figure_18", "t2_matches")
+def t2_matches(context: Context) -> Finding:
+    """Nowhere more than 5 BLEU below."""
+    pairs = [lost(context, arm, "translation") for arm in ("T1+T2", "T1+T2+W")]
+    return max(loss for loss, _ in pairs) <= 5, "; ".join(text for _, text in pairs)

@@ -1,0 +1,87 @@
+"""Recomputation by segments: ages of what it reads, and what it must leave unchanged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.recompute import recompute_lags, segments_of
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(7)), nn.Linear(6, 3))
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)) for _ in range(30)]
+
+
+def trained(method: str, recompute: bool | int, cuts: tuple[int, ...] = tuple(range(1, 8)), microbatches: int = 2):  # type: ignore[no-untyped-def]
+    run = pipelag.train(
+        model(),
+        batches(),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        method=method,
+        cuts=cuts,
+        steps=30,
+        microbatches=microbatches,
+        recompute=recompute,
+    )
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_its_age_lies_between_backward_and_forward(size: int, microbatches: int) -> None:
+    method, stages = get("pipemare_naive"), 11
+    delays = method.delays(stages, microbatches)
+    segments = segments_of(stages, size)
+    lags = recompute_lags(method, delays, segments)
+    assert [len(s) for s in segments] == [min(size, stages - first) for first in range(0, stages, size)]
+    for stage, (forward, again, backward) in enumerate(
+        zip(delays.forward_lags, lags, delays.backward_lags, strict=True), start=1
+    ):
+        assert all(b <= a <= f for f, a, b in zip(forward, again, backward, strict=True))
+        if stage in segments[-1]:
+            assert again == forward  # its activations are still there
+        elif microbatches == 1:
+            place = (stage - 1) % size
+            assert again == (2 * (size - place),)  # section A.3: 2(S - j) cycles before the gradient arrives
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_with_stashed_weights_recomputing_changes_nothing(size: int) -> None:
+    assert torch.equal(trained("pipedream_cycle", size), trained("pipedream_cycle", False))
+
+
+def test_one_segment_of_all_stages_is_no_recomputation() -> None:
+    torch.testing.assert_close(trained("pipemare_naive", 8), trained("pipemare_naive", False))
+    assert not torch.allclose(trained("pipemare_naive", 3), trained("pipemare_naive", False))
+
+
+def test_t2_corrects_what_the_recomputation_reads() -> None:
+    plain, corrected = trained("pipemare_t2", False), trained("pipemare_t2", 3)
+    assert not torch.equal(plain, corrected)
+    assert (plain - corrected).norm() < (plain - trained("pipemare_naive", 3)).norm()
+
+
+def test_other_pipelines_are_refused() -> None:
+    with pytest.raises(PipelagError, match="defined for PipeMare's pipeline"):
+        trained("1f1b", 3)
+    with pytest.raises(PipelagError, match="recompute stage by stage"):
+        pipelag.train(
+            model(),
+            batches(),
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            method="pipemare_naive",
+            cuts=(4,),
+            steps=2,
+            recompute=2,
+            executor="real",
+        )
