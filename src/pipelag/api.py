@@ -51,6 +51,7 @@ def train(
     executor: str = "simulated",
     microbatches: int = 1,
     recompute: bool | int = False,
+    replicas: Sequence[int] = (),
     steps: int | None = None,
     phases: Sequence[Phase] | None = None,
     rate: Callable[[int], float] = lambda step: 1.0,
@@ -73,6 +74,8 @@ def train(
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
         recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
             number from 2 on: that of so many stages together (simulated only).
+        replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
+            in turn and make one update of every r. None: one each.
         steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
         phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.
@@ -99,7 +102,11 @@ def train(
             if not hasattr(batches, "__len__"):
                 raise PipelagError("how long to train is not given: pass steps=..., since the batches have no length")
             steps = len(batches)
-        phases = [Phase(methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches, recompute)]
+        phases = [
+            Phase(
+                methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches, recompute, tuple(replicas)
+            )
+        ]
     total = sum(phase.steps for phase in phases)
     sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers_of(model))
     for phase in phases:
@@ -136,7 +143,7 @@ def _train_real(
     from pipelag.distributed.launch import launch
     from pipelag.distributed.training import check_workers
 
-    workers = count or max(phase.stages for phase in phases)
+    workers = count or max(sum(phase.replicas) or phase.stages for phase in phases)
     for phase in phases:
         check_workers(phase, workers)
     indexed = batches if hasattr(batches, "__getitem__") else list(_first(batches, total))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.replicas import ReplicaWorker
+from pipelag.distributed.replicated import ReplicatedWorker, places
 from pipelag.distributed.worker import Job, Loss, Record, StageWorker, check_real
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory
+from pipelag.schedules.replicated import check_replicas
+from pipelag.simulate.replicated import check_replicable
 from pipelag.simulate.training import Phase, check_stage_rates
 
 Inputs = Callable[[int], Any]
@@ -50,8 +54,10 @@ class RealTraining:
         pieces = stages(self.model, phase.cuts)
         if phase.method.data_parallel:
             return self._run_replicas(phase, inputs, targets)
-        mine = self.job.rank < len(pieces)
         self.job.phases += 1
+        if phase.replicas:
+            return self._run_replicated(phase, pieces, inputs, targets)
+        mine = self.job.rank < len(pieces)
         part: dict[str, Any] = {}
         if mine:
             piece = pieces[self.job.rank]
@@ -72,22 +78,63 @@ class RealTraining:
                 phase.microbatches,
                 bool(phase.recompute),
             )
-            names = names_of(self.model, worker.flat.parameters)
-            worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
-            record = worker.run(inputs, targets)
-            held = names_in(self.model, piece)
-            record.snapshots = {
-                step: {held[name]: value.cpu() for name, value in kept.items()}
-                for step, kept in record.snapshots.items()
-            }
-            part = {
-                "record": record,
-                # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
-                "weights": {held[name]: value.detach().cpu().clone() for name, value in piece.state_dict().items()},
-                "optimizer": {names[i]: values for i, values in worker.optimizer_state().items()},
-            }
+            part = self._perform(worker, piece, inputs, targets)
         self.done += phase.steps
         return self._share(part)
+
+    def _perform(
+        self, worker: StageWorker | ReplicatedWorker, piece: nn.Module, inputs: Inputs, targets: Inputs
+    ) -> dict[str, Any]:
+        """A worker's phase, and what of it goes to all ranks."""
+        names = names_of(self.model, worker.flat.parameters)
+        worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
+        record = worker.run(inputs, targets)
+        held = names_in(self.model, piece)
+        record.snapshots = {
+            step: {held[name]: value.cpu() for name, value in kept.items()} for step, kept in record.snapshots.items()
+        }
+        return {
+            "record": record,
+            # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
+            "weights": {held[name]: value.detach().cpu().clone() for name, value in piece.state_dict().items()},
+            "optimizer": {names[i]: values for i, values in worker.optimizer_state().items()},
+        }
+
+    def _run_replicated(
+        self, phase: Phase, pieces: list[nn.Sequential], inputs: Inputs, targets: Inputs
+    ) -> dict[int, Record]:
+        """A phase of replicated stages; the model is that of each stage's first replica."""
+        rounds = lcm(*phase.replicas)
+        late = [step for step in self.snapshot_after if step % rounds]
+        if late:
+            raise PipelagError(
+                f"an evaluation after {min(late)} steps falls into a round of the replicas {list(phase.replicas)}; "
+                f"evaluate every {rounds} steps or a multiple of that"
+            )
+        stage, replica = places(phase.replicas)[self.job.rank]
+        piece = pieces[stage - 1]
+        worker = ReplicatedWorker(
+            self.job,
+            phase.replicas,
+            piece,
+            self.optimizer,
+            self.loss,
+            self.rate,
+            self.seed,
+            self.done,
+            phase.steps,
+            phase.stage_lr,
+            self.snapshot_after,
+        )
+        part = self._perform(worker, piece, inputs, targets)
+        self.done += phase.steps
+        records = self._share(part if replica == 0 else {"record": part["record"]})
+        # The last stage's replicas took minibatches in turn: their losses, in the order of the minibatches.
+        count, world = phase.replicas[-1], self.job.world
+        parts = [records[rank].losses for rank in range(world - count, world)]
+        ordered = [parts[m % count][m // count] for m in range(count * len(parts[0]))]
+        records[world - 1].losses = ordered
+        return records
 
     def _run_replicas(self, phase: Phase, inputs: Inputs, targets: Inputs) -> dict[int, Record]:
         """A data-parallel phase; rank 0's copy is the model (all have equal weights, its running statistics count)."""
@@ -141,6 +188,15 @@ def check_workers(phase: Phase, workers: int) -> None:
             f"real workers recompute stage by stage (recompute=True), not {int(phase.recompute)} stages together; the "
             "simulated executor does both"
         )
+    if phase.replicas:
+        check_replicable(phase.method, phase.microbatches, phase.recompute)
+        check_replicas(phase.replicas, phase.stages, phase.steps)
+        if sum(phase.replicas) != workers:
+            raise PipelagError(
+                f"the replicas {list(phase.replicas)} need {sum(phase.replicas)} workers, not {workers}; a phase of "
+                "replicated stages uses all workers"
+            )
+        return
     if phase.stages == workers or phase.stages == 1:
         return
     if workers > phase.stages:

@@ -193,7 +193,7 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         steps = max(1, setup.steps * phase.share[0] // phase.share[1])
         settings = {key: _of_steps(value, steps) for key, value in phase.settings.items()}
         own: dict[str, Any] = {"method": phase.method, "options": settings}
-        own |= {"microbatches": phase.microbatches or setup.microbatches}
+        own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas}
         own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, where)}
         phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
     schedule = setup.lr_schedule

@@ -53,6 +53,7 @@ class PhaseArm(Strict):
     settings: dict[str, Any] = Field(default_factory=dict)
     microbatches: int | str | None = None
     recompute: bool | int | dict[str, int | str] = False
+    replicas: list[int] = Field(default_factory=list)
     cuts: list[int | str] | str = Field(default_factory=list)
     share: tuple[int, int] = (1, 1)
     lr_times: float = 1.0

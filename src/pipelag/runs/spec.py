@@ -96,12 +96,13 @@ class PhaseSpec(_Strict):
     microbatches: int = Field(default=1, gt=0)  # equal parts of a minibatch, one update for all
     # Run a stage's forward again before its backward instead of keeping its activations; or that of so many stages.
     recompute: bool | int = Field(default=False, ge=0)
+    replicas: tuple[int, ...] = ()  # workers of each stage (1F1B-RR); none: one each
 
 
 # Settings that came after logs had been published: left out of a run's identity while they have their defaults.
 LATER: dict[str, dict[str, Any]] = {
     "optimizer": {"dampening": None, "betas": None, "eps": None, "trust": None},
-    "phases": {"microbatches": 1, "recompute": False},
+    "phases": {"microbatches": 1, "recompute": False, "replicas": []},
 }
 
 

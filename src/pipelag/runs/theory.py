@@ -176,6 +176,7 @@ def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
     import torch
 
     from pipelag.methods import get
+    from pipelag.policy import StageWeights
     from pipelag.simulate.training import Phase, SimulatedTraining
 
     size = 64
@@ -205,6 +206,7 @@ def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
         ]
         own = {"weights": weights, "gradients": weights, "optimizer": sum(t.numel() for t in state)}
         policy = training.pipeline.weights[0]
+        assert isinstance(policy, StageWeights)
         average = sum(buffer.numel() for buffer in policy.state.get("delta", []))
         yield {"method": method, "elements": weights, **own, "average": average}
 

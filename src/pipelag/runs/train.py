@@ -18,11 +18,13 @@ from pipelag.allocator import keep_freed_memory
 from pipelag.data.batches import Batches, Evaluation
 from pipelag.data.dataset import Dataset
 from pipelag.data.text import Corpus, TextBatches
+from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.translation import TranslationTest, token_loss
+from pipelag.schedules.replicated import one_f_one_b_rounds, staleness
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.pipeline import SimulatedPipeline
 from pipelag.simulate.training import Phase, SimulatedTraining
@@ -34,7 +36,15 @@ FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergenc
 def phases_of(spec: RunSpec) -> list[Phase]:
     """The phases of a spec with their methods looked up."""
     return [
-        Phase(methods.get(p.method, **p.options), p.steps, p.cuts, dict(p.stage_lr), p.microbatches, p.recompute)
+        Phase(
+            methods.get(p.method, **p.options),
+            p.steps,
+            p.cuts,
+            dict(p.stage_lr),
+            p.microbatches,
+            p.recompute,
+            p.replicas,
+        )
         for p in spec.phases
     ]
 
@@ -80,6 +90,9 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
     rows = []
     for phase in phases:
         lags = phase.method.delays(phase.stages, phase.microbatches)
+        if phase.replicas:
+            rows.append(replicated_row(model, phase))
+            continue
         stale = stale_percent(model, phase.cuts) if any(lags.forward) else 0.0
         rows.append(
             {
@@ -95,6 +108,22 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
         if phase.method.random is None:
             rows[-1]["weight_copies"] = list(phase.method.weight_copies(phase.stages, phase.microbatches))
     return rows
+
+
+def replicated_row(model: nn.Sequential, phase: Phase) -> dict[str, Any]:
+    """The same of a phase of replicated stages; delays in updates of the stage, one of which is a round."""
+    lags = staleness(one_f_one_b_rounds(phase.stages, phase.steps, phase.replicas), phase.replicas)
+    delays = [max(stage) for stage in lags]
+    return {
+        "method": phase.method.name,
+        "cuts": list(phase.cuts),
+        "replicas": list(phase.replicas),
+        "steps": phase.steps,
+        "stages": phase.stages,
+        "forward_delays": delays,
+        "backward_delays": delays,
+        "stale_percent": round(stale_percent(model, phase.cuts), 4),
+    }
 
 
 class Recorder:
@@ -229,6 +258,8 @@ def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str
 
     def watch() -> dict[str, Any]:
         pipeline = training.pipeline
+        if not isinstance(pipeline, SimulatedPipeline):
+            raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
         row = watching[pipeline].row() if pipeline in watching else None
         if row is None:
             watching.clear()

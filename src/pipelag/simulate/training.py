@@ -13,7 +13,9 @@ from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory, adopt_state, group_by_stage
+from pipelag.schedules.replicated import check_replicas
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
+from pipelag.simulate.replicated import ReplicatedPipeline, check_replicable
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Phase:
 
     `microbatches`: equal parts of each minibatch, whose mean gradient makes the update. `recompute`: keep a stage's
     input alone, and run its forward again before its backward; a number from 2 on: that of so many stages at a time.
+    `replicas`: workers of each stage, PipeDream's 1F1B-RR; none: one each.
     """
 
     method: Method
@@ -30,6 +33,7 @@ class Phase:
     stage_lr: dict[int, float] = field(default_factory=dict)
     microbatches: int = 1
     recompute: bool | int = False
+    replicas: tuple[int, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -64,6 +68,9 @@ class SimulatedTraining:
             check_stage_rates(phase)
             stages(self.model, phase.cuts)  # refuses bad cuts now, not at the switch hours later
             phase.method.delays(phase.stages, phase.microbatches)
+            if phase.replicas:
+                check_replicable(phase.method, phase.microbatches, phase.recompute)
+                check_replicas(phase.replicas, phase.stages, phase.steps)
         self._enter(0)
 
     def _enter(self, index: int) -> None:
@@ -80,6 +87,12 @@ class SimulatedTraining:
         if self.optimizer is not None:
             adopt_state(self.optimizer, before)
         start = sum(earlier.steps for earlier in self.phases[:index])
+        self.pipeline: SimulatedPipeline | ReplicatedPipeline
+        if phase.replicas:
+            self.pipeline = ReplicatedPipeline(
+                pieces, phase.replicas, phase.steps, self.optimizer, self.loss, self.rate, self.seed, start, self.device
+            )
+            return
         self.pipeline = SimulatedPipeline(
             pieces,
             phase.method,

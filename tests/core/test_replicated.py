@@ -1,0 +1,150 @@
+"""Replicated stages (1F1B-RR): what replicas read, simulated against real, against plain training, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag.errors import PipelagError
+from pipelag.schedules.replicated import one_f_one_b_rounds, staleness, versions_read
+from tests.core.toy import Noise, convolutional
+
+
+def trained(
+    replicas: Sequence[int],
+    cuts: tuple[int, ...],
+    executor: str = "simulated",
+    steps: int = 24,
+    model: nn.Sequential | None = None,
+) -> pipelag.TrainedRun:
+    return pipelag.train(
+        model or convolutional(),
+        Noise(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3),
+        method="pipedream",
+        cuts=cuts,
+        replicas=replicas,
+        steps=steps,
+        executor=executor,
+        rate=lambda step: 1.0 if step < 12 else 0.5,
+    )
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("replicas", "cuts"), [((2, 1), (2,)), ((2, 1, 1), (1, 4)), ((1, 2), (3,)), ((2, 2), (2,))], ids=str
+)
+def test_real_equals_simulated_bit_for_bit(replicas: tuple[int, ...], cuts: tuple[int, ...]) -> None:
+    real, simulated = trained(replicas, cuts, "real"), trained(replicas, cuts)
+    for name, value in simulated.model.state_dict().items():
+        assert torch.equal(value, real.model.state_dict()[name]), name
+    assert [row["loss"] for row in real.metrics] == [row["loss"] for row in simulated.metrics]
+
+
+@pytest.mark.real
+def test_three_replicas_agree_within_rounding() -> None:
+    """Three gradients are summed in another order by the real all-reduce."""
+    real, simulated = trained((3, 1), (3,), "real"), trained((3, 1), (3,))
+    for name, value in simulated.model.state_dict().items():
+        torch.testing.assert_close(value, real.model.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_one_replica_each_is_plain_pipedream() -> None:
+    plain = pipelag.train(
+        convolutional(),
+        Noise(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3),
+        method="pipedream",
+        cuts=(2, 4),
+        steps=24,
+        rate=lambda step: 1.0 if step < 12 else 0.5,
+    )
+    for name, value in trained((1, 1, 1), (2, 4)).model.state_dict().items():
+        assert torch.equal(value, plain.model.state_dict()[name]), name
+
+
+def test_one_replicated_stage_is_data_parallelism() -> None:
+    """Two minibatches, each with the same weights, make one update by their mean gradient."""
+
+    def linear() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+
+    ours = trained((2,), (), model=linear()).model
+    model, noise = linear(), Noise()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    for step in range(0, 24, 2):
+        losses = [nn.functional.cross_entropy(model(noise.inputs(m)), noise.targets(m)) for m in (step, step + 1)]
+        optimizer.param_groups[0]["lr"] = 0.05 * (1.0 if step + 1 < 12 else 0.5)
+        optimizer.zero_grad()
+        (sum(losses) / 2).backward()
+        optimizer.step()
+    for a, b in zip(ours.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("replicas", [(2, 1), (2, 1, 1), (3, 2, 1), (4, 2), (1, 3)])
+def test_versions_follow_the_replicas_own_order(replicas: tuple[int, ...]) -> None:
+    schedule = one_f_one_b_rounds(len(replicas), 48, replicas)
+    read = versions_read(schedule)
+    for stage, count in enumerate(replicas):
+        for m, version in enumerate(read[stage]):
+            assert version <= m // count  # no update that needs this minibatch's own gradient
+            assert version >= read[stage][max(0, m - count)]  # a replica's weights grow no older
+        updates = [a.number for row in schedule.workers for a in row if (a.kind, a.stage) == ("U", stage + 1)]
+        assert sorted(updates) == sorted(list(range(48 // count)) * count)  # every replica makes every update
+    assert max(staleness(schedule, replicas)[-1]) == 0  # the last stage runs a backward right after its forward
+
+
+def test_figure_8s_two_stages_are_one_round_stale() -> None:
+    """2-1: two minibatches per replica of stage 1 are under way (NOAM), so its forwards miss one round."""
+    assert staleness(one_f_one_b_rounds(2, 24, (2, 1)), (2, 1)) == ((1, 1), (0,))
+    assert staleness(one_f_one_b_rounds(3, 24, (2, 1, 1)), (2, 1, 1)) == ((1, 1), (1,), (0,))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(PipelagError, match=r"25 minibatches do not make whole rounds .* train 24 or 26"):
+        trained((2, 1), (2,), steps=25)
+    with pytest.raises(PipelagError, match="must give each of the 2 stages"):
+        trained((2, 1, 1), (2,))
+    with pytest.raises(PipelagError, match="defined for PipeDream's weight stashing"):
+        pipelag.train(convolutional(), Noise(), method="pipemare", cuts=(2,), replicas=(2, 1), steps=4)
+    with pytest.raises(PipelagError, match="need 3 workers, not 2"):
+        pipelag.train(
+            convolutional(),
+            Noise(),
+            method="pipedream",
+            cuts=(2,),
+            replicas=(2, 1),
+            steps=4,
+            executor="real",
+            workers=2,
+        )
+
+
+def test_a_resumed_run_equals_an_unbroken_one() -> None:
+    import copy
+
+    from pipelag.methods import get
+    from pipelag.simulate.training import Phase, SimulatedTraining
+
+    def training() -> SimulatedTraining:
+        phases = [Phase(get("pipedream"), 24, (2,), replicas=(2, 1)), Phase(get("sequential"), 4)]
+        make = lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9)  # noqa: E731
+        return SimulatedTraining(convolutional(), phases, make, nn.functional.cross_entropy)
+
+    noise, whole, first = Noise(), training(), training()
+    for step in range(28):
+        whole.step(*noise[step])
+    for step in range(11):  # in the middle of a round
+        first.step(*noise[step])
+    state, resumed = copy.deepcopy(first.state_dict()), training()
+    resumed.load_state_dict(state)
+    for step in range(11, 28):
+        resumed.step(*noise[step])
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
