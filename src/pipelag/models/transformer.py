@@ -20,13 +20,15 @@ from pipelag.errors import PipelagError
 Tensors = tuple[torch.Tensor, ...]
 
 
+FIRST = 2  # fairseq counts places from the number of its padding word on
+
+
 def positions(length: int, size: int, device: torch.device) -> torch.Tensor:
-    """Sinusoids (length, size)."""
-    place = torch.arange(length, device=device).unsqueeze(1)
-    rate = torch.exp(torch.arange(0, size, 2, device=device) * (-math.log(10_000.0) / size))
-    out = torch.zeros(length, size, device=device)
-    out[:, 0::2], out[:, 1::2] = torch.sin(place * rate), torch.cos(place * rate)
-    return out
+    """Sinusoids (length, size) as fairseq has them: all sines, then all cosines, places counted from 2."""
+    half = size // 2
+    rate = torch.exp(torch.arange(half, device=device) * (-math.log(10_000.0) / (half - 1)))
+    angles = torch.arange(FIRST, FIRST + length, device=device).unsqueeze(1) * rate
+    return torch.cat((torch.sin(angles), torch.cos(angles)), 1)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden: torch.Tensor | None) -> torch.Tensor:

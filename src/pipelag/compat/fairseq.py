@@ -1,0 +1,138 @@
+"""fairseq 0.12.2, with which PipeMare trains its Transformer: importing it today, and its weights in our model.
+
+fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
+they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
+
+fairseq is no dependency: it installs with pip below 24.1 only, and without torch in sight, or the build of its
+extension fails (`pip install "pip<24.1" "setuptools<80" numpy cython`, then `--no-deps --no-build-isolation
+fairseq==0.12.2` with hydra-core 1.0.7, omegaconf 2.0.6, antlr4-python3-runtime 4.8, bitarray). Where it is missing,
+`pipelag.models.transformer` is the same network; with fairseq, `weights_from` loads its parameters, and a test compares
+the scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.data.text import BEGIN, PAD
+from pipelag.errors import PipelagError
+
+# fairseq's dictionary begins with <s>, <pad>, </s>, <unk>; ours with <pad>, <s>, </s>, <unk>.
+THEIRS = {PAD: 1, BEGIN: 0}
+
+
+def imported() -> Any:
+    """The module `fairseq`, with its models; raises `PipelagError` where it is not installed."""
+    plain = dataclasses.dataclass
+
+    @wraps(plain)
+    def hashable(cls: type | None = None, **options: Any) -> Any:
+        def made(target: type) -> type:
+            found: Any = plain(target, **options)
+            if found.__hash__ is None:
+                found.__hash__ = object.__hash__
+            return found  # type: ignore[no-any-return]
+
+        return made if cls is None else made(cls)
+
+    dataclasses.dataclass = hashable  # type: ignore[assignment]
+    try:
+        import fairseq
+        import fairseq.models.transformer
+    except ImportError as error:
+        raise PipelagError(
+            f"fairseq cannot be imported ({error}); install fairseq==0.12.2 with pip below 24.1, or use pipelag's own "
+            "model 'transformer', which is the same network"
+        ) from error
+    finally:
+        dataclasses.dataclass = plain
+    return fairseq
+
+
+def numbered(tokens: torch.Tensor) -> torch.Tensor:
+    """Our word numbers as fairseq's."""
+    out = tokens.clone()
+    for ours, theirs in THEIRS.items():
+        out[tokens == ours] = theirs
+    return out
+
+
+def transformer(
+    source_words: int, target_words: int, arch: str = "transformer_iwslt_de_en", **settings: Any
+) -> nn.Module:
+    """fairseq's own model of an architecture, over dictionaries of these sizes; called with (source, target before)."""
+    fairseq = imported()
+    from fairseq.data import Dictionary
+
+    dictionaries = []
+    for size in (source_words, target_words):
+        dictionary = Dictionary()
+        for word in range(len(dictionary), size):
+            dictionary.add_symbol(f"w{word}")
+        dictionaries.append(dictionary)
+    args = Namespace(arch=arch, **settings)
+    configure: Callable[[Namespace], None] = fairseq.models.ARCH_CONFIG_REGISTRY[arch]
+    configure(args)
+    task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
+    model: nn.Module = fairseq.models.transformer.TransformerModel.build_model(args, task)
+    return model
+
+
+def scores(model: nn.Module, source: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """fairseq's scores (N, T, words) for our word numbers."""
+    source, given = numbered(source), numbered(given)
+    lengths = (source != THEIRS[PAD]).sum(1)
+    found: torch.Tensor = model(source, lengths, given)[0]
+    order = torch.arange(found.shape[-1])
+    for ours, theirs in THEIRS.items():
+        order[ours] = theirs
+    return found[..., order]
+
+
+@torch.no_grad()
+def weights_from(theirs: nn.Module, ours: nn.Sequential) -> None:
+    """Copy a fairseq Transformer's weights into `pipelag.models.transformer`'s layers of the same shape."""
+    layers, state = iter(ours), {name: value.detach() for name, value in theirs.state_dict().items()}
+
+    def put(**values: torch.Tensor) -> None:
+        module = next(layers).module
+        for name, value in values.items():
+            getattr(module, name).copy_(value)
+
+    def words(value: torch.Tensor) -> torch.Tensor:
+        out = value.clone()
+        for own, other in THEIRS.items():
+            out[own] = value[other]
+        return out
+
+    def pair(name: str) -> dict[str, torch.Tensor]:
+        return {"weight": state[f"{name}.weight"], "bias": state[f"{name}.bias"]}
+
+    def attention(name: str, norm: str) -> None:
+        fused = [pair(f"{name}.{which}_proj") for which in "qkv"]
+        put(weight=torch.cat([p["weight"] for p in fused]), bias=torch.cat([p["bias"] for p in fused]))
+        put(**pair(f"{name}.out_proj"))
+        put(**pair(norm))
+
+    blocks = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("encoder.layers."))
+    put(weight=words(state["encoder.embed_tokens.weight"]))
+    for block in range(blocks):
+        name = f"encoder.layers.{block}"
+        attention(f"{name}.self_attn", f"{name}.self_attn_layer_norm")
+        for part in ("fc1", "fc2", "final_layer_norm"):
+            put(**pair(f"{name}.{part}"))
+    put(weight=words(state["decoder.embed_tokens.weight"]))
+    for block in range(blocks):
+        name = f"decoder.layers.{block}"
+        attention(f"{name}.self_attn", f"{name}.self_attn_layer_norm")
+        attention(f"{name}.encoder_attn", f"{name}.encoder_attn_layer_norm")
+        for part in ("fc1", "fc2", "final_layer_norm"):
+            put(**pair(f"{name}.{part}"))
+    put(weight=words(state["decoder.output_projection.weight"]))
