@@ -95,7 +95,7 @@ NOTES = [
 ]
 
 
-@drawing(PAPER, "table_1", "table_2")
+@drawing(PAPER, "table_1", "table_2", "table_3")
 def table(context: Context) -> Drawn:
     """A line per method, the most accurate first among those that finished."""
     profile = profile_of(context)
@@ -152,6 +152,16 @@ def pipeoptim_beats_pipedream(context: Context) -> Finding:
     """Means over seeds."""
     ours, theirs = score(context, "PipeOptim"), score(context, "PipeDream")
     return ours >= theirs, f"PipeOptim {ours:.2f} %, PipeDream {theirs:.2f} %"
+
+
+judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(pipeoptim_beats_pipedream)
+
+
+@judge(PAPER, "table_3", "t1_beats_stale")
+def t1_beats_stale(context: Context) -> Finding:
+    """Means over seeds."""
+    ours, theirs = score(context, "PipeMare T1"), score(context, "Stale weights")
+    return ours >= theirs, f"PipeMare T1 {ours:.2f} %, stale weights {theirs:.2f} %"
 
 
 def listed(found: dict[str, float]) -> str:
