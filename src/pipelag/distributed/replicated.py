@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.links import Receiver, Sender, TensorMeta
-from pipelag.distributed.worker import Job, Loss, Record, in_flight
+from pipelag.distributed.worker import Job, Loss, Record, Worker, in_flight
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
 from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through
+from pipelag.schedules.actions import Action
 from pipelag.schedules.replicated import one_f_one_b_rounds
 from pipelag.simulate.replicated import Versions
 from pipelag.tensors import as_tuple
@@ -30,7 +31,7 @@ def places(replicas: Sequence[int]) -> list[tuple[int, int]]:
     return [(stage, replica) for stage, count in enumerate(replicas, start=1) for replica in range(count)]
 
 
-class ReplicatedWorker:
+class ReplicatedWorker(Worker):
     """One replica of one stage, for one phase. Arguments as of `StageWorker`; `replicas`: workers of each stage."""
 
     def __init__(
@@ -95,22 +96,17 @@ class ReplicatedWorker:
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
         self.inputs, self.targets = inputs, targets
-        perform = {"F": self.forward, "B": self.backward, "S": self.synchronise, "U": self.update}
-        receivers = [*self.inputs_from.values(), *self.gradients_from.values()]
-        began = time.perf_counter()
-        for action in self.actions:
-            start, waited = time.perf_counter(), sum(receiver.waited for receiver in receivers)
-            perform[action.kind](action.number)
-            start += sum(receiver.waited for receiver in receivers) - waited
-            self.record.spans.append((action.kind, action.number, start, time.perf_counter()))
-        for sender in (*self.outputs_to.values(), *self.gradients_to.values()):
-            sender.finish()
-            self.record.sent_bytes += sender.bytes
-            self.record.sending += sender.seconds
-        self.record.waited = sum(receiver.waited for receiver in receivers)
-        self.record.seconds = time.perf_counter() - began
+        self.perform_all(
+            [*self.inputs_from.values(), *self.gradients_from.values()],
+            [*self.outputs_to.values(), *self.gradients_to.values()],
+        )
         self.versions.show(self.versions.version)
         return self.record
+
+    def perform(self, action: Action) -> None:
+        """F, B, S or U."""
+        perform = {"F": self.forward, "B": self.backward, "S": self.synchronise, "U": self.update}
+        perform[action.kind](action.number)
 
     def forward(self, m: int) -> None:
         """F(stage, m) with the live weights; which version that is is remembered for the backward."""
@@ -188,15 +184,3 @@ class ReplicatedWorker:
         if self.replica == 0 and step + 1 in self.snapshot_after:
             kept = self.record.snapshots.setdefault(step + 1, {})
             kept |= {name: p.detach().clone() for name, p in self.module.named_parameters()}
-
-    def optimizer_state(self) -> dict[int, dict[str, Any]]:
-        """The optimizer's state per parameter, by the parameter's position in the stage."""
-        if self.optimizer is None:
-            return {}
-        return {i: dict(self.optimizer.state[s]) for i, s in enumerate(self.shadows) if s in self.optimizer.state}
-
-    def load_optimizer_state(self, state: dict[int, dict[str, Any]]) -> None:
-        """Continue with the state of an earlier phase."""
-        if self.optimizer is not None:
-            for i, values in state.items():
-                self.optimizer.state[self.shadows[i]] = values

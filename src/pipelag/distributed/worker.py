@@ -114,7 +114,48 @@ def check_real(method: Method, stages: int) -> None:
             )
 
 
-class StageWorker:
+class Worker:
+    """What every worker of a pipeline is: a list of actions to perform, and the optimizer of one stage's weights."""
+
+    actions: Sequence[Action]
+    record: Record
+    optimizer: torch.optim.Optimizer | None
+    shadows: list[nn.Parameter]
+    flat: FlatParameters
+
+    def perform(self, action: Action) -> None:
+        """Do one action."""
+        raise NotImplementedError
+
+    def perform_all(self, receivers: Sequence[Receiver], senders: Sequence[Sender]) -> None:
+        """All actions in order, with the clocks that `Record` keeps."""
+        began = time.perf_counter()
+        for action in self.actions:
+            start, waited = time.perf_counter(), sum(receiver.waited for receiver in receivers)
+            self.perform(action)
+            start += sum(receiver.waited for receiver in receivers) - waited
+            self.record.spans.append((action.kind, action.number, start, time.perf_counter()))
+        for sender in senders:
+            sender.finish()
+            self.record.sent_bytes += sender.bytes
+            self.record.sending += sender.seconds
+        self.record.waited = sum(receiver.waited for receiver in receivers)
+        self.record.seconds = time.perf_counter() - began
+
+    def optimizer_state(self) -> dict[int, dict[str, Any]]:
+        """The optimizer's state per parameter, by the parameter's position in the stage."""
+        if self.optimizer is None:
+            return {}
+        return {i: dict(self.optimizer.state[s]) for i, s in enumerate(self.shadows) if s in self.optimizer.state}
+
+    def load_optimizer_state(self, state: dict[int, dict[str, Any]]) -> None:
+        """Continue with the state of an earlier phase."""
+        if self.optimizer is not None:
+            for i, values in state.items():
+                self.optimizer.state[self.shadows[i]] = values
+
+
+class StageWorker(Worker):
     """Stage number `stage` of `stages` on this rank, for one phase.
 
     Args:
@@ -169,27 +210,20 @@ class StageWorker:
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
-        perform = {"F": self.forward, "B": self.backward, "U": self.update}
         self.inputs, self.targets = inputs, targets
-        receivers = [each for each in (self.receive_input, self.receive_gradient) if each is not None]
-        began = time.perf_counter()
-        for action in self.actions:
-            start, waited = time.perf_counter(), sum(receiver.waited for receiver in receivers)
-            perform[action.kind](action.number)
-            start += sum(receiver.waited for receiver in receivers) - waited
-            self.record.spans.append((action.kind, action.number, start, time.perf_counter()))
-        for sender in (self.send_output, self.send_gradient):
-            if sender is not None:
-                sender.finish()
-                self.record.sent_bytes += sender.bytes
-                self.record.sending += sender.seconds
-        self.record.waited = sum(receiver.waited for receiver in receivers)
-        self.record.seconds = time.perf_counter() - began
+        self.perform_all(
+            [each for each in (self.receive_input, self.receive_gradient) if each is not None],
+            [each for each in (self.send_output, self.send_gradient) if each is not None],
+        )
         self.record.memory = self.memory()
         if self.events:
             torch.cuda.synchronize()
             self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         return self.record
+
+    def perform(self, action: Action) -> None:
+        """F, B or U."""
+        {"F": self.forward, "B": self.backward, "U": self.update}[action.kind](action.number)
 
     def memory(self) -> dict[str, int]:
         """Bytes by kind; activations are those of one microbatch times the most that are under way.
@@ -313,15 +347,3 @@ class StageWorker:
             self.events[-1].record()
         else:
             self.record.updated.append(time.perf_counter())
-
-    def optimizer_state(self) -> dict[int, dict[str, Any]]:
-        """The optimizer's state per parameter, by the parameter's position in the stage."""
-        if self.optimizer is None:
-            return {}
-        return {i: dict(self.optimizer.state[s]) for i, s in enumerate(self.shadows) if s in self.optimizer.state}
-
-    def load_optimizer_state(self, state: dict[int, dict[str, Any]]) -> None:
-        """Continue with the state of an earlier phase."""
-        if self.optimizer is not None:
-            for i, values in state.items():
-                self.optimizer.state[self.shadows[i]] = values

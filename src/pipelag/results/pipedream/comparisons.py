@@ -23,16 +23,21 @@ def overheads(log: RunLog | None) -> list[tuple[int, float]]:
 @drawing(PAPER, "figure_1")
 def figure_1(context: Context) -> Drawn:
     """A panel per kind of server, a line per model."""
+    return overhead_lines(context, "model")
+
+
+def overhead_lines(context: Context, key: str) -> Drawn:
+    """A panel per kind of server, a line per value of a label."""
     panels, data = {}, []
     for servers in context.values("arm"):
-        series = {model: overheads(context.log(model=model, arm=servers)) for model in context.values("model")}
-        panels[servers] = {model: points for model, points in series.items() if points}
-        data += [(servers, model, n, share) for model, points in series.items() for n, share in points]
+        series = {value: overheads(context.log(**{key: value, "arm": servers})) for value in context.values(key)}
+        panels[servers] = {value: points for value, points in series.items() if points}
+        data += [(servers, value, n, share) for value, points in series.items() for n, share in points]
     if not data:
         return not_logged("no overhead is logged")
     return Drawn(
         figure=lines(panels, "GPUs", "communication overhead (%)", ticks=[1, 2, 4, 8, 16, 32], log=True),
-        data=pd.DataFrame(data, columns=["servers", "model", "gpus", "overhead_percent"]),
+        data=pd.DataFrame(data, columns=["servers", key, "gpus", "overhead_percent"]),
     )
 
 
@@ -97,17 +102,7 @@ def faster_worse(context: Context) -> Finding:
 @drawing(PAPER, "figure_12")
 def figure_12(context: Context) -> Drawn:
     """A panel per kind of server, a line per precision."""
-    panels, data = {}, []
-    for servers in context.values("arm"):
-        series = {p: overheads(context.log(precision=p, arm=servers)) for p in context.values("precision")}
-        panels[servers] = {precision: points for precision, points in series.items() if points}
-        data += [(servers, precision, n, share) for precision, points in series.items() for n, share in points]
-    if not data:
-        return not_logged("no overhead is logged")
-    return Drawn(
-        figure=lines(panels, "GPUs", "communication overhead (%)", ticks=[1, 2, 4, 8, 16, 32], log=True),
-        data=pd.DataFrame(data, columns=["servers", "precision", "gpus", "overhead_percent"]),
-    )
+    return overhead_lines(context, "precision")
 
 
 @judge(PAPER, "figure_12", "half_precision_worse")

@@ -1,0 +1,96 @@
+"""Results that rest on plans: made for real for the networks quick to profile, judged, and noticed when changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.__main__ import main
+from pipelag.errors import PipelagError
+from pipelag.experiments import arms, load_paper, load_scale, run_dir
+from pipelag.runs.cli import carry_out
+from pipelag.runs.spec import RunSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = "pipedream"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plans")
+    shutil.copytree(ROOT / "config", folder / "config")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        forget()
+        scale = load_scale("quick")
+        for arm in arms(load_paper(PAPER), "table_1", scale):
+            if arm.labels["model"] in ("VGG-16", "AlexNet"):
+                carry_out(arm.spec, run_dir(scale, arm.spec.id), "cpu", 1)
+    return folder
+
+
+@pytest.fixture
+def copy(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    shutil.copytree(project, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    forget()
+    yield tmp_path / "project"
+    forget()
+
+
+def forget() -> None:
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+
+
+def verdicts(result: str) -> dict[str, str]:
+    assert main(["result", PAPER, result]) == 0
+    record = json.loads(Path(f"figures/quick/{PAPER}/{result}.json").read_text())
+    return {verdict["claim"]: verdict["verdict"] for verdict in record["verdicts"]}
+
+
+def change(rewrite: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Rewrite every plan's row of every log."""
+    for log in Path("results/quick/runs").glob("*/metrics.jsonl"):
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        log.write_text("".join(json.dumps(rewrite(row) if row["what"] == "plan" else row) + "\n" for row in rows))
+
+
+@pytest.mark.usefixtures("copy")
+def test_claims_about_plans_hold_and_fail_with_their_logs() -> None:
+    assert verdicts("text_flexflow") == {"up_to_1_9": "holds"}
+    assert verdicts("figure_6") == {"profile_to_plan": "holds"}
+    assert verdicts("figure_7") == {"product": "holds"}
+    assert verdicts("text_optimizer_time") == {"under_8_s": "holds"}
+    assert verdicts("table_1")["slower_links_gain_more"] == "holds"
+    change(lambda row: row | {"timed": 1.0, "search_seconds": 9.0, "stages": row["stages"][1:]})
+    assert verdicts("text_flexflow") == {"up_to_1_9": "fails"}
+    assert verdicts("figure_6") == {"profile_to_plan": "fails"}
+    assert verdicts("text_optimizer_time") == {"under_8_s": "fails"}
+    assert verdicts("table_1")["slower_links_gain_more"] == "fails"
+
+
+@pytest.mark.usefixtures("copy")
+def test_missing_rows_are_empty_cells() -> None:
+    assert main(["result", PAPER, "table_1"]) == 0
+    lines = Path(f"figures/quick/{PAPER}/table_1.md").read_text().splitlines()
+    cells = {tuple(c.strip() for c in line.split("|")[1:3]): line for line in lines if line.startswith("| ")}
+    assert cells["VGG-16", "4x4 (A)"].count("–") == 0
+    assert cells["GNMT-8", "2x8 (B)"].count("–") == 4
+
+
+def test_bad_plans_are_refused(tmp_path: Path) -> None:
+    def plan(**options: Any) -> None:
+        carry_out(RunSpec(kind="plan", model={"name": "vgg16_imagenet"}, options=options), tmp_path, "cpu", 1)  # type: ignore[arg-type]
+
+    with pytest.raises(PipelagError, match="did you mean 'cluster'"):
+        plan(clusters={})
+    with pytest.raises(PipelagError, match="levels, a list of"):
+        plan(cluster={})
+    with pytest.raises(PipelagError, match="needs options.profile"):
+        plan(cluster={"levels": [{"workers": 2, "bandwidth": 1}]})
