@@ -58,3 +58,13 @@ def test_the_page_loads_nothing_from_elsewhere(records: Path) -> None:
     assert main(["report", "stale_weights"]) == 0
     page = (records / "figures/quick/index.html").read_text()
     assert "http" not in page and "<script" not in page and "<link" not in page
+
+
+def test_results_come_in_reading_order() -> None:
+    from pipelag.experiments import load_paper
+    from pipelag.experiments.schema import reading_order
+
+    names = reading_order(load_paper("pipemare"))
+    assert names[:2] == ["table_1", "table_2"] and names[8] == "table_9"
+    assert names[9:11] == ["figure_1", "figure_2"] and names.index("figure_5b") == names.index("figure_5a") + 1
+    assert names[-1].startswith("text_") and sorted(names) == sorted(load_paper("pipemare").results)

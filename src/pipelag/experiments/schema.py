@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,6 +113,18 @@ class Paper(Strict):
     clusters: dict[str, Any] = Field(default_factory=dict)  # named once, to be referred to by YAML anchors
     setups: dict[str, Setup]
     results: dict[str, Result]
+
+
+def reading_order(paper: Paper) -> list[str]:
+    """A paper's results as a reader looks for them: tables, figures, then what the text says, by their numbers."""
+
+    def place(name: str) -> tuple[int, int, str]:
+        kind, _, rest = name.partition("_")
+        number = re.match(r"\d+", rest)
+        order = {"table": 0, "figure": 1, "text": 3}.get(kind, 2)
+        return order, int(number[0]) if number else 0, "" if order == 3 else rest
+
+    return sorted(paper.results, key=place)  # what the text says stays in the order of the config
 
 
 class LeaveOut(Strict):

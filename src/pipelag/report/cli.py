@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers
+from pipelag.experiments.schema import reading_order
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     shown: list[dict[str, Any]] = []
     for name in args.papers or papers():
         paper = load_paper(name)
-        results = [read(folder, name, result) for result in paper.results]
+        results = [read(folder, name, result) for result in reading_order(paper)]
         counts: Counter[str] = Counter(verdict["verdict"] for result in results for verdict in result["verdicts"])
         shown.append({"id": paper.id, "title": paper.title, "year": paper.year, "results": results, "counts": counts})
     environment = Environment(

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipelag.experiments import Paper, Scale, load_paper, load_scale
+from pipelag.experiments.schema import reading_order
 from pipelag.results.logs import Context, tidy
 
 
@@ -30,7 +31,7 @@ class Shelf:
         """Display results by name, all of them by default; those not drawn yet say so."""
         from IPython.display import SVG, Markdown, display
 
-        for name in names or self.paper.results:
+        for name in names or reading_order(self.paper):
             base = self.folder / name
             display(Markdown(f"### {name}\n{self.paper.results[name].caption}"))
             if base.with_suffix(".svg").exists():
@@ -44,7 +45,7 @@ class Shelf:
         """Every claim of the results that are drawn, with its verdict and the numbers it rests on."""
         pd.set_option("display.max_colwidth", None)
         rows: list[dict[str, Any]] = []
-        for name in self.paper.results:
+        for name in reading_order(self.paper):
             record = self.folder / f"{name}.json"
             if record.exists():
                 rows += [{"result": name, **verdict} for verdict in json.loads(record.read_text())["verdicts"]]
