@@ -125,7 +125,7 @@ trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
-fetched = sorted({"mnist", "cifar10", "cifar100", "multi30k", "pipedream_profiles"} & {data_set_of(s) for s in runs.values()} - {None})
+fetched = sorted({"mnist", "cifar10", "cifar100", "multi30k", "ptb", "pipedream_profiles"} & {data_set_of(s) for s in runs.values()} - {None})
 tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in TABLES)
 figures = sorted({r for _, r in plan} - set(tables))
 

@@ -5,7 +5,7 @@ rule fetch:
     log:
         "results/data/{name}.log",
     wildcard_constraints:
-        name="mnist|cifar10|cifar100|multi30k|pipedream_profiles",
+        name="mnist|cifar10|cifar100|multi30k|ptb|pipedream_profiles",
     conda:
         "../envs/pipelag.yaml"
     shell:

@@ -11,9 +11,10 @@ from pipelag.errors import PipelagError, unknown
 
 if TYPE_CHECKING:
     from pipelag.data.dataset import Dataset
+    from pipelag.data.language import RunningText
     from pipelag.data.text import Corpus
 
-Loader = Callable[..., "Dataset | Corpus"]
+Loader = Callable[..., "Dataset | Corpus | RunningText"]
 DATASETS: dict[str, Loader] = {}
 
 
@@ -34,7 +35,7 @@ def register(name: str) -> Callable[[Loader], Loader]:
 
 
 def load(name: str, **options: Any) -> Any:
-    """The data set of that name (a `Dataset` or a `Corpus`): read, downloaded, or generated.
+    """The data set of that name (`Dataset`, `Corpus` or `RunningText`): read, downloaded, or generated.
 
     Args:
         name: a registered name; see `DATASETS`.
@@ -93,6 +94,20 @@ def _multi30k(
     from pipelag.data.multi30k import multi30k
 
     return multi30k(least_count, most_tokens, source, target, test)
+
+
+@register("grammar")
+def _grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
+    from pipelag.data.language import grammar
+
+    return grammar(train, test, seed)
+
+
+@register("ptb")
+def _ptb() -> RunningText:
+    from pipelag.data.language import penn_treebank
+
+    return penn_treebank()
 
 
 def __getattr__(name: str) -> Any:

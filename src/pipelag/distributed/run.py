@@ -90,7 +90,9 @@ def _task(
         "diverged_at": diverged_at,
         "steps": spec.steps,
         "seconds": round(seconds, 3),
-        "final": {key: rows[-1][key] for key in ("bleu", "accuracy", "loss", "test_loss") if key in rows[-1]}
+        "final": {
+            key: rows[-1][key] for key in ("bleu", "perplexity", "accuracy", "loss", "test_loss") if key in rows[-1]
+        }
         if diverged_at is None
         else None,
         "best": {"accuracy": best["accuracy"], "step": best["step"]},

@@ -17,13 +17,14 @@ from pipelag import data, methods, models, optim
 from pipelag.allocator import keep_freed_memory
 from pipelag.data.batches import Batches, Evaluation
 from pipelag.data.dataset import Dataset
+from pipelag.data.language import LanguageBatches, RunningText
 from pipelag.data.text import Corpus, TextBatches
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.translation import TranslationTest, token_loss
+from pipelag.runs.translation import LanguageTest, TranslationTest, token_loss, word_loss
 from pipelag.schedules.replicated import one_f_one_b_rounds, staleness
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.pipeline import SimulatedPipeline
@@ -51,35 +52,43 @@ def phases_of(spec: RunSpec) -> list[Phase]:
 
 def open_data(
     spec: RunSpec, device: torch.device
-) -> tuple[Dataset | Corpus, Batches | TextBatches, Evaluation | TranslationTest]:
+) -> tuple[
+    Dataset | Corpus | RunningText, Batches | TextBatches | LanguageBatches, Evaluation | TranslationTest | LanguageTest
+]:
     """The spec's data set, its minibatches and its test set on `device`, images in channels_last.
 
     `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
-    1. Of text, beam (default 1): hypotheses kept when translating.
+    1. Of parallel text, beam (default 1): hypotheses kept when translating. Of running text, length (35): of a stretch.
     """
     assert spec.data is not None
     dataset = data.load(spec.data.name, **spec.data.options)
     if isinstance(dataset, Corpus):
         test = TranslationTest(dataset, device, int(spec.options.get("beam", 1)))
         return dataset, TextBatches(dataset, spec.batch, spec.seed, device), test
+    if isinstance(dataset, RunningText):
+        length = int(spec.options.get("length", 35))
+        stretches = LanguageBatches(dataset, spec.batch, length, spec.seed, device)
+        return dataset, stretches, LanguageTest(dataset, device, length)
     standardise = bool(spec.options.get("standardise", True))
     batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device, True, standardise)
     return dataset, batches, Evaluation(dataset, device=device, channels_last=True, standardise=standardise)
 
 
-def loss_of(spec: RunSpec, dataset: Dataset | Corpus) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+def loss_of(spec: RunSpec, dataset: Dataset | Corpus | RunningText) -> Callable[[Any, torch.Tensor], torch.Tensor]:
     """Cross-entropy; of text over words, with `options.label_smoothing`."""
     if isinstance(dataset, Corpus):
         return token_loss(float(spec.options.get("label_smoothing", 0.0)))
-    return nn.functional.cross_entropy
+    return word_loss if isinstance(dataset, RunningText) else nn.functional.cross_entropy
 
 
-def build_model(spec: RunSpec, dataset: Dataset | Corpus, device: torch.device) -> nn.Sequential:
+def build_model(spec: RunSpec, dataset: Dataset | Corpus | RunningText, device: torch.device) -> nn.Sequential:
     """The spec's model for that data, initialised from the run's seed, convolutions in channels_last."""
     assert spec.model is not None
     if isinstance(dataset, Corpus):
         sizes = {"source_words": len(dataset.source_words), "target_words": len(dataset.target_words)}
         return models.build(spec.model.name, seed=spec.seed, **(sizes | spec.model.options)).to(device)
+    if isinstance(dataset, RunningText):
+        return models.build(spec.model.name, seed=spec.seed, words=len(dataset.words), **spec.model.options).to(device)
     shape = {"classes": len(dataset.classes), "in_channels": int(dataset.train_images.shape[1])}
     model = models.build(spec.model.name, seed=spec.seed, **(shape | spec.model.options))
     return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
@@ -177,9 +186,9 @@ class Recorder:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, evaluation: Evaluation | TranslationTest) -> dict[str, float]:
-    """Top-1 accuracy (%) and mean cross-entropy over the test set, of translations BLEU too, with the live weights."""
-    if isinstance(evaluation, TranslationTest):
+def evaluate(model: nn.Module, evaluation: Evaluation | TranslationTest | LanguageTest) -> dict[str, float]:
+    """Top-1 accuracy (%) and mean cross-entropy over the test set, of text BLEU or perplexity too; live weights."""
+    if isinstance(evaluation, TranslationTest | LanguageTest):
         return evaluation.measure(model)
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=evaluation.device)
@@ -235,7 +244,11 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "diverged_at": diverged_at,
         "steps": training.done if diverged_at is None else diverged_at,
         "seconds": round(recorder.seconds, 3),
-        "final": {key: recorder.last[key] for key in ("bleu", "accuracy", "loss", "test_loss") if key in recorder.last}
+        "final": {
+            key: recorder.last[key]
+            for key in ("bleu", "perplexity", "accuracy", "loss", "test_loss")
+            if key in recorder.last
+        }
         if diverged_at is None
         else None,
         "best": recorder.best,
@@ -272,7 +285,7 @@ def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str
 
 def advance(
     training: SimulatedTraining,
-    batches: Batches | TextBatches,
+    batches: Batches | TextBatches | LanguageBatches,
     recorder: Recorder,
     spec: RunSpec,
     device: torch.device,

@@ -1,7 +1,8 @@
-"""Measuring a translation model: beam search, BLEU by sacrebleu, and the loss that trains it."""
+"""Measuring models of text: beam search and BLEU by sacrebleu, perplexity, and the loss that trains them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pipelag.data.language import RunningText
 from pipelag.data.text import BEGIN, END, PAD, Corpus, padded
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -21,6 +23,41 @@ def token_loss(smoothing: float = 0.0) -> Loss:
         return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing)
 
     return loss
+
+
+def word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over all words of (N, T, words) scores."""
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+@dataclass
+class LanguageTest:
+    """The test text of a language model, in stretches of `length` words, `batch` at a time."""
+
+    data: RunningText
+    device: torch.device
+    length: int
+    batch: int = 20
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """Perplexity, word accuracy (%) and cross-entropy of the next word."""
+        model.eval()
+        stretches = (len(self.data.test) - 1) // self.length
+        given = self.data.test[: stretches * self.length].view(stretches, self.length)
+        wanted = self.data.test[1 : stretches * self.length + 1].view(stretches, self.length)
+        right, loss = 0, 0.0
+        for inputs, targets in zip(given.split(self.batch), wanted.split(self.batch), strict=True):
+            scores = model(inputs.to(self.device))
+            right += int((scores.argmax(-1) == targets.to(self.device)).sum())
+            loss += float(word_loss(scores, targets.to(self.device))) * targets.numel()
+        model.train()
+        mean = loss / wanted.numel()
+        return {
+            "perplexity": math.exp(min(mean, 50.0)),
+            "accuracy": round(100.0 * right / wanted.numel(), 4),
+            "test_loss": mean,
+        }
 
 
 @dataclass

@@ -1,0 +1,69 @@
+"""Running text: streams of words, minibatches by number, a generated grammar, the Penn Treebank from a mirror."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag import data
+from pipelag.data.language import LanguageBatches, running_text
+from pipelag.errors import PipelagError
+from pipelag.runs.translation import LanguageTest
+from tests.data.samples import mirror
+
+
+def test_the_target_is_the_next_word() -> None:
+    text = running_text("toy", "toy", ["a b c", "b a"] * 40, ["a b"])
+    batches = LanguageBatches(text, batch=3, length=5, seed=0)
+    for t in (0, 1, len(batches), 2 * len(batches) + 1):
+        words, after = batches[t]
+        assert words.shape == after.shape == (3, 5)
+        assert torch.equal(words[:, 1:], after[:, :-1])
+    again = LanguageBatches(text, batch=3, length=5, seed=0)
+    assert torch.equal(batches.inputs(7), again.inputs(7))
+    first, second = batches.inputs(0), batches.inputs(1)
+    assert torch.equal(batches.targets(0)[:, -1], second[:, 0]) and first.shape == second.shape  # the text goes on
+
+
+def test_unknown_words_need_a_place() -> None:
+    with pytest.raises(PipelagError, match="the test text's word 'z' is not in the training text"):
+        running_text("toy", "toy", ["a b"], ["a z"])
+    known = running_text("toy", "toy", ["a <unk>"], ["a z"])
+    assert known.words[int(known.test[1])] == "<unk>"
+    with pytest.raises(PipelagError, match="has no words"):
+        running_text("toy", "toy", [], ["a"])
+    with pytest.raises(PipelagError, match="too few for 8 rows with stretches of 50"):
+        LanguageBatches(running_text("toy", "toy", ["a b"] * 20, ["a"]), 8, 50, 0)
+
+
+def test_a_model_that_knows_nothing_has_the_vocabulary_as_perplexity() -> None:
+    text = data.load("grammar", train=600, test=60)
+
+    class Even(nn.Module):
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(*words.shape, len(text.words))
+
+    measured = LanguageTest(text, torch.device("cpu"), length=11).measure(Even())
+    assert measured["perplexity"] == pytest.approx(len(text.words), rel=1e-4)
+    assert measured["test_loss"] == pytest.approx(math.log(len(text.words)), rel=1e-4)
+
+
+def test_the_grammar_is_the_same_for_the_same_seed() -> None:
+    first, second = data.load("grammar", train=600, test=10, seed=3), data.load("grammar", train=600, test=10, seed=3)
+    assert torch.equal(first.train, second.train)
+    assert not torch.equal(first.train[:100], data.load("grammar", train=600, test=10, seed=4).train[:100])
+
+
+def test_the_penn_treebank_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"train": " no it was n't <unk> \n it was \n", "valid": " it was zebra \n", "test": " no \n"}
+    files = {f"ptb.{part}.txt.gz": gzip.compress(text.encode()) for part, text in texts.items()}
+    monkeypatch.setenv("PIPELAG_MIRROR", str(mirror(tmp_path / "m", files, name="ptb", layout="text-gz", note="gzip")))
+    text = data.load("ptb")
+    assert len(text.train) == 9 and len(text.test) == 4
+    assert [text.words[i] for i in text.test] == ["it", "was", "<unk>", "<eos>"]
+    assert text.note == "gzip" and not text.official
