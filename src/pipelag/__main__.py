@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pipelag.errors import PipelagError
+from pipelag.plugins import load_plugins
 
 # command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
 COMMANDS = {
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             importlib.import_module(module).configure(sub)
     args = parser.parse_args(argv)
     try:
+        load_plugins()
         return importlib.import_module(COMMANDS[args.command][0]).main(args)
     except PipelagError as error:
         print(f"pipelag {args.command}: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 # What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
 import difflib
 import hashlib
+import os
 import shlex
 import shutil
 import sys
@@ -11,6 +12,7 @@ from snakemake.utils import validate
 
 from pipelag import experiments
 from pipelag.errors import PipelagError
+from pipelag.plugins import load_plugins
 
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
 
@@ -22,7 +24,7 @@ def refuse(message):
 
 def check_config(config):
     """Refuse unknown keys of --config with the nearest known, then validate values by schema."""
-    known = ["scale", "device", "papers", "published", "retrain", "threads_per_run", "runs_per_gpu"]
+    known = ["scale", "device", "papers", "published", "retrain", "threads_per_run", "runs_per_gpu", "plugins"]
     for key in config:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
@@ -113,7 +115,10 @@ def check_targets(words):
 
 
 check_config(config)
+# Jobs inherit it: what a plugin registers is known to the plan and to every run.
+os.environ["PIPELAG_PLUGINS"] = ",".join(config["plugins"])
 try:
+    load_plugins()
     scale = experiments.load_scale(config["scale"], config["published"])
     plan = plan_of(config, scale)
 except PipelagError as error:

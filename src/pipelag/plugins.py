@@ -1,0 +1,36 @@
+"""Users' own modules, imported before a command runs: what they register (methods, models, data, rules) is then there.
+
+`PIPELAG_PLUGINS` names them, separated by commas; the workflow sets it from `plugins:` in its config. Modules are
+looked for in the working directory too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from pipelag.errors import PipelagError
+
+VARIABLE = "PIPELAG_PLUGINS"
+
+
+def load_plugins() -> list[str]:
+    """Import the modules that the variable names; returns their names.
+
+    Raises:
+        PipelagError: a module that is not there, or that fails while it is imported.
+    """
+    names = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+    if names and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise PipelagError(
+                f"the plugin '{name}' cannot be imported: {error}; put its file into {os.getcwd()}, or install it"
+            ) from error
+        except Exception as error:
+            raise PipelagError(f"the plugin '{name}' fails: {type(error).__name__}: {error}") from error
+    return names

@@ -1,0 +1,60 @@
+"""A user's module: what it registers can be named in a run, and mistakes in it are one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PLUGIN = """
+from dataclasses import replace
+from torch import nn
+from pipelag import models
+from pipelag.methods import get, register
+
+register(replace(get("1f1b"), name="timid", learning_rate=lambda stage, stages, step, tau: 0.5))
+
+@models.register("mine")
+def mine(classes=10, in_channels=1):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Tanh(), nn.Linear(16, classes))
+"""
+SPEC = {
+    "kind": "train",
+    "model": {"name": "mine"},
+    "data": {"name": "digits"},
+    "batch": 32,
+    "optimizer": {"lr": 0.1},
+    "phases": [{"method": "timid", "steps": 4, "cuts": [2]}],
+}
+
+
+def run(folder: Path, plugins: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipelag", "run", "--spec", json.dumps(SPEC), "--out", "run", "--threads", "1"]
+    environment = {**os.environ, "PIPELAG_PLUGINS": plugins}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_what_a_plugin_registers_can_be_run(tmp_path: Path) -> None:
+    (tmp_path / "my_plugin.py").write_text(PLUGIN)
+    done = run(tmp_path, "my_plugin")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["phases"][0]["method"] == "timid"
+
+
+def test_without_it_the_names_are_unknown(tmp_path: Path) -> None:
+    refused = run(tmp_path, "")
+    assert refused.returncode == 2 and "unknown" in refused.stderr
+
+
+def test_a_plugin_that_is_not_there_or_fails_is_named(tmp_path: Path) -> None:
+    refused = run(tmp_path, "my_plugin")
+    assert refused.returncode == 2
+    assert "the plugin 'my_plugin' cannot be imported" in refused.stderr
+    (tmp_path / "my_plugin.py").write_text("1 / 0")
+    refused = run(tmp_path, "my_plugin")
+    assert refused.returncode == 2
+    assert "the plugin 'my_plugin' fails: ZeroDivisionError: division by zero" in refused.stderr
+    assert refused.stderr.count("\n") == 1
