@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 
 from pipelag.errors import PipelagError
 
@@ -34,3 +35,9 @@ def load_plugins() -> list[str]:
         except Exception as error:
             raise PipelagError(f"the plugin '{name}' fails: {type(error).__name__}: {error}") from error
     return names
+
+
+def use_plugins(names: Sequence[str]) -> None:
+    """Import these modules here and in every process started from here."""
+    os.environ[VARIABLE] = ",".join(names)
+    load_plugins()

@@ -1,7 +1,6 @@
 # What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
 import difflib
 import hashlib
-import os
 import shlex
 import shutil
 import sys
@@ -12,7 +11,7 @@ from snakemake.utils import validate
 
 from pipelag import experiments
 from pipelag.errors import PipelagError
-from pipelag.plugins import load_plugins
+from pipelag.plugins import use_plugins
 
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
 
@@ -115,10 +114,8 @@ def check_targets(words):
 
 
 check_config(config)
-# Jobs inherit it: what a plugin registers is known to the plan and to every run.
-os.environ["PIPELAG_PLUGINS"] = ",".join(config["plugins"])
 try:
-    load_plugins()
+    use_plugins(config["plugins"])
     scale = experiments.load_scale(config["scale"], config["published"])
     plan = plan_of(config, scale)
 except PipelagError as error:
