@@ -140,7 +140,7 @@ def test_verdicts_follow_the_numbers(project: Path) -> None:
 
 def test_the_page_gathers_all_and_links_to_logs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", PAPER]) == 2
-    assert "draw it first: snakemake --cores all stale_weights_figure_1" in capsys.readouterr().err
+    assert "draw it first: snakemake --cores all stale_weights_table_1" in capsys.readouterr().err
     for result in load_paper(PAPER).results:
         draw(result)
     assert main(["report", PAPER]) == 0
