@@ -13,7 +13,7 @@ from torch import nn
 from pipelag import data
 from pipelag.data.language import LanguageBatches, running_text
 from pipelag.errors import PipelagError
-from pipelag.runs.translation import LanguageTest
+from pipelag.runs.text import LanguageTest
 from tests.data.samples import mirror
 
 

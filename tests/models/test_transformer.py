@@ -8,7 +8,7 @@ import torch
 from pipelag import data, models
 from pipelag.data.text import BEGIN, END, PAD, padded
 from pipelag.errors import PipelagError
-from pipelag.runs.translation import TranslationTest, search, token_loss
+from pipelag.runs.text import TranslationTest, search, token_loss
 
 
 def build(**options: object) -> torch.nn.Sequential:

@@ -1,4 +1,4 @@
-"""Minibatches by number: what minibatch t holds depends on the seed and t alone, so a run can resume anywhere.
+"""Minibatches of images.
 
 Images stay on the device as uint8 and are augmented and normalised there, a minibatch at a time. The global random
 state is never touched, and the draws are made on the CPU, so that every device sees the same minibatches.
@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from pipelag.data.dataset import Dataset
+from pipelag.data.minibatches import Minibatches
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
 
@@ -42,11 +43,10 @@ class _Images:
         return images.float().mul_(self.scale).add_(self.shift).contiguous(memory_format=self.format)
 
 
-class Batches(_Images):
+class Batches(_Images, Minibatches):
     """The training minibatches: `batches[t] -> (inputs, targets)` for t = 0, 1, 2, ... without end.
 
     Every epoch is a new permutation of the training set; the last, partial minibatch of an epoch is dropped.
-    `inputs(t)` and `targets(t)` can be had apart: the first stage of a pipeline needs only the one, the last the other.
 
     Args:
         batch: samples in a minibatch.
@@ -81,14 +81,6 @@ class Batches(_Images):
     def __len__(self) -> int:
         """Minibatches per epoch."""
         return len(self.labels) // self.batch
-
-    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of minibatch `t`."""
-        return self.inputs(t), self.targets(t)
-
-    def epoch(self, t: int) -> float:
-        """Epochs done after `t` minibatches."""
-        return t / len(self)
 
     def indices(self, t: int) -> torch.Tensor:
         """int64 (batch,): which training samples minibatch `t` holds."""

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
+from pipelag.data.release import Released
 from pipelag.errors import PipelagError
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Released):
     """A labelled image set in memory.
 
     Args:
-        name: as it is registered; title: as it is shown.
-        release: which files it was read from; official: whether those are the publisher's own; note: what differs.
+        name, title, release, official, note: see `Released`.
         classes: the classes' names, in the order of the labels.
         train_images, test_images: uint8 (N, C, H, W).
         train_labels, test_labels: int64 (N,), from 0.
@@ -26,11 +26,6 @@ class Dataset:
         PipelagError: a tensor of another kind or shape, or a label without a class.
     """
 
-    name: str
-    title: str
-    release: str
-    official: bool
-    note: str
     classes: tuple[str, ...]
     train_images: torch.Tensor
     train_labels: torch.Tensor
@@ -85,15 +80,7 @@ class Dataset:
 
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "release": self.release,
-            "official": self.official,
-            "note": self.note,
-            "train": len(self.train_labels),
-            "test": len(self.test_labels),
-        }
+        return self.described(train=len(self.train_labels), test=len(self.test_labels))
 
 
 _VALUES = torch.arange(256, dtype=torch.float64) / 255

@@ -12,41 +12,29 @@ from typing import Any
 
 import torch
 
+from pipelag.data.minibatches import Minibatches
+from pipelag.data.release import Released
 from pipelag.errors import PipelagError
 
 END, UNKNOWN = "<eos>", "<unk>"
 
 
 @dataclass(frozen=True)
-class RunningText:
+class RunningText(Released):
     """A language-modelling set: int64 streams of word numbers, `<eos>` at the end of every line.
 
     Args:
-        name, title, release, official, note: as of an image set (`pipelag.data.dataset.Dataset`).
+        name, title, release, official, note: see `Released`.
         words: the vocabulary, of the training text.
     """
 
-    name: str
-    title: str
-    release: str
-    official: bool
-    note: str
     words: tuple[str, ...]
     train: torch.Tensor
     test: torch.Tensor
 
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "release": self.release,
-            "official": self.official,
-            "note": self.note,
-            "train": len(self.train),
-            "test": len(self.test),
-            "vocabulary": len(self.words),
-        }
+        return self.described(train=len(self.train), test=len(self.test), vocabulary=len(self.words))
 
 
 def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str], **about: Any) -> RunningText:
@@ -74,7 +62,7 @@ def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str
     return RunningText(name, title, words=words, train=numbered(train), test=numbered(test), **about)
 
 
-class LanguageBatches:
+class LanguageBatches(Minibatches):
     """Minibatches of a stream cut into `batch` parallel rows: minibatch t is the t-th stretch of `length` words of all.
 
     `batches[t] -> (words, the words after them)`, each int64 (batch, length). A new epoch begins a little further on
@@ -95,14 +83,6 @@ class LanguageBatches:
     def __len__(self) -> int:
         """Minibatches per epoch."""
         return self.row // self.length
-
-    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of minibatch `t`."""
-        return self.inputs(t), self.targets(t)
-
-    def epoch(self, t: int) -> float:
-        """Epochs done after `t` minibatches."""
-        return t / len(self)
 
     def _stretch(self, t: int, ahead: int) -> torch.Tensor:
         epoch, place = divmod(t, len(self))

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from pipelag.data.minibatches import Minibatches
+from pipelag.data.release import Released
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
 
@@ -21,22 +23,17 @@ _ORDER = 3  # the stream of random numbers for the order of sentences
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Corpus(Released):
     """A translation set in memory.
 
     Args:
-        name, title, release, official, note: as of an image set (`pipelag.data.dataset.Dataset`).
+        name, title, release, official, note: see `Released`.
         source_words, target_words: the vocabularies, the four special words first.
         train, test: (source, target) token numbers, without begin and end.
         references: the test set's target sentences as they are, for BLEU.
         dropped: training pairs left out because a side was empty or too long.
     """
 
-    name: str
-    title: str
-    release: str
-    official: bool
-    note: str
     source_words: tuple[str, ...]
     target_words: tuple[str, ...]
     train: tuple[tuple[Tokens, Tokens], ...]
@@ -47,18 +44,13 @@ class Corpus:
 
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "release": self.release,
-            "official": self.official,
-            "note": self.note,
-            "train": len(self.train),
-            "test": len(self.test),
-            "dropped": self.dropped,
-            "vocabulary": [len(self.source_words), len(self.target_words)],
-            "unknown": self.unknown,
-        }
+        return self.described(
+            train=len(self.train),
+            test=len(self.test),
+            dropped=self.dropped,
+            vocabulary=[len(self.source_words), len(self.target_words)],
+            unknown=self.unknown,
+        )
 
     def sentence(self, tokens: Sequence[int]) -> str:
         """Target token numbers as text."""
@@ -153,7 +145,7 @@ def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     return out
 
 
-class TextBatches:
+class TextBatches(Minibatches):
     """Training minibatches: `batches[t] -> ((source, target in), target out)`, each int64 (batch, longest).
 
     As `pipelag.data.batches.Batches`: minibatch t depends on the seed and t alone. The target goes in after `<s>` and
@@ -171,14 +163,6 @@ class TextBatches:
     def __len__(self) -> int:
         """Minibatches per epoch."""
         return len(self.data.train) // self.batch
-
-    def __getitem__(self, t: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Inputs and targets of minibatch `t`."""
-        return self.inputs(t), self.targets(t)
-
-    def epoch(self, t: int) -> float:
-        """Epochs done after `t` minibatches."""
-        return t / len(self)
 
     def pairs(self, t: int) -> list[tuple[Tokens, Tokens]]:
         """The sentences of minibatch `t`."""

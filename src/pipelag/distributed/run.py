@@ -15,7 +15,8 @@ from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.train import build_model, describe_phases, evaluate, loss_of, open_data, phases_of
+from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.runs.train import describe_phases, phases_of
 from pipelag.schedules import Action
 from pipelag.timing.trace import row_of, write_trace
 
@@ -52,19 +53,17 @@ def _task(
     job: Job, spec: RunSpec
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
     """What every worker does; rank 0's return value is the run's log."""
-    assert spec.data is not None and spec.optimizer is not None
-    dataset, batches, evaluation = open_data(spec, job.device)
-    model = build_model(spec, dataset, job.device)
+    assert spec.optimizer is not None
+    task = open_task(spec, job.device)
+    model = task.model(spec, job.device)
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)
     every = spec.evaluate_every or spec.steps
     marks = frozenset(range(every, spec.steps, every)) | {spec.steps}
-    training = RealTraining(
-        job, model, phases, optim.factory(spec.optimizer), loss_of(spec, dataset), rate, spec.seed, marks
-    )
+    training = RealTraining(job, model, phases, optim.factory(spec.optimizer), task.loss, rate, spec.seed, marks)
     model.train()
     start = time.perf_counter()
-    records = training.run(batches.inputs, batches.targets)
+    records = training.run(task.batches.inputs, task.batches.targets)
     seconds = time.perf_counter() - start
     if job.rank:
         return [], {}, {}, []
@@ -76,27 +75,24 @@ def _task(
                 snapshots.setdefault(step, {}).update(values)
     diverged_at = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
+    best: dict[str, float] | None = None
     rows, ends, done = [], [sum(p.steps for p in phases[: i + 1]) for i in range(len(phases))], 0
     for step in sorted(snapshots):
         model.load_state_dict(snapshots[step])
-        row = {"step": step, "epoch": round(batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
+        row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
         row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(seconds * step / spec.steps, 3)}
-        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | evaluate(model, evaluation))
+        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | task.measure(model))
+        best = best_of(rows[-1], best)
         done = step
-    best = max(rows, key=lambda row: row["accuracy"])
     model.load_state_dict(final_state)
     summary = {
         "status": "finished" if diverged_at is None else "diverged",
         "diverged_at": diverged_at,
         "steps": spec.steps,
         "seconds": round(seconds, 3),
-        "final": {
-            key: rows[-1][key] for key in ("bleu", "perplexity", "accuracy", "loss", "test_loss") if key in rows[-1]
-        }
-        if diverged_at is None
-        else None,
-        "best": {"accuracy": best["accuracy"], "step": best["step"]},
-        "data": dataset.summary(),
+        "final": final_of(rows[-1]) if diverged_at is None else None,
+        "best": best,
+        "data": task.data.summary(),
         "phases": describe_phases(model, phases),
         "device": str(job.device),
         "workers": [

@@ -27,7 +27,8 @@ from pipelag.methods import get
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import speedups
-from pipelag.runs.train import build_model, loss_of, open_data, phases_of
+from pipelag.runs.tasks import open_task
+from pipelag.runs.train import phases_of
 from pipelag.simulate.training import Phase
 
 
@@ -61,9 +62,9 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
 
 
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    assert spec.data is not None and spec.optimizer is not None
-    dataset, batches, _ = open_data(spec, job.device)
-    model = build_model(spec, dataset, job.device)
+    assert spec.optimizer is not None
+    task = open_task(spec, job.device)
+    model = task.model(spec, job.device)
     model.train()
     (pipelined,) = phases_of(spec)
     steps = int(spec.options.get("block_steps", pipelined.steps))
@@ -79,14 +80,14 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         model,
         [pipelined, alone],
         optim.factory(spec.optimizer),
-        loss_of(spec, dataset),
+        task.loss,
         lambda step: 1.0,
         spec.seed,
     )
 
     def timed(phase: Phase) -> tuple[float, int, dict[int, Record]]:
         dist.barrier()
-        records = training.run_phase(phase, batches.inputs, batches.targets)
+        records = training.run_phase(phase, task.batches.inputs, task.batches.targets)
         updated = records[0].updated
         first, last = (fill, len(updated) - fill) if phase is pipelined else (1, len(updated) - 1)
         return updated[last] - updated[first], last - first, records
@@ -126,4 +127,4 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             2 * half,
             {"whole_seconds": time.perf_counter() - began, "switched_at": switched - began},
         )
-    return rows, dataset.summary()
+    return rows, task.data.summary()

@@ -12,7 +12,7 @@ import torch
 from pipelag.models import count as counting
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.train import build_model, open_data
+from pipelag.runs.tasks import open_task
 from pipelag.timing.profile import profile as time_layers
 
 
@@ -45,15 +45,14 @@ def count(spec: RunSpec, out: Path, threads: int) -> dict[str, Any]:
 
 def profile(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[str, Any]:
     """Log the forward and backward time of each layer on this machine. `options`: repeats (rounds), threads (all)."""
-    assert spec.data is not None
     threads = int(spec.options.get("threads", threads))
     torch.set_num_threads(threads)
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    dataset, batches, _ = open_data(spec, device)
-    model = build_model(spec, dataset, device)
+    task = open_task(spec, device)
+    model = task.model(spec, device)
     start = time.perf_counter()
-    timed = time_layers(model, batches.inputs(0), repeats=int(spec.options.get("repeats", 10)), progress=True)
+    timed = time_layers(model, task.batches.inputs(0), repeats=int(spec.options.get("repeats", 10)), progress=True)
     for layer in timed.layers:
         folder.log(asdict(layer))
     summary = {
@@ -62,7 +61,7 @@ def profile(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dic
         "batch": spec.batch,
         "layers": len(timed.layers),
         "total_ms": sum(layer.total_ms for layer in timed.layers),
-        "data": dataset.summary(),
+        "data": task.data.summary(),
         "device": str(device),
     }
     folder.finish(summary, environment(str(device), threads))

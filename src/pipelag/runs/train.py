@@ -13,18 +13,15 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from pipelag import data, methods, models, optim
+from pipelag import methods, optim
 from pipelag.allocator import keep_freed_memory
-from pipelag.data.batches import Batches, Evaluation
-from pipelag.data.dataset import Dataset
-from pipelag.data.language import LanguageBatches, RunningText
-from pipelag.data.text import Corpus, TextBatches
+from pipelag.data.minibatches import Minibatches
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.translation import LanguageTest, TranslationTest, token_loss, word_loss
+from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.schedules.replicated import one_f_one_b_rounds, staleness
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.pipeline import SimulatedPipeline
@@ -50,58 +47,14 @@ def phases_of(spec: RunSpec) -> list[Phase]:
     ]
 
 
-def open_data(
-    spec: RunSpec, device: torch.device
-) -> tuple[
-    Dataset | Corpus | RunningText, Batches | TextBatches | LanguageBatches, Evaluation | TranslationTest | LanguageTest
-]:
-    """The spec's data set, its minibatches and its test set on `device`, images in channels_last.
-
-    `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
-    1. Of parallel text, beam (default 1): hypotheses kept when translating. Of running text, length (35): of a stretch.
-    """
-    assert spec.data is not None
-    dataset = data.load(spec.data.name, **spec.data.options)
-    if isinstance(dataset, Corpus):
-        test = TranslationTest(dataset, device, int(spec.options.get("beam", 1)))
-        return dataset, TextBatches(dataset, spec.batch, spec.seed, device), test
-    if isinstance(dataset, RunningText):
-        length = int(spec.options.get("length", 35))
-        stretches = LanguageBatches(dataset, spec.batch, length, spec.seed, device)
-        return dataset, stretches, LanguageTest(dataset, device, length)
-    standardise = bool(spec.options.get("standardise", True))
-    batches = Batches(dataset, spec.batch, spec.seed, spec.data.augment, device, True, standardise)
-    return dataset, batches, Evaluation(dataset, device=device, channels_last=True, standardise=standardise)
-
-
-def loss_of(spec: RunSpec, dataset: Dataset | Corpus | RunningText) -> Callable[[Any, torch.Tensor], torch.Tensor]:
-    """Cross-entropy; of text over words, with `options.label_smoothing`."""
-    if isinstance(dataset, Corpus):
-        return token_loss(float(spec.options.get("label_smoothing", 0.0)))
-    return word_loss if isinstance(dataset, RunningText) else nn.functional.cross_entropy
-
-
-def build_model(spec: RunSpec, dataset: Dataset | Corpus | RunningText, device: torch.device) -> nn.Sequential:
-    """The spec's model for that data, initialised from the run's seed, convolutions in channels_last."""
-    assert spec.model is not None
-    if isinstance(dataset, Corpus):
-        sizes = {"source_words": len(dataset.source_words), "target_words": len(dataset.target_words)}
-        return models.build(spec.model.name, seed=spec.seed, **(sizes | spec.model.options)).to(device)
-    if isinstance(dataset, RunningText):
-        return models.build(spec.model.name, seed=spec.seed, words=len(dataset.words), **spec.model.options).to(device)
-    shape = {"classes": len(dataset.classes), "in_channels": int(dataset.train_images.shape[1])}
-    model = models.build(spec.model.name, seed=spec.seed, **(shape | spec.model.options))
-    return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
 def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str, Any]]:
     """What the summary says of each phase, its staleness as derived from the schedule."""
     rows = []
     for phase in phases:
-        lags = phase.method.delays(phase.stages, phase.microbatches)
         if phase.replicas:
             rows.append(replicated_row(model, phase))
             continue
+        lags = phase.method.delays(phase.stages, phase.microbatches)
         stale = stale_percent(model, phase.cuts) if any(lags.forward) else 0.0
         rows.append(
             {
@@ -167,9 +120,7 @@ class Recorder:
         """Log an evaluation with the training loss since the last one."""
         row = row | {"loss": float(self.total / self.count) if self.count else None, "seconds": round(self.seconds, 3)}
         self.total, self.count = torch.zeros((), dtype=torch.float64), 0
-        metric = "bleu" if "bleu" in row else "accuracy"
-        if self.best is None or row[metric] > self.best[metric]:
-            self.best = {key: row[key] for key in dict.fromkeys((metric, "accuracy", "step"))}
+        self.best = best_of(row, self.best)
         self.last = row
         self.offset = self.folder.log(row)
 
@@ -185,41 +136,20 @@ class Recorder:
         self.folder.rewind(self.offset)
 
 
-@torch.no_grad()
-def evaluate(model: nn.Module, evaluation: Evaluation | TranslationTest | LanguageTest) -> dict[str, float]:
-    """Top-1 accuracy (%) and mean cross-entropy over the test set, of text BLEU or perplexity too; live weights."""
-    if isinstance(evaluation, TranslationTest | LanguageTest):
-        return evaluation.measure(model)
-    model.eval()
-    correct = torch.zeros((), dtype=torch.int64, device=evaluation.device)
-    loss = torch.zeros((), dtype=torch.float64, device=evaluation.device)
-    for inputs, targets in evaluation:
-        logits = model(inputs)
-        correct += (logits.argmax(1) == targets).sum()
-        loss += nn.functional.cross_entropy(logits, targets, reduction="sum")
-    model.train()
-    return {
-        "accuracy": round(100.0 * int(correct) / evaluation.samples, 4),
-        "test_loss": float(loss) / evaluation.samples,
-    }
-
-
 def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[str, Any]:
     """Run `spec` into the folder `out`, from its checkpoint where there is one; returns the summary.
 
     The end is bit-identical whether or not the run was interrupted: data, augmentation and dropout depend on the seed
     and the minibatch's number alone, and the checkpoint holds everything else.
     """
-    assert spec.data is not None and spec.optimizer is not None
+    assert spec.optimizer is not None
     keep_freed_memory()
     folder = RunFolder(out, spec)
-    dataset, batches, evaluation = open_data(spec, device)
-    model = build_model(spec, dataset, device)
+    task = open_task(spec, device)
+    model = task.model(spec, device)
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)
-    training = SimulatedTraining(
-        model, phases, optim.factory(spec.optimizer), loss_of(spec, dataset), rate, spec.seed, device
-    )
+    training = SimulatedTraining(model, phases, optim.factory(spec.optimizer), task.loss, rate, spec.seed, device)
     recorder = Recorder(folder)
     saved = checkpoint.load(folder.checkpoint)
     if saved is not None:
@@ -231,28 +161,26 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     watch = watcher(spec, training)
 
     def evaluate_now() -> None:
-        position = {"step": training.done, "epoch": round(batches.epoch(training.done), 4), "phase": training.phase}
-        measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | evaluate(model, evaluation)  # type: ignore[union-attr]
+        position = {
+            "step": training.done,
+            "epoch": round(task.batches.epoch(training.done), 4),
+            "phase": training.phase,
+        }
+        measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | task.measure(model)  # type: ignore[union-attr]
         recorder.line(position | measured | (watch() or {}))
 
     def save() -> None:
         checkpoint.save({"training": training.state_dict(), "recorder": recorder.state_dict()}, folder.checkpoint)
 
-    diverged_at = advance(training, batches, recorder, spec, device, evaluate_now, save)
+    diverged_at = advance(training, task.batches, recorder, spec, device, evaluate_now, save)
     summary = {
         "status": "finished" if diverged_at is None else "diverged",
         "diverged_at": diverged_at,
         "steps": training.done if diverged_at is None else diverged_at,
         "seconds": round(recorder.seconds, 3),
-        "final": {
-            key: recorder.last[key]
-            for key in ("bleu", "perplexity", "accuracy", "loss", "test_loss")
-            if key in recorder.last
-        }
-        if diverged_at is None
-        else None,
+        "final": final_of(recorder.last) if diverged_at is None else None,
         "best": recorder.best,
-        "data": dataset.summary(),
+        "data": task.data.summary(),
         "phases": describe_phases(model, phases),
         "device": str(device),
     }
@@ -285,7 +213,7 @@ def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str
 
 def advance(
     training: SimulatedTraining,
-    batches: Batches | TextBatches | LanguageBatches,
+    batches: Minibatches,
     recorder: Recorder,
     spec: RunSpec,
     device: torch.device,

@@ -1,0 +1,118 @@
+"""What a run is about: images, sentences to translate, text to continue. The one place that tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag import data, models
+from pipelag.data.batches import Batches, Evaluation
+from pipelag.data.dataset import Dataset
+from pipelag.data.language import LanguageBatches, RunningText
+from pipelag.data.minibatches import Minibatches
+from pipelag.data.text import Corpus, TextBatches
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.text import LanguageTest, TranslationTest, token_loss, word_loss
+
+FINAL = ("bleu", "perplexity", "accuracy", "loss", "test_loss")  # what a summary says of the last evaluation
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run's data on a device, and what depends on their kind.
+
+    data: the data set. batches: its minibatches by number. loss: (output, targets) -> scalar. measure: the test set's
+    metrics of a model, `accuracy` and `test_loss` among them. shape: the model's options that follow from the data.
+    """
+
+    data: Dataset | Corpus | RunningText
+    batches: Minibatches
+    loss: Callable[[Any, torch.Tensor], torch.Tensor]
+    measure: Callable[[nn.Module], dict[str, float]]
+    shape: dict[str, Any]
+
+    def model(self, spec: RunSpec, device: torch.device) -> nn.Sequential:
+        """The spec's model for these data, initialised from the run's seed; convolutions in channels_last."""
+        assert spec.model is not None
+        model = models.build(spec.model.name, seed=spec.seed, **(self.shape | spec.model.options))
+        return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def open_task(spec: RunSpec, device: torch.device) -> Task:
+    """The spec's data set with its minibatches and its test set on `device`, images in channels_last.
+
+    `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
+    1. Of parallel text, beam (default 1): hypotheses kept when translating; label_smoothing. Of running text, length
+    (35): of a stretch.
+    """
+    assert spec.data is not None
+    found = data.load(spec.data.name, **spec.data.options)
+    if isinstance(found, Corpus):
+        return _translation(spec, found, device)
+    return _language(spec, found, device) if isinstance(found, RunningText) else _images(spec, found, device)
+
+
+def _images(spec: RunSpec, images: Dataset, device: torch.device) -> Task:
+    assert spec.data is not None
+    standardise = bool(spec.options.get("standardise", True))
+    test = Evaluation(images, device=device, channels_last=True, standardise=standardise)
+    return Task(
+        images,
+        Batches(images, spec.batch, spec.seed, spec.data.augment, device, True, standardise),
+        nn.functional.cross_entropy,
+        partial(classify, test=test),
+        {"classes": len(images.classes), "in_channels": int(images.train_images.shape[1])},
+    )
+
+
+def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
+    return Task(
+        corpus,
+        TextBatches(corpus, spec.batch, spec.seed, device),
+        token_loss(float(spec.options.get("label_smoothing", 0.0))),
+        TranslationTest(corpus, device, int(spec.options.get("beam", 1))).measure,
+        {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)},
+    )
+
+
+def _language(spec: RunSpec, text: RunningText, device: torch.device) -> Task:
+    length = int(spec.options.get("length", 35))
+    return Task(
+        text,
+        LanguageBatches(text, spec.batch, length, spec.seed, device),
+        word_loss,
+        LanguageTest(text, device, length).measure,
+        {"words": len(text.words)},
+    )
+
+
+@torch.no_grad()
+def classify(model: nn.Module, test: Evaluation) -> dict[str, float]:
+    """Top-1 accuracy (%) and mean cross-entropy over the test set, with the live weights."""
+    model.eval()
+    correct = torch.zeros((), dtype=torch.int64, device=test.device)
+    loss = torch.zeros((), dtype=torch.float64, device=test.device)
+    for inputs, targets in test:
+        logits = model(inputs)
+        correct += (logits.argmax(1) == targets).sum()
+        loss += nn.functional.cross_entropy(logits, targets, reduction="sum")
+    model.train()
+    return {"accuracy": round(100.0 * int(correct) / test.samples, 4), "test_loss": float(loss) / test.samples}
+
+
+def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, float]:
+    """The better of an evaluation and the best before it: by BLEU where there is one, else by accuracy."""
+    metric = "bleu" if "bleu" in row else "accuracy"
+    if before is not None and row[metric] <= before[metric]:
+        return before
+    return {key: row[key] for key in dict.fromkeys((metric, "accuracy", "step"))}
+
+
+def final_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What a summary says of the last evaluation."""
+    return {key: row[key] for key in FINAL if key in row}
