@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipelag.distributed.links import Receiver, Sender, TensorMeta
-from pipelag.distributed.worker import Job, Loss, Record, Worker, in_flight
+from pipelag.distributed.links import Receiver, Sender
+from pipelag.distributed.worker import Job, Loss, Record, Worker, in_flight, received_inputs
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
 from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through
@@ -115,11 +115,7 @@ class ReplicatedWorker(Worker):
         if self.stage == 1:
             value = self.inputs(step)
         else:
-            receiver = self.inputs_from[self.rank_of(self.stage - 1, m)]
-            received = receiver.receive()
-            assert receiver.metas is not None
-            for tensor, meta in zip(received, receiver.metas, strict=True):
-                tensor.requires_grad_(meta.differentiable)
+            received = received_inputs(self.inputs_from[self.rank_of(self.stage - 1, m)])
             value = received[0] if len(received) == 1 else received
         self.versions.show(self.versions.version)
         seed_stage(self.seed, step, self.stage, self.job.device)
@@ -130,14 +126,11 @@ class ReplicatedWorker(Worker):
         outputs = as_tuple(value)
         if self.stage < len(self.replicas):
             peer = self.rank_of(self.stage + 1, m)
-            self.outputs_to[peer].send(outputs, f"the output of stage {self.stage} for minibatch {step}")
-            if self.gradients_from[peer].metas is None:
-                self.gradients_from[peer].describe([TensorMeta.of(o) for o in outputs if o.requires_grad])
+            self.send_output_to(self.outputs_to[peer], self.gradients_from[peer], outputs, step)
         self.kept[m] = (received, outputs, self.versions.version)
         ends = step + self.count  # replica 0 has the first minibatch of a round, its statistics are the stage's
         if self.replica == 0 and ends in self.snapshot_after:
-            kept = self.record.snapshots.setdefault(ends, {})
-            kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+            self.keep_buffers(ends)
 
     def backward(self, m: int) -> None:
         """B(stage, m) with the weights of its forward."""
@@ -147,11 +140,7 @@ class ReplicatedWorker(Worker):
         self.versions.show(version)
         leaving = backward_through(outputs, gradients, received)
         if self.stage > 1:
-            sender = self.gradients_to[self.rank_of(self.stage - 1, m)]
-            sources = [tensor for tensor in received if tensor.requires_grad]
-            if not sender.metas:
-                sender.metas = [TensorMeta.of(tensor) for tensor in sources]
-            sender.send(leaving, f"the gradient of stage {self.stage} for minibatch {self.start + m}")
+            self.send_gradient_to(self.gradients_to[self.rank_of(self.stage - 1, m)], received, leaving, self.start + m)
 
     def synchronise(self, round_: int) -> None:
         """S(stage, n): the mean of the round's gradients over the replicas."""
@@ -182,5 +171,4 @@ class ReplicatedWorker(Worker):
         )
         self.record.updated.append(time.perf_counter())
         if self.replica == 0 and step + 1 in self.snapshot_after:
-            kept = self.record.snapshots.setdefault(step + 1, {})
-            kept |= {name: p.detach().clone() for name, p in self.module.named_parameters()}
+            self.keep_weights(step + 1)

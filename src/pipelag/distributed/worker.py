@@ -98,6 +98,15 @@ def in_flight(actions: Sequence[Action]) -> int:
     return most
 
 
+def received_inputs(receiver: Receiver) -> tuple[torch.Tensor, ...]:
+    """The next message as inputs that want a gradient where the sender's outputs did."""
+    received = receiver.receive()
+    assert receiver.metas is not None
+    for tensor, meta in zip(received, receiver.metas, strict=True):
+        tensor.requires_grad_(meta.differentiable)
+    return received
+
+
 def check_real(method: Method, stages: int) -> None:
     """Refuse a method that the real executor cannot run: it performs a schedule, one stage per worker."""
     if method.random is not None:
@@ -117,6 +126,8 @@ def check_real(method: Method, stages: int) -> None:
 class Worker:
     """What every worker of a pipeline is: a list of actions to perform, and the optimizer of one stage's weights."""
 
+    stage: int
+    module: nn.Module
     actions: Sequence[Action]
     record: Record
     optimizer: torch.optim.Optimizer | None
@@ -141,6 +152,32 @@ class Worker:
             self.record.sending += sender.seconds
         self.record.waited = sum(receiver.waited for receiver in receivers)
         self.record.seconds = time.perf_counter() - began
+
+    def send_output_to(
+        self, sender: Sender, gradients: Receiver, outputs: tuple[torch.Tensor, ...], minibatch: int
+    ) -> None:
+        """Pass a forward's outputs on, and learn from the first ones what gradients will come back."""
+        sender.send(outputs, f"the output of stage {self.stage} for minibatch {minibatch}")
+        if gradients.metas is None:
+            gradients.describe([TensorMeta.of(output) for output in outputs if output.requires_grad])
+
+    def send_gradient_to(
+        self, sender: Sender, inputs: tuple[torch.Tensor, ...], leaving: tuple[torch.Tensor, ...], minibatch: int
+    ) -> None:
+        """Return the gradients of what came in."""
+        if not sender.metas:
+            sender.metas = [TensorMeta.of(tensor) for tensor in inputs if tensor.requires_grad]
+        sender.send(leaving, f"the gradient of stage {self.stage} for minibatch {minibatch}")
+
+    def keep_buffers(self, step: int) -> None:
+        """For the evaluation after `step` minibatches: batch-norm statistics."""
+        kept = self.record.snapshots.setdefault(step, {})
+        kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+    def keep_weights(self, step: int) -> None:
+        """For the evaluation after `step` minibatches: the weights."""
+        kept = self.record.snapshots.setdefault(step, {})
+        kept |= {name: p.detach().clone() for name, p in self.module.named_parameters()}
 
     def optimizer_state(self) -> dict[int, dict[str, Any]]:
         """The optimizer's state per parameter, by the parameter's position in the stage."""
@@ -260,10 +297,7 @@ class StageWorker(Worker):
             value = self.part("inputs", m)
             received: tuple[torch.Tensor, ...] = ()
         else:
-            received = self.receive_input.receive()
-            assert self.receive_input.metas is not None
-            for tensor, meta in zip(received, self.receive_input.metas, strict=True):
-                tensor.requires_grad_(meta.differentiable)
+            received = received_inputs(self.receive_input)
             value = received[0] if len(received) == 1 else received
         self.weights.load("F", self.version(m, self.delays.forward_lags))
         entering = value
@@ -277,15 +311,12 @@ class StageWorker(Worker):
         if self.send_output is None:
             self.note_loss(m, value.detach())
         outputs = as_tuple(value)
-        if self.send_output is not None:
-            self.send_output.send(outputs, f"the output of stage {self.stage} for minibatch {step}")
-            if self.receive_gradient is not None and self.receive_gradient.metas is None:
-                self.receive_gradient.describe([TensorMeta.of(o) for o in outputs if o.requires_grad])
+        if self.send_output is not None and self.receive_gradient is not None:
+            self.send_output_to(self.send_output, self.receive_gradient, outputs, step)
         target = self.part("targets", m) if self.recompute and self.send_output is None else None
         self.kept[m] = Kept(received, (), (entering, target)) if self.recompute else Kept(received, outputs)
         if step + 1 in self.snapshot_after and (m + 1) % self.microbatches == 0:
-            kept = self.record.snapshots.setdefault(step + 1, {})
-            kept |= {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+            self.keep_buffers(step + 1)
 
     def compute(self, entering: Any, m: int, target: torch.Tensor | None = None) -> Any:
         """The stage's output for microbatch m, or on the last stage the loss."""
@@ -315,13 +346,7 @@ class StageWorker(Worker):
                 output = self.compute(kept.entering[0], m, kept.entering[1])
         leaving = backward_through(output, gradients, kept.inputs)
         if self.send_gradient is not None:
-            sources = [tensor for tensor in kept.inputs if tensor.requires_grad]
-            if not self.send_gradient.metas:
-                self.send_gradient.metas = [TensorMeta.of(tensor) for tensor in sources]
-            self.send_gradient.send(
-                leaving,
-                f"the gradient of stage {self.stage} for minibatch {self.start + m // self.microbatches}",
-            )
+            self.send_gradient_to(self.send_gradient, kept.inputs, leaving, self.start + m // self.microbatches)
 
     def update(self, m: int) -> None:
         """U(stage, m): one optimizer step on this stage."""
@@ -337,8 +362,7 @@ class StageWorker(Worker):
             self.optimizer.zero_grad(set_to_none=True)
         self.mark()
         if step + 1 in self.snapshot_after:
-            kept = self.record.snapshots.setdefault(step + 1, {})
-            kept |= {name: p.detach().clone() for name, p in self.module.named_parameters()}
+            self.keep_weights(step + 1)
 
     def mark(self) -> None:
         """Note the time."""

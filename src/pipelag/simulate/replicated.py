@@ -128,11 +128,11 @@ class ReplicatedPipeline:
             return
         common = self.rate(step)
         set_rates(self.optimizer, lambda stage: common)
-        m = step - self.start
+        m, window = step - self.start, 2 * len(self.read) * max(self.replicas)  # more than can be under way
         for number in ending:
             weights = self.weights[number - 1]
             weights.show(weights.version)
-            later = self.read[number - 1][m + 1 :][: len(self.read) * max(self.replicas) * 2]
+            later = self.read[number - 1][m + 1 : m + 1 + window]
             weights.forget_before(min(later, default=weights.version))
             weights.keep()
         self.optimizer.step()
