@@ -165,6 +165,18 @@ def test_a_real_run_logs_what_the_simulated_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_a_real_runs_timeline_names_the_stages_that_are_replicated(tmp_path: Path) -> None:
+    phases = [{"method": "pipedream", "steps": 8, "cuts": [3], "replicas": [2, 1]}]
+    assert run(tmp_path, phases=phases, executor="real", workers=3) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [[e["name"] for e in events if e["ph"] == "X" and e["tid"] == worker] for worker in range(3)]
+    for replica in (0, 1):  # every other minibatch, and one synchronisation and update a round
+        own = {f"1{kind}{minibatch}" for minibatch in range(replica, 8, 2) for kind in "FBSU"}
+        assert sorted(names[replica]) == sorted(own)
+    assert sorted(names[2]) == sorted(f"2{kind}{minibatch}" for minibatch in range(8) for kind in "FBU")
+
+
+@pytest.mark.real
 def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
     phases = [{"method": "stale_weights", "steps": 12, "cuts": [3]}]
     assert run(tmp_path, kind="speed", phases=phases, executor="real", workers=2, options={"blocks": 2}) == 0

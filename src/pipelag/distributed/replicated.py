@@ -108,6 +108,12 @@ class ReplicatedWorker(Worker):
         perform = {"F": self.forward, "B": self.backward, "S": self.synchronise, "U": self.update}
         perform[action.kind](action.number)
 
+    def named(self, action: Action) -> Action:
+        """Round n's update and synchronisation, by the minibatch of the round that is this replica's."""
+        if action.kind in ("S", "U"):
+            return action._replace(number=action.number * self.count + self.replica)
+        return action
+
     def forward(self, m: int) -> None:
         """F(stage, m) with the live weights; which version that is is remembered for the backward."""
         step = self.start + m

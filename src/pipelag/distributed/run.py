@@ -17,7 +17,6 @@ from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.runs.train import describe_phases, phases_of
-from pipelag.schedules import Action
 from pipelag.timing.trace import row_of, write_trace
 
 TRACED = 100  # minibatches of the first phase whose actions go into trace.json
@@ -40,11 +39,11 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
 def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
     """Timeline rows of the first `most` minibatches of a phase as it ran, in seconds from its first action."""
-    origin = min((record.spans[0][2] for record in records.values() if record.spans), default=0.0)
+    origin = min((record.spans[0][1] for record in records.values() if record.spans), default=0.0)
     rows = [
-        row_of(rank, Action(kind, rank + 1, number), start - origin, end - origin, microbatches)
+        row_of(rank, action, start - origin, end - origin, microbatches)
         for rank, record in records.items()
-        for kind, number, start, end in record.spans
+        for action, start, end in record.spans
     ]
     return sorted((row for row in rows if row["minibatch"] < most), key=lambda row: (row["start"], row["worker"]))
 

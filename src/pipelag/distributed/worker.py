@@ -20,7 +20,6 @@ from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through
 from pipelag.schedules import Action
-from pipelag.schedules.actions import Kind
 from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
 from pipelag.weights import FlatParameters, hand_over, shadows
 
@@ -61,10 +60,11 @@ class Kept:
 class Record:
     """What a worker saw: losses (last stage only), the second at which each update was done, the waiting for messages.
 
-    `spans`: (kind, microbatch or minibatch, start, end) of every action by the machine's monotonic clock, the waiting
-    for its inputs left out. `seconds` is the whole phase, of which `waited` went into waiting for messages and
-    `sending` into sending them; the rest is `busy`. On a GPU the spans say when work was handed to it, and `updated` is
-    read off its events when the phase is over, so that timing makes nobody wait.
+    `spans`: (action, start, end) of every action by the machine's monotonic clock, the waiting for its inputs left out;
+    an update or synchronisation has the number of the worker's own minibatch. `seconds` is the whole phase, of which
+    `waited` went into waiting for messages and `sending` into sending them; the rest is `busy`. On a GPU the spans say
+    when work was handed to it, and `updated` is read off its events when the phase is over, so that timing makes nobody
+    wait.
     `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations.
     """
 
@@ -74,7 +74,7 @@ class Record:
     sending: float = 0.0
     seconds: float = 0.0
     sent_bytes: int = 0
-    spans: list[tuple[Kind, int, float, float]] = field(default_factory=list)
+    spans: list[tuple[Action, float, float]] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
     snapshots: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
@@ -138,6 +138,10 @@ class Worker:
         """Do one action."""
         raise NotImplementedError
 
+    def named(self, action: Action) -> Action:
+        """The action as a timeline names it."""
+        return action
+
     def perform_all(self, receivers: Sequence[Receiver], senders: Sequence[Sender]) -> None:
         """All actions in order, with the clocks that `Record` keeps."""
         began = time.perf_counter()
@@ -145,7 +149,7 @@ class Worker:
             start, waited = time.perf_counter(), sum(receiver.waited for receiver in receivers)
             self.perform(action)
             start += sum(receiver.waited for receiver in receivers) - waited
-            self.record.spans.append((action.kind, action.number, start, time.perf_counter()))
+            self.record.spans.append((self.named(action), start, time.perf_counter()))
         for sender in senders:
             sender.finish()
             self.record.sent_bytes += sender.bytes
