@@ -8,6 +8,7 @@ from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import need
 
 Row = dict[str, Any]
+READINGS = ("PipeDream", "PipeDream, ring")  # the partitioner by the paper's cost of summing gradients, by a ring's
 
 
 def planned(log: RunLog | None, name: str) -> Row | None:
@@ -32,6 +33,11 @@ def ratio(log: RunLog | None, slower: str, faster: str) -> float | None:
 def needed(log: RunLog | None, slower: str, faster: str, what: str) -> float:
     """`ratio`, for a judge."""
     return need(ratio(log, slower, faster), what)
+
+
+def planned_gains(log: RunLog | None, what: str) -> list[float]:
+    """How many times as fast as data parallelism the plan is, by each of `READINGS`; for a judge."""
+    return [needed(log, "data parallel", name, what) for name in READINGS]
 
 
 def saved(log: RunLog | None, name: str) -> float | None:

@@ -8,7 +8,7 @@ from pipelag.report.charts import bars, lines
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.plans import Row, by_model, needed, planned, ratio
+from pipelag.results.plans import READINGS, Row, by_model, needed, planned, ratio
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
@@ -139,7 +139,7 @@ def fastest(log: RunLog | None) -> tuple[float | None, str]:
     """The better of the partitioner's two plans, over model parallelism; and its config."""
     found = [
         (gain, str((planned(log, name) or {}).get("config")))
-        for name in ("PipeDream", "PipeDream, ring")
+        for name in READINGS
         if (gain := ratio(log, "model parallel", name)) is not None
     ]
     return max(found, default=(None, ""))
@@ -160,10 +160,7 @@ def pipelining_doubles(context: Context) -> Finding:
 def gnmt_straight(context: Context) -> Finding:
     """By the paper's form of the cost, or by a ring's."""
     configs = {
-        model: [
-            (planned(log_of(context, model=model), name) or {}).get("config")
-            for name in ("PipeDream", "PipeDream, ring")
-        ]
+        model: [(planned(log_of(context, model=model), name) or {}).get("config") for name in READINGS]
         for model in ("GNMT-8", "GNMT-16")
     }
     text = "; ".join(f"{model}: {a} by the paper's cost, {b} by a ring's" for model, (a, b) in configs.items())

@@ -13,11 +13,10 @@ from pipelag.report.diagrams import cluster_levels, workflow
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.plans import needed, planned, ratio, saved
+from pipelag.results.plans import READINGS, planned, planned_gains, ratio, saved
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
-READINGS = ("PipeDream", "PipeDream, ring")
 
 
 def reported(context: Context, **keys: str) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def never_slower(context: Context) -> Finding:
     """By the better of both forms of the cost."""
     below, total = [], 0
     for model, servers, log in logs_by_row(context):
-        best = max(needed(log, "data parallel", name, f"{model} on {servers}") for name in READINGS)
+        best = max(planned_gains(log, f"{model} on {servers}"))
         total += 1
         if best < 0.995:
             below.append(f"{model} {servers} {best:.2f}")
@@ -119,10 +118,7 @@ def same_configurations(context: Context) -> Finding:
 def slower_links(context: Context) -> Finding:
     """VGG-16 on A and B."""
     gains = [
-        max(
-            needed(context.log(model="VGG-16", servers=s), "data parallel", name, f"VGG-16 on {s}") for name in READINGS
-        )
-        for s in ("4x4 (A)", "2x8 (B)")
+        max(planned_gains(context.log(model="VGG-16", servers=s), f"VGG-16 on {s}")) for s in ("4x4 (A)", "2x8 (B)")
     ]
     return gains[0] > gains[1], f"{gains[0]:.2f}x on A, {gains[1]:.2f}x on B"
 

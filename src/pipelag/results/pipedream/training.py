@@ -8,8 +8,7 @@ from pipelag.report.charts import lines
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.pipedream.planning import READINGS
-from pipelag.results.plans import needed, timed
+from pipelag.results.plans import READINGS, planned_gains, timed
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
@@ -154,7 +153,7 @@ def language_gain(context: Context) -> tuple[float, str]:
     goal = 1.05 * min(row["perplexity"] for row in logs[ALONE].rows)
     epochs = {arm: need(epochs_to_perplexity(log, goal), f"{arm}'s target perplexity") for arm, log in logs.items()}
     plan = log_of(context, model="AWD-LM", servers=LANGUAGE)
-    ratio = max(needed(plan, "data parallel", name, "AWD-LM's plan") for name in READINGS)
+    ratio = max(planned_gains(plan, "AWD-LM's plan"))
     text = f"to a perplexity of {goal:.1f}: " + ", ".join(f"{arm} {value:.2f} epochs" for arm, value in epochs.items())
     return epochs[ALONE] / epochs["PipeDream"] * ratio, f"{text}; an epoch is {ratio:.2f}x as fast"
 
