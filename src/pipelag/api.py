@@ -6,7 +6,8 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +61,8 @@ def train(
     device: str = "cpu",
     threads: int = 1,
     workers: int | None = None,
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int = 0,
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
@@ -84,6 +87,10 @@ def train(
         device: "cpu" or "cuda"; the real executor then uses one GPU per stage.
         threads: CPU threads of each real worker.
         workers: real processes; one per stage by default, and the number of replicas of data-parallel methods.
+        checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
+            from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
+            flight) from its weights (PipeDream section 4).
+        checkpoint_every: minibatches between two checkpoints; there is one at the end of each phase anyway.
 
     Raises:
         PipelagError: cuts that do not fit the model, an unknown method or executor, too few minibatches,
@@ -113,6 +120,11 @@ def train(
         cut_stages(sequence, phase.cuts)
     sequence.train()
     if executor == "simulated":
+        if checkpoints is not None:
+            raise PipelagError(
+                "checkpoints are written by the stages of executor='real'; leave them out here, or use `pipelag run`, "
+                "which keeps simulated runs safe too"
+            )
         place = torch.device(device)
         training = SimulatedTraining(sequence.to(place), phases, optimizer, loss, rate, seed, place)
         losses = []
@@ -120,7 +132,10 @@ def train(
             losses.append(training.step(_to(inputs, place), _to(targets, place)))
         values = torch.stack(losses).double().tolist()
     else:
-        values = _train_real(sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total, workers)
+        kept = _checkpoints(checkpoints, checkpoint_every, phases)
+        values = _train_real(
+            sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total, workers, kept
+        )
     last = phases[-1]
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
@@ -139,6 +154,7 @@ def _train_real(
     threads: int,
     total: int,
     count: int | None,
+    checkpoints: Any,
 ) -> list[float]:
     from pipelag.distributed.launch import launch
     from pipelag.distributed.training import check_workers
@@ -159,6 +175,8 @@ def _train_real(
         loss=loss,
         rate=rate,
         seed=seed,
+        checkpoints=checkpoints,
+        resume=checkpoints.rewind() if checkpoints is not None else 0,
     )
     model.load_state_dict(state)
     return values  # type: ignore[no-any-return]
@@ -167,13 +185,24 @@ def _train_real(
 def _real_task(job: Any, model: nn.Sequential, batches: Any, **how: Any) -> tuple[dict[str, torch.Tensor], list[float]]:
     from pipelag.distributed.training import RealTraining
 
-    training = RealTraining(job, model.train(), how["phases"], how["optimizer"], how["loss"], how["rate"], how["seed"])
-    records = training.run(
+    resume = how.pop("resume")
+    training = RealTraining(job, model.train(), **how)
+    if resume:
+        training.resume(resume)
+    training.run(
         lambda step: _to(batches[step][0], job.device),
         lambda step: _to(batches[step][1], job.device),
     )
-    losses = [float(value) for phase in records for value in phase[max(phase)].losses]
-    return {name: value.cpu() for name, value in model.state_dict().items()}, losses
+    return {name: value.cpu() for name, value in model.state_dict().items()}, training.losses
+
+
+def _checkpoints(folder: str | Path | None, every: int, phases: Sequence[Phase]) -> Any:
+    from pipelag.distributed.checkpoints import Checkpoints
+
+    if folder is None:
+        return None
+    ends = list(accumulate(phase.steps for phase in phases))
+    return Checkpoints(Path(folder), frozenset({*range(every, ends[-1], every), *ends} if every else ends))
 
 
 def _first(batches: Any, count: int) -> Iterable[tuple[Any, torch.Tensor]]:

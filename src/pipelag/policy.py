@@ -84,7 +84,7 @@ class StageWeights:
         self.gap, self.again = 0.0, list[torch.Tensor]()  # of recomputation by segments, see correct_recomputation
         self.previous = self._like() if self.state.keys() & {"difference", "delta"} else []
         self.saved = -1  # the version whose copy `plain` holds last
-        self.begin()
+        self.begin_at(0)
 
     @property
     def group(self) -> dict[str, Any]:
@@ -142,6 +142,11 @@ class StageWeights:
             )
 
     # What a pass reads ---------------------------------------------------------------------------------------------
+
+    def begin_at(self, version: int) -> None:
+        """Count versions from this one, the live one; earlier ones are not there."""
+        self.version, self.shown = version, ("live", version)
+        self.begin()
 
     def begin(self) -> None:
         """A version has become the live one: make what passes at this version read of it."""

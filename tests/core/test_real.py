@@ -63,6 +63,10 @@ METHOD_CASES[(1, 2, 4)] += [
 ]
 METHOD_CASES[(3,)] += [
     [Phase(get("gpipe"), 4, (2,), microbatches=2), Phase(get("pipemare", annealing=4), 8, (2,), microbatches=2)],
+    [
+        Phase(get("gpipe"), 4, (2,), microbatches=2),
+        Phase(get("spectrain"), 8, (2,)),
+    ],  # inherits momentum
 ]
 
 

@@ -165,6 +165,30 @@ def test_a_real_run_logs_what_the_simulated_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_a_real_run_that_was_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    two = [{"method": "pipedream", "steps": 120, "cuts": [3]}, {"method": "bsp", "steps": 40}]
+    spec = SPEC | {"phases": two, "executor": "real", "workers": 2}
+    command = [sys.executable, "-m", "pipelag", "run", "--spec", json.dumps(spec), "--threads", "2", "--device", "cpu"]
+    broken, unbroken = tmp_path / "broken", tmp_path / "unbroken"
+    process = subprocess.Popen([*command, "--out", str(broken)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(broken.glob("partial/checkpoints/*/stage-2-of-2.pt"))) < 4:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (broken / "summary.json").exists()
+    for out in (broken, unbroken):
+        subprocess.run([*command, "--out", str(out)], stderr=subprocess.DEVNULL, check=True)
+    assert lines(broken) == lines(unbroken) and len(lines(broken)) == 16
+    ours, theirs = (torch.load(out / "model.pt") for out in (broken, unbroken))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    resumed = json.loads((broken / "summary.json").read_text())["resumed_at"]
+    assert 40 <= resumed < 160 and "resumed_at" not in json.loads((unbroken / "summary.json").read_text())
+    assert not (broken / "partial").exists()
+
+
+@pytest.mark.real
 def test_a_real_runs_timeline_names_the_stages_that_are_replicated(tmp_path: Path) -> None:
     phases = [{"method": "pipedream", "steps": 8, "cuts": [3], "replicas": [2, 1]}]
     assert run(tmp_path, phases=phases, executor="real", workers=3) == 0

@@ -142,7 +142,9 @@ def main(folder: Path) -> int:
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:
-        lost, bad = isinstance(error, PeerLost), isinstance(error, PipelagError)
+        # gloo's collectives (DDP, the sums of replicas) report a lost peer as a plain RuntimeError from their sources.
+        lost = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+        bad = isinstance(error, PipelagError)
         message = str(error) if bad or lost else f"{type(error).__name__}: {error}"
         report = {"message": message, "peer_lost": lost or isinstance(error, dist.DistBackendError), "bad_input": bad}
         (folder / f"error-{rank}.json").write_text(json.dumps(report))

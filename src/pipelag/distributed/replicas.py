@@ -12,58 +12,58 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipelag.data.split import split
-from pipelag.distributed.worker import Job, Loss, Record
-from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
+from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.worker import Assignment, Job, Record, Worker
+from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
 
 
-class ReplicaWorker:
+class ReplicaWorker(Worker):
     """One replica of the whole model for one phase: its share of each minibatch, gradients averaged over all.
 
     Batch-norm statistics are those of the replica's share; the running ones are rank 0's (DDP's default). Like a
     simulated run with as many microbatches as workers but for these.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        model: nn.Module,
-        optimizer: OptimizerFactory,
-        loss: Loss,
-        rate: Callable[[int], float],
-        seed: int,
-        start: int,
-        steps: int,
-        snapshot_after: frozenset[int],
-    ) -> None:
-        self.job, self.model, self.loss, self.rate = job, model, loss, rate
-        self.seed, self.start, self.steps, self.snapshot_after = seed, start, steps, snapshot_after
+    averaged = 0  # losses that are means over the replicas already
+
+    def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
+        self.job, self.module, self.assignment, self.keeper = job, model, assignment, keeper
         self.replica = DistributedDataParallel(model)
-        self.parameters = list(model.parameters())
-        self.optimizer = group_by_stage(optimizer, [self.parameters], {}, [1])
+        self.shadows = list(model.parameters())
+        self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], {}, [1])
         self.record = Record()
+        self.receivers, self.senders = (), ()
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase; every replica asks for whole minibatches and takes its part."""
-        world, rank = self.job.world, self.job.rank
-        began = time.perf_counter()
-        for step in range(self.start, self.start + self.steps):
+        world, rank, told = self.job.world, self.job.rank, self.assignment
+        self.began = time.perf_counter()
+        for step in range(told.start, told.start + told.steps):
             x, y = split(inputs(step), world)[rank], split(targets(step), world)[rank]
-            seed_stage(self.seed, step * world + rank, 1, self.job.device)
-            loss = self.loss(self.replica(x), y)
+            seed_stage(told.seed, step * world + rank, 1, self.job.device)
+            loss = told.loss(self.replica(x), y)
             loss.backward()
             if self.optimizer is not None:
-                set_rates(self.optimizer, lambda stage, step=step: self.rate(step))  # type: ignore[misc]
+                set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             self.record.losses.append(loss.detach())
             self.record.updated.append(time.perf_counter())
-            if step + 1 in self.snapshot_after:
-                self.record.snapshots[step + 1] = {
-                    name: value.detach().clone() for name, value in self.model.state_dict().items()
-                }
-        means = torch.stack(self.record.losses)
-        dist.all_reduce(means)
-        self.record.losses = list(means / world)
-        self.record.seconds = time.perf_counter() - began
+            if self.keeper is not None and self.keeper.wants(step + 1):
+                self.average_losses()
+                if rank == 0:
+                    self.keep_buffers(step + 1)
+                    self.write_checkpoint(step + 1, None)
+        self.average_losses()
+        self.record.seconds = self.clock()["seconds"]
         return self.record
+
+    def average_losses(self) -> None:
+        """The mean over the replicas of those losses that are not yet a mean; all call this after the same step."""
+        new = self.record.losses[self.averaged :]
+        if new:
+            means = torch.stack(new)
+            dist.all_reduce(means)
+            self.record.losses[self.averaged :] = list(means / self.job.world)
+            self.averaged = len(self.record.losses)

@@ -14,16 +14,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.links import Receiver, Sender
-from pipelag.distributed.worker import Job, Loss, Record, Worker, in_flight, received_inputs
-from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
+from pipelag.distributed.worker import Assignment, Job, Record, Worker, in_flight, received_inputs
+from pipelag.history import History
+from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through
 from pipelag.schedules.actions import Action
-from pipelag.schedules.replicated import one_f_one_b_rounds
-from pipelag.simulate.replicated import Versions
+from pipelag.schedules.replicated import one_f_one_b_rounds, versions_read
 from pipelag.tensors import as_tuple
-from pipelag.weights import FlatParameters, hand_over, shadows
+from pipelag.weights import FlatParameters, Versions, hand_over, shadows
 
 
 def places(replicas: Sequence[int]) -> list[tuple[int, int]]:
@@ -32,37 +33,37 @@ def places(replicas: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class ReplicatedWorker(Worker):
-    """One replica of one stage, for one phase. Arguments as of `StageWorker`; `replicas`: workers of each stage."""
+    """One replica of one stage, for one phase. Arguments as of `StageWorker`.
+
+    All replicas of a stage have a keeper: the first writes, the others give it their losses.
+    """
 
     def __init__(
         self,
         job: Job,
-        replicas: Sequence[int],
         module: nn.Module,
-        optimizer: OptimizerFactory,
-        loss: Loss,
-        rate: Callable[[int], float],
-        seed: int,
-        start: int,
-        steps: int,
-        stage_lr: dict[int, float],
-        snapshot_after: frozenset[int] = frozenset(),
+        assignment: Assignment,
+        keeper: Keeper | None = None,
+        again: dict[str, Any] | None = None,
     ) -> None:
-        self.job, self.replicas, self.module, self.loss, self.rate = job, tuple(replicas), module, loss, rate
-        self.seed, self.start, self.steps, self.snapshot_after = seed, start, steps, snapshot_after
-        self.stage, self.replica = places(replicas)[job.rank]
-        self.count = replicas[self.stage - 1]
-        self.actions = one_f_one_b_rounds(len(replicas), steps, replicas).workers[job.rank]
+        self.job, self.module, self.assignment, self.keeper, self.again = job, module, assignment, keeper, again
+        self.replicas, self.start, self.offset = assignment.phase.replicas, assignment.start, assignment.offset
+        self.stage, self.replica = places(self.replicas)[job.rank]
+        self.count = self.replicas[self.stage - 1]
+        stages = len(self.replicas)
+        self.actions = one_f_one_b_rounds(stages, assignment.steps, self.replicas).workers[job.rank]
         self.flat = FlatParameters(module.parameters())
         self.shadows = shadows(self.flat.parameters)
-        self.optimizer = group_by_stage(optimizer, [self.shadows], stage_lr, [self.stage])
+        self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [self.stage])
         self.versions = Versions(self.flat)
+        # What the forwards of the whole phase read; a pipeline that fills again after a restart has newer weights.
+        self.read = versions_read(one_f_one_b_rounds(stages, assignment.phase.steps, self.replicas))[self.stage - 1]
         self.kept: dict[int, tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], int]] = {}
         self.record = Record()
         # Every rank makes every group, in one order: torch.distributed demands it.
         offset = 0
         self.mates: Any = None
-        for stage, count in enumerate(replicas, start=1):
+        for stage, count in enumerate(self.replicas, start=1):
             if count > 1:
                 group = dist.new_group(list(range(offset, offset + count)))
                 self.mates = group if stage == self.stage else self.mates
@@ -96,12 +97,29 @@ class ReplicatedWorker(Worker):
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
         self.inputs, self.targets = inputs, targets
+        self.go_on()
         self.perform_all(
             [*self.inputs_from.values(), *self.gradients_from.values()],
             [*self.outputs_to.values(), *self.gradients_to.values()],
         )
         self.versions.show(self.versions.version)
         return self.record
+
+    def go_on(self) -> None:
+        """Begin at, or go on with, the version that the finished rounds have made."""
+        self.versions.version = self.versions.shown = self.offset // self.count
+        if self.again is not None:
+            for old, entry in self.again["entries"].items():
+                self.versions.kept[old] = [
+                    value.to(live.device) for value, live in zip(entry["live"], self.flat.buffers, strict=True)
+                ]
+        back = max(m // self.count - read for m, read in enumerate(self.read))
+        marks = [mark // self.count for mark in self.assignment.marks(self.keeper)]
+        self.history = History(self.versions, marks, back, None if self.again is None else self.again["entries"])
+
+    def version(self, m: int) -> int:
+        """What the forward of minibatch m reads: the live weights, after a restart what it would have without one."""
+        return self.versions.version if self.again is None else self.read[self.offset + m]
 
     def perform(self, action: Action) -> None:
         """F, B, S or U."""
@@ -123,20 +141,20 @@ class ReplicatedWorker(Worker):
         else:
             received = received_inputs(self.inputs_from[self.rank_of(self.stage - 1, m)])
             value = received[0] if len(received) == 1 else received
-        self.versions.show(self.versions.version)
-        seed_stage(self.seed, step, self.stage, self.job.device)
+        version = self.version(m)
+        self.versions.show(version)
+        seed_stage(self.assignment.seed, step, self.stage, self.job.device)
         value = self.module(value)
         if self.stage == len(self.replicas):
-            value = self.loss(value, self.targets(step))
+            value = self.assignment.loss(value, self.targets(step))
             self.record.losses.append(value.detach())
         outputs = as_tuple(value)
         if self.stage < len(self.replicas):
             peer = self.rank_of(self.stage + 1, m)
             self.send_output_to(self.outputs_to[peer], self.gradients_from[peer], outputs, step)
-        self.kept[m] = (received, outputs, self.versions.version)
-        ends = step + self.count  # replica 0 has the first minibatch of a round, its statistics are the stage's
-        if self.replica == 0 and ends in self.snapshot_after:
-            self.keep_buffers(ends)
+        self.kept[m] = (received, outputs, version)
+        if self.replica == 0:  # it has the first minibatch of a round, and its statistics are the stage's
+            self.keep_buffers(step + self.count)
 
     def backward(self, m: int) -> None:
         """B(stage, m) with the weights of its forward."""
@@ -157,8 +175,8 @@ class ReplicatedWorker(Worker):
             dist.all_reduce(parameter.grad, group=self.mates)
             parameter.grad /= self.count
             size = parameter.grad.numel() * parameter.grad.element_size()
-            self.record.sent_bytes += 2 * (self.count - 1) * size // self.count  # a ring's share of one worker
-        self.record.sending += time.perf_counter() - begin
+            self.synchronised += 2 * (self.count - 1) * size // self.count  # a ring's share of one worker
+        self.synchronising += time.perf_counter() - begin
 
     def update(self, round_: int) -> None:
         """U(stage, n): one optimizer step; every replica makes the same."""
@@ -168,13 +186,36 @@ class ReplicatedWorker(Worker):
             self.versions.keep()
         if self.optimizer is not None:
             hand_over(self.flat.parameters, self.shadows)
-            set_rates(self.optimizer, lambda stage: self.rate(step))
+            set_rates(self.optimizer, lambda stage: self.assignment.rate(step))
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         self.versions.updated()
-        self.versions.forget_before(
-            min((version for _, _, version in self.kept.values()), default=self.versions.version)
-        )
+        self.history.note()
+        needed = [version for _, _, version in self.kept.values()]
+        if self.again is not None:  # older ones may still be read by forwards to come
+            done = (round_ + 1) * self.count
+            needed += self.read[self.offset + done : self.offset + done + self.count]
+        self.versions.forget_before(min(needed, default=self.versions.version))
         self.record.updated.append(time.perf_counter())
-        if self.replica == 0 and step + 1 in self.snapshot_after:
-            self.keep_weights(step + 1)
+        if self.keeper is not None and self.keeper.wants(step + 1):
+            self.checkpoint(step + 1)
+
+    def checkpoint(self, step: int) -> None:
+        """The first replica writes the stage's part, with the losses of all replicas in the order of minibatches."""
+        self.ordered = self.losses_of_all((step - self.start) // self.count) if self.stage == len(self.replicas) else []
+        if self.replica == 0:
+            over = step - self.start == self.assignment.steps
+            self.write_checkpoint(step, None if over else {"entries": self.history.entries})
+
+    def losses_of_all(self, rounds: int) -> list[torch.Tensor]:
+        """Those of the replicas' first minibatches, in the order of minibatches; all call this after the same round."""
+        own = torch.stack(self.record.losses[:rounds])
+        parts = [torch.empty_like(own) for _ in range(self.count)]
+        if self.count == 1:
+            return list(own)
+        dist.all_gather(parts, own, group=self.mates)
+        return list(torch.stack(parts, 1).flatten())
+
+    def losses_between(self, first: int, last: int) -> list[torch.Tensor]:
+        """Those of the run's minibatches `first` to `last`-1; none but on the last stage."""
+        return self.ordered[first - self.start : last - self.start]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipelag import optim
+from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
@@ -23,11 +24,17 @@ TRACED = 100  # minibatches of the first phase whose actions go into trace.json
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Launch `spec.workers` processes, train, and leave the same log as the simulated executor does."""
+    """Launch `spec.workers` processes, train, and leave the same log as the simulated executor does.
+
+    Every stage writes a checkpoint at each evaluation; a broken run goes on from the newest complete set, bit for bit.
+    """
     folder = RunFolder(out, spec)
     folder.rewind(0)
     each = max(1, threads // spec.workers)
-    rows, summary, state, trace = launch(_task, spec.workers, device, each, spec=spec)
+    kept = Checkpoints(folder.partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)))
+    rows, summary, state, trace = launch(
+        _task, spec.workers, device, each, spec=spec, checkpoints=kept, resume=kept.rewind()
+    )
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
@@ -35,6 +42,17 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
         torch.save(state, out / "model.pt")
     folder.finish(summary, environment(device, each))
     return summary
+
+
+def evaluations(spec: RunSpec) -> set[int]:
+    """After how many steps the model is measured."""
+    every = spec.evaluate_every or spec.steps
+    return {*range(every, spec.steps, every), spec.steps}
+
+
+def ends_of(spec: RunSpec) -> set[int]:
+    """The steps that are done at the end of each phase."""
+    return set(accumulate(phase.steps for phase in spec.phases))
 
 
 def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
@@ -49,7 +67,7 @@ def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[
 
 
 def _task(
-    job: Job, spec: RunSpec
+    job: Job, spec: RunSpec, checkpoints: Checkpoints, resume: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
     """What every worker does; rank 0's return value is the run's log."""
     assert spec.optimizer is not None
@@ -57,29 +75,23 @@ def _task(
     model = task.model(spec, job.device)
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)
-    every = spec.evaluate_every or spec.steps
-    marks = frozenset(range(every, spec.steps, every)) | {spec.steps}
-    training = RealTraining(job, model, phases, optim.factory(spec.optimizer), task.loss, rate, spec.seed, marks)
+    make = optim.factory(spec.optimizer)
+    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints)
+    if resume:
+        training.resume(resume)
     model.train()
-    start = time.perf_counter()
     records = training.run(task.batches.inputs, task.batches.targets)
-    seconds = time.perf_counter() - start
     if job.rank:
         return [], {}, {}, []
-    losses = [float(loss) for phase in records for loss in phase[max(phase)].losses]
-    snapshots: dict[int, dict[str, torch.Tensor]] = {}
-    for phase in records:
-        for record in phase.values():
-            for step, values in record.snapshots.items():
-                snapshots.setdefault(step, {}).update(values)
+    losses = training.losses
     diverged_at = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
     best: dict[str, float] | None = None
-    rows, ends, done = [], [sum(p.steps for p in phases[: i + 1]) for i in range(len(phases))], 0
-    for step in sorted(snapshots):
-        model.load_state_dict(snapshots[step])
+    rows, ends, done = [], sorted(ends_of(spec)), 0
+    for step in sorted(evaluations(spec) & set(checkpoints.steps())):
+        model.load_state_dict(checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
-        row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(seconds * step / spec.steps, 3)}
+        row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
         rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | task.measure(model))
         best = best_of(rows[-1], best)
         done = step
@@ -88,7 +100,7 @@ def _task(
         "status": "finished" if diverged_at is None else "diverged",
         "diverged_at": diverged_at,
         "steps": spec.steps,
-        "seconds": round(seconds, 3),
+        "seconds": round(training.seconds, 3),
         "final": final_of(rows[-1]) if diverged_at is None else None,
         "best": best,
         "data": task.data.summary(),
@@ -101,5 +113,8 @@ def _task(
             for rank, record in phase.items()
         ],
     }
-    trace = real_rows(records[0], phases[0].microbatches, TRACED)
+    if resume:
+        summary["resumed_at"] = resume  # the workers' figures of earlier phases are gone, and the trace begins there
+    index = next((index for index, phase in enumerate(records) if phase), 0)
+    trace = real_rows(records[index], phases[index].microbatches, TRACED)
     return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace

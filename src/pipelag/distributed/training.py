@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import lcm
@@ -11,9 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipelag.distributed.checkpoints import Checkpoints, Keeper
 from pipelag.distributed.replicas import ReplicaWorker
 from pipelag.distributed.replicated import ReplicatedWorker, places
-from pipelag.distributed.worker import Job, Loss, Record, StageWorker, check_real
+from pipelag.distributed.stage import StageWorker, check_real
+from pipelag.distributed.worker import Assignment, Job, Loss, Record, Worker
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory
@@ -30,6 +33,10 @@ class RealTraining:
 
     Every rank holds the whole model between phases, so that the next phase may cut it elsewhere; within a phase a rank
     trains its stage only.
+
+    Args:
+        rate: the factor on the base rate at a step of the run.
+        checkpoints: where each stage writes its part, and whence `resume` goes on.
     """
 
     job: Job
@@ -39,9 +46,12 @@ class RealTraining:
     loss: Loss
     rate: Callable[[int], float]
     seed: int
-    snapshot_after: frozenset[int] = frozenset()
+    checkpoints: Checkpoints | None = None
     state: dict[str, dict[str, Any]] = field(default_factory=dict)  # optimizer state by parameter name
     done: int = 0
+    losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
+    parts: list[dict[str, Any]] = field(default_factory=list)  # the stages' restarts, until the phase goes on
+    seconds: float = 0.0  # spent in phases so far, before a restart too
 
     def __post_init__(self) -> None:
         self.model.to(self.job.device)
@@ -49,50 +59,72 @@ class RealTraining:
             check_workers(phase, self.job.world)
             check_stage_rates(phase)
 
-    def run_phase(self, phase: Phase, inputs: Inputs, targets: Inputs) -> dict[int, Record]:
-        """One phase to its end, on all ranks; then every rank has the whole model. Returns the records by rank."""
-        pieces = stages(self.model, phase.cuts)
-        if phase.method.data_parallel:
-            return self._run_replicas(phase, inputs, targets)
-        self.job.phases += 1
-        if phase.replicas:
-            return self._run_replicated(phase, pieces, inputs, targets)
-        mine = self.job.rank < len(pieces)
-        part: dict[str, Any] = {}
-        if mine:
-            piece = pieces[self.job.rank]
-            worker = StageWorker(
-                self.job,
-                self.job.rank + 1,
-                len(pieces),
-                piece,
-                phase.method,
-                self.optimizer,
-                self.loss,
-                self.rate,
-                self.seed,
-                self.done,
-                phase.steps,
-                phase.stage_lr,
-                self.snapshot_after,
-                phase.microbatches,
-                bool(phase.recompute),
-            )
-            part = self._perform(worker, piece, inputs, targets)
-        self.done += phase.steps
-        return self._share(part)
+    def resume(self, step: int) -> None:
+        """Go on from the complete set of checkpoints after `step` minibatches.
 
-    def _perform(
-        self, worker: StageWorker | ReplicatedWorker, piece: nn.Module, inputs: Inputs, targets: Inputs
-    ) -> dict[str, Any]:
+        Raises:
+            PipelagError: they are another model's.
+        """
+        assert self.checkpoints is not None
+        folder = self.checkpoints.at(step)
+        try:
+            self.model.load_state_dict(self.checkpoints.model(step))
+        except RuntimeError as error:
+            raise PipelagError(
+                f"the checkpoints in {folder} are those of another model; go on with that model, or delete them to "
+                "start anew"
+            ) from error
+        self.parts = self.checkpoints.restart(step)
+        for part in self.parts:
+            self._adopt(part["optimizer"])
+        self.losses, self.done = self.checkpoints.losses(step), step
+        self.seconds = max(part["seconds"] for part in self.parts)
+
+    def run_phase(
+        self, phase: Phase, inputs: Inputs, targets: Inputs, offset: int = 0, kept: bool = False
+    ) -> dict[int, Record]:
+        """One phase to its end, on all ranks; then every rank has the whole model. Returns the records by rank.
+
+        Args:
+            offset: minibatches of the phase that are done already. kept: write checkpoints.
+        """
+        self.job.phases += 1
+        pieces = stages(self.model, phase.cuts)
+        told = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset)
+        if phase.method.data_parallel:
+            stage, replica, piece = 1, self.job.rank, self.model
+        elif phase.replicas:
+            self._check_rounds(phase.replicas)
+            stage, replica = places(phase.replicas)[self.job.rank]
+            piece = pieces[stage - 1]
+        else:
+            stage, replica = self.job.rank + 1, 0
+            piece = pieces[stage - 1] if stage <= len(pieces) else nn.Sequential()
+        part: dict[str, Any] = {}
+        if stage <= len(pieces):
+            keeper, again = self._keeper(phase, told, stage, piece) if kept else (None, None)
+            worker: Worker
+            if phase.method.data_parallel:
+                worker = ReplicaWorker(self.job, piece, told, keeper)
+            elif phase.replicas:
+                worker = ReplicatedWorker(self.job, piece, told, keeper, again)
+            else:
+                worker = StageWorker(self.job, piece, told, keeper, again)
+            part = self._perform(worker, piece, inputs, targets)
+            if replica:  # equal to the first replica's, but for what the worker saw
+                part = {"record": part["record"]}
+        self.done += told.steps
+        self.parts = []
+        records = self._share(part)
+        self.losses += [float(loss) for loss in losses_of(phase, records, self.job.world)]
+        return records
+
+    def _perform(self, worker: Worker, piece: nn.Module, inputs: Inputs, targets: Inputs) -> dict[str, Any]:
         """A worker's phase, and what of it goes to all ranks."""
-        names = names_of(self.model, worker.flat.parameters)
+        names = names_of(self.model, list(piece.parameters()))
         worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
         record = worker.run(inputs, targets)
         held = names_in(self.model, piece)
-        record.snapshots = {
-            step: {held[name]: value.cpu() for name, value in kept.items()} for step, kept in record.snapshots.items()
-        }
         return {
             "record": record,
             # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
@@ -100,65 +132,34 @@ class RealTraining:
             "optimizer": {names[i]: values for i, values in worker.optimizer_state().items()},
         }
 
-    def _run_replicated(
-        self, phase: Phase, pieces: list[nn.Sequential], inputs: Inputs, targets: Inputs
-    ) -> dict[int, Record]:
-        """A phase of replicated stages; the model is that of each stage's first replica."""
-        rounds = lcm(*phase.replicas)
-        late = [step for step in self.snapshot_after if step % rounds]
+    def _keeper(
+        self, phase: Phase, told: Assignment, stage: int, piece: nn.Module
+    ) -> tuple[Keeper | None, dict[str, Any] | None]:
+        """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
+        if self.checkpoints is None:
+            return None, None
+        about = (
+            f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, replicas {phase.replicas}, "
+        )
+        about += f"from step {told.start - told.offset}, lags {phase.method.delays(phase.stages, phase.microbatches)}"
+        same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
+        before = self.parts[stage - 1] if same else {"clock": {}, "policy": None}
+        names = names_of(self.model, list(piece.parameters()))
+        held = names_in(self.model, piece)
+        keeper = Keeper(
+            self.checkpoints, about, stage, phase.stages, held, names, before["clock"], self.seconds, told.start
+        )
+        return keeper, before["policy"]
+
+    def _check_rounds(self, replicas: Sequence[int]) -> None:
+        """Refuse a checkpoint inside a round: the replicas then have no common weights."""
+        rounds = lcm(*replicas)
+        late = [step for step in (self.checkpoints.marks if self.checkpoints else ()) if step % rounds]
         if late:
             raise PipelagError(
-                f"an evaluation after {min(late)} steps falls into a round of the replicas {list(phase.replicas)}; "
+                f"an evaluation after {min(late)} steps falls into a round of the replicas {list(replicas)}; "
                 f"evaluate every {rounds} steps or a multiple of that"
             )
-        stage, replica = places(phase.replicas)[self.job.rank]
-        piece = pieces[stage - 1]
-        worker = ReplicatedWorker(
-            self.job,
-            phase.replicas,
-            piece,
-            self.optimizer,
-            self.loss,
-            self.rate,
-            self.seed,
-            self.done,
-            phase.steps,
-            phase.stage_lr,
-            self.snapshot_after,
-        )
-        part = self._perform(worker, piece, inputs, targets)
-        self.done += phase.steps
-        records = self._share(part if replica == 0 else {"record": part["record"]})
-        # The last stage's replicas took minibatches in turn: their losses, in the order of the minibatches.
-        count, world = phase.replicas[-1], self.job.world
-        parts = [records[rank].losses for rank in range(world - count, world)]
-        ordered = [parts[m % count][m // count] for m in range(count * len(parts[0]))]
-        records[world - 1].losses = ordered
-        return records
-
-    def _run_replicas(self, phase: Phase, inputs: Inputs, targets: Inputs) -> dict[int, Record]:
-        """A data-parallel phase; rank 0's copy is the model (all have equal weights, its running statistics count)."""
-        job, start = self.job, self.done
-        worker = ReplicaWorker(
-            job, self.model, self.optimizer, self.loss, self.rate, self.seed, start, phase.steps, self.snapshot_after
-        )
-        names = names_of(self.model, worker.parameters)
-        if worker.optimizer is not None:
-            for parameter, name in zip(worker.parameters, names, strict=True):
-                if name in self.state:
-                    worker.optimizer.state[parameter] = self.state[name]
-        record = worker.run(inputs, targets)
-        self.done += phase.steps
-        if job.rank:
-            return self._share({})
-        state = worker.optimizer.state if worker.optimizer is not None else {}
-        return self._share(
-            {
-                "record": record,
-                "weights": {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()},
-                "optimizer": {n: state[p] for p, n in zip(worker.parameters, names, strict=True) if p in state},
-            }
-        )
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         parts: list[dict[str, Any]] = [{}] * self.job.world
@@ -166,13 +167,34 @@ class RealTraining:
         merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
         self.model.load_state_dict(merged)
         for each in parts:
-            for name, values in each.get("optimizer", {}).items():
-                self.state[name] = {key: _to(value, self.job.device) for key, value in values.items()}
+            self._adopt(each.get("optimizer", {}))
         return {rank: each["record"] for rank, each in enumerate(parts) if each}
 
+    def _adopt(self, state: dict[str, dict[str, Any]]) -> None:
+        for name, values in state.items():
+            self.state[name] = {key: _to(value, self.job.device) for key, value in values.items()}
+
     def run(self, inputs: Inputs, targets: Inputs) -> list[dict[int, Record]]:
-        """All phases."""
-        return [self.run_phase(phase, inputs, targets) for phase in self.phases]
+        """All phases, or what is left of them; no records of those that were done before."""
+        records, first = [], 0
+        for phase in self.phases:
+            began = time.perf_counter()
+            left = first + phase.steps > self.done
+            offset = max(0, self.done - first)
+            records.append(self.run_phase(phase, inputs, targets, offset, kept=True) if left else {})
+            self.seconds += time.perf_counter() - began
+            first += phase.steps
+        return records
+
+
+def losses_of(phase: Phase, records: dict[int, Record], world: int) -> list[torch.Tensor]:
+    """A phase's losses in the order of its minibatches."""
+    if not phase.replicas:
+        return records[max(records)].losses
+    # The last stage's replicas took minibatches in turn.
+    count = phase.replicas[-1]
+    parts = [records[rank].losses for rank in range(world - count, world)]
+    return [parts[m % count][m // count] for m in range(count * len(parts[0]))]
 
 
 def check_workers(phase: Phase, workers: int) -> None:

@@ -19,42 +19,9 @@ from pipelag.optim import set_rates
 from pipelag.randomness import seed_stage
 from pipelag.schedules.replicated import one_f_one_b_rounds, versions_read
 from pipelag.tensors import unchanged_buffers
-from pipelag.weights import FlatParameters
+from pipelag.weights import FlatParameters, Versions
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-
-
-class Versions:
-    """A stage's weights and the older versions that minibatches under way still need. Shared with the real executor."""
-
-    def __init__(self, flat: FlatParameters) -> None:
-        self.flat = flat
-        self.version = self.shown = 0
-        self.kept: dict[int, list[torch.Tensor]] = {}
-
-    def show(self, version: int) -> None:
-        """Let the parameters hold this version."""
-        if version == self.shown:
-            return
-        if self.shown == self.version:
-            self.keep()
-        torch._foreach_copy_(self.flat.buffers, self.kept[version])
-        self.shown = version
-
-    def keep(self) -> None:
-        """Keep a copy of the live version."""
-        if self.version not in self.kept:
-            self.kept[self.version] = [buffer.clone() for buffer in self.flat.buffers]
-
-    def updated(self) -> None:
-        """The parameters, which held the live version, have been stepped on."""
-        self.version += 1
-        self.shown = self.version
-
-    def forget_before(self, version: int) -> None:
-        """Drop the copies that no minibatch will read again."""
-        for old in [kept for kept in self.kept if kept < version]:
-            del self.kept[old]
 
 
 def check_replicable(method: Method, microbatches: int, recompute: bool | int) -> None:

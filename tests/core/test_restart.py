@@ -1,0 +1,132 @@
+"""Checkpoints of real pipelines: a broken run goes on from the newest complete set, bit for bit or as another one."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.launch import WorkerFailed, launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.worker import Job
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.simulate.training import Phase
+from tests.core.test_real import REAL, SPLIT, optimizer_for
+from tests.core.toy import Noise, convolutional, equal, sgd
+
+STEPS, BROKEN, EVERY = 22, 17, 6
+
+
+class Broken(RuntimeError):
+    """What ends a run in the middle."""
+
+
+class Breaking(Noise):
+    """Its targets end at `BROKEN`; with replicas that is one replica's turn."""
+
+    def targets(self, t: int) -> torch.Tensor:
+        if t == BROKEN:
+            raise Broken
+        return super().targets(t)
+
+
+def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str, Any]]:
+    """Every case in two halves, the second by another `RealTraining` from the first one's checkpoints."""
+    ends = []
+    for number, phases in enumerate(cases):
+        marks = frozenset({*range(EVERY, STEPS, EVERY), 5, *accumulate(phase.steps for phase in phases)})
+        kept = Checkpoints(folder / str(number), marks)
+        make, loss, batches = optimizer_for(phases[-1].method.name), nn.functional.cross_entropy, Noise()
+        shortened = []
+        for phase in phases:
+            left = BROKEN - sum(before.steps for before in shortened)
+            if left > 0:
+                shortened.append(
+                    Phase(phase.method, min(left, phase.steps), phase.cuts, microbatches=phase.microbatches)
+                )
+        rate = lambda step: 1.0 if step < 15 else 0.5  # noqa: E731
+        whole = RealTraining(job, convolutional().train(), phases, make, loss, rate, 5)
+        whole.run(batches.inputs, batches.targets)
+        RealTraining(job, convolutional().train(), shortened, make, loss, rate, 5, kept).run(
+            batches.inputs, batches.targets
+        )
+        second = RealTraining(job, convolutional(1).train(), phases, make, loss, rate, 5, kept)
+        second.resume(max(kept.steps()))
+        second.run(batches.inputs, batches.targets)
+        ends.append(
+            {
+                "name": phases[-1].method.name,
+                "weights": equal(whole.model.state_dict(), second.model.state_dict()),
+                "losses": whole.losses == second.losses and len(second.losses) == STEPS,
+                "moments": all(
+                    torch.equal(value, second.state[name][key])
+                    for name, values in whole.state.items()
+                    for key, value in values.items()
+                    if isinstance(value, torch.Tensor)
+                ),
+            }
+        )
+    return ends
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("cuts", [(3,), (1, 2, 4)], ids=["2 workers", "4 workers"])
+def test_every_method_goes_on_bit_for_bit(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    cases = [[Phase(get(name), STEPS, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL]
+    cases.append([Phase(get("gpipe"), 8, cuts, microbatches=4), Phase(get("spectrain"), STEPS - 8, cuts)])
+    if len(cuts) == 1:
+        cases.append([Phase(get("pipedream"), 10, cuts), Phase(get("bsp"), STEPS - 10)])
+        cases.append([Phase(get("stale_weights"), 14, cuts), Phase(get("sequential"), STEPS - 14)])
+    for end in launch(half_way, len(cuts) + 1, "cpu", 1, cases=cases, folder=tmp_path):
+        assert end["weights"] and end["losses"] and end["moments"], end["name"]
+
+
+def train(folder: Path | None, batches: Noise | None = None, **how: Any) -> pipelag.TrainedRun:
+    how = {"method": "pipedream", "cuts": (3,), "steps": STEPS} | how
+    return pipelag.train(
+        convolutional(), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=EVERY,
+        seed=5, **how,
+    )  # fmt: skip
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("replicas", [(), (2, 1)], ids=["one each", "replicated"])
+def test_a_run_that_broke_goes_on(tmp_path: Path, replicas: tuple[int, ...]) -> None:
+    with pytest.raises(WorkerFailed, match="Broken"):
+        train(tmp_path, Breaking(), replicas=replicas)
+    assert max(Checkpoints(tmp_path, frozenset()).steps()) == 12
+    (tmp_path / "step-000000018").mkdir(exist_ok=True)  # one stage was quicker than the other
+    (tmp_path / "step-000000018" / "stage-1-of-2.pt").write_bytes(b"half")
+    again, whole = train(tmp_path, replicas=replicas), train(None, replicas=replicas)
+    assert equal(again.model.state_dict(), whole.model.state_dict())
+    assert again.metrics == whole.metrics and len(whole.metrics) == STEPS
+    kept = {path.parent.name for path in tmp_path.glob("*/resume-*")}
+    assert "step-000000022" in kept and not kept & {"step-000000006", "step-000000012"}  # what is no longer needed goes
+
+
+@pytest.mark.real
+def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path) -> None:
+    """More stages and so more minibatches in flight: it fills anew, as after a drain at the checkpoint."""
+    with pytest.raises(WorkerFailed):
+        train(tmp_path, Breaking())
+    again = train(tmp_path, cuts=(1, 2, 4))
+    drained = [Phase(get("pipedream"), 12, (3,)), Phase(get("pipedream"), STEPS - 12, (1, 2, 4))]
+    other = pipelag.train(convolutional(), Noise(), phases=drained, optimizer=sgd, seed=5)
+    assert again.metrics == other.metrics and len(again.metrics) == STEPS
+    with pytest.raises(PipelagError, match="are those of another model; go on with that model, or delete them"):
+        pipelag.train(
+            nn.Sequential(*convolutional()[:5], nn.Linear(16, 5)), Noise(), method="pipedream", cuts=(3,), steps=STEPS,
+            executor="real", checkpoints=tmp_path,
+        )  # fmt: skip
+
+
+def test_a_simulated_training_takes_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(PipelagError, match="checkpoints are written by the stages of executor='real'"):
+        pipelag.train(convolutional(), Noise(), steps=2, checkpoints=tmp_path)
