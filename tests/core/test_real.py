@@ -10,17 +10,19 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import pipelag
 from pipelag.distributed.launch import launch
-from pipelag.distributed.training import RealTraining
+from pipelag.distributed.training import RealTraining, check_workers
 from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
@@ -52,7 +54,8 @@ def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
 
 
 # Every method that a real pipeline can run, on 2 and on 4 workers, in whole minibatches or in microbatches.
-REAL = [name for name, method in METHODS.items() if method.random is None and name not in ("asp", "bsp", "sequential")]
+OWN = ("asp", "bsp", "sequential", "gpipe_torch", "1f1b_torch")  # have tests of their own
+REAL = [name for name, method in METHODS.items() if method.random is None and name not in OWN]
 SPLIT = {"pipedream_2bw": 4, "gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}
 METHOD_CASES = {
     cuts: [[Phase(get(name), 10, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL] for cuts in [(3,), (1, 2, 4)]
@@ -114,6 +117,60 @@ def test_data_parallel_replicas_learn_what_as_many_microbatches_do() -> None:
         pipelag.train(convolutional(), Noise(), method="bsp", cuts=(3,), steps=2, executor="real")
 
 
+def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int], dict[str, torch.Tensor]]:
+    """ASP, remembering which minibatches this rank was given."""
+    batches, model, taken = Noise(), convolutional(), []
+
+    def inputs(step: int) -> torch.Tensor:
+        taken.append(step)
+        return batches.inputs(step)
+
+    phases = [Phase(get("pipedream"), 4, (3,))] * (job.world == 2) + [Phase(get("asp"), steps)]
+    loss = nn.functional.cross_entropy
+    training = RealTraining(job, model.train(), phases, sgd, loss, lambda step: 1.0 if step < 9 else 0.5, 5)
+    records = training.run(inputs, batches.targets)
+    all_taken: list[list[int]] = [[] for _ in range(job.world)]
+    dist.all_gather_object(all_taken, taken)
+    given = [step for rank in all_taken for step in rank if step >= 4 or job.world == 1]
+    return training.losses, records[-1][0].ages, given, model.state_dict()
+
+
+def test_one_asynchronous_worker_is_plain_training_bit_for_bit() -> None:
+    torch.set_num_threads(1)
+    losses, ages, given, state = launch(asynchronous, 1, "cpu", 1, steps=12)
+    model = convolutional()
+    rate = lambda step: 1.0 if step < 9 else 0.5  # noqa: E731
+    plain = pipelag.train(model, Noise(), method="sequential", steps=12, optimizer=sgd, seed=5, rate=rate)
+    assert losses == [row["loss"] for row in plain.metrics] and equal(state, model.state_dict())
+    assert ages == [0] * 12 and given == list(range(12))
+
+
+def test_asynchronous_workers_wait_for_nobody_and_share_all_minibatches() -> None:
+    losses, ages, given, state = launch(asynchronous, 2, "cpu", 1, steps=60)
+    assert sorted(given) == list(range(4, 64))  # each once
+    assert len(losses) == 64 and len(ages) == 60
+    assert 0 < sum(ages) / 60 < 4 and ages[0] == 0  # one other worker: an age of 1 when both are equally quick
+    assert sum(losses[-15:]) < sum(losses[:15])
+    assert all(torch.isfinite(value).all() for value in state.values())
+
+
+@pytest.mark.parametrize("cuts", [(2,), (1, 2, 4)], ids=["2 workers", "4 workers"])
+def test_the_schedules_of_torch_learn_what_ours_learn(cuts: tuple[int, ...]) -> None:
+    """Two tensors cross the boundary inside the residual block; batch norm, dropout, microbatches, a phase before."""
+    torch.set_num_threads(1)
+    pairs = (("gpipe_torch", "gpipe"), ("1f1b_torch", "1f1b_flush"))
+    cases = [[Phase(get("pipedream"), 4, cuts), Phase(get(name), 8, cuts, microbatches=4)] for name, _ in pairs]
+    ends = launch(all_cases, len(cuts) + 1, "cpu", 1, cases=cases)
+    for (name, own), real, phases in zip(pairs, ends, cases, strict=True):
+        model = convolutional()
+        ours = [phases[0], replace(phases[1], method=get(own))]
+        pipelag.train(model, Noise(), phases=ours, optimizer=optimizer_for(name), seed=5)
+        for key, value in model.state_dict().items():
+            torch.testing.assert_close(real[key], value, rtol=1e-5, atol=1e-6, msg=f"{name}: {key}")
+    with pytest.raises(PipelagError, match="'gpipe_torch' keeps its activations; recompute with gpipe"):
+        check_workers(Phase(get("gpipe_torch"), 2, (2,), recompute=True), 2)
+
+
 @pytest.mark.parametrize("cuts", METHOD_CASES, ids=["2 workers", "4 workers"])
 def test_every_method_is_the_same_real_and_simulated_bit_for_bit(cuts: tuple[int, ...]) -> None:
     torch.set_num_threads(1)
@@ -134,7 +191,7 @@ def test_what_does_not_fit_is_refused() -> None:
         pipelag.train(convolutional(), Noise(), phases=two, executor="real")
     with pytest.raises(PipelagError, match="draws its delays at random, which a real pipeline cannot promise"):
         pipelag.train(convolutional(), Noise(), method="hogwild", cuts=(3,), steps=2, executor="real")
-    with pytest.raises(PipelagError, match="'asp' does not give each of the 2 stages a worker of its own"):
+    with pytest.raises(PipelagError, match="'asp' replicates the whole model, so the cuts .3. mean nothing"):
         pipelag.train(convolutional(), Noise(), method="asp", cuts=(3,), steps=2, executor="real")
     with pytest.raises(PipelagError, match="unknown executor 'reel'; did you mean 'real'"):
         pipelag.train(convolutional(), Noise(), steps=1, executor="reel")
@@ -259,7 +316,7 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         textwrap.dedent("""
         import sys, torch
         from pipelag.distributed.launch import join
-        from pipelag.distributed.training import RealTraining
+        from pipelag.distributed.training import RealTraining, check_workers
         from pipelag.methods import METHODS, get
         from pipelag.simulate.training import Phase
         from tests.core.toy import Noise, convolutional, sgd

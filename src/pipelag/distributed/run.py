@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -109,6 +110,7 @@ def _task(
         "workers": [
             {"rank": rank, "phase": index, "waited_seconds": record.waited, "sent_bytes": record.sent_bytes}
             | {"shares": {kind: round(share, 4) for kind, share in record.shares().items()}, "memory": record.memory}
+            | ({"ages": {"mean": fmean(record.ages), "most": max(record.ages)}} if record.ages else {})
             for index, phase in enumerate(records)
             for rank, record in phase.items()
         ],

@@ -13,8 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, Keeper
+from pipelag.distributed.peers import TorchWorker
 from pipelag.distributed.replicas import ReplicaWorker
 from pipelag.distributed.replicated import ReplicatedWorker, places
+from pipelag.distributed.server import AsynchronousWorker
 from pipelag.distributed.stage import StageWorker, check_real
 from pipelag.distributed.worker import Assignment, Job, Loss, Record, Worker
 from pipelag.errors import PipelagError
@@ -104,8 +106,12 @@ class RealTraining:
         if stage <= len(pieces):
             keeper, again = self._keeper(phase, told, stage, piece) if kept else (None, None)
             worker: Worker
-            if phase.method.data_parallel:
+            if phase.method.parameter_server:
+                worker = AsynchronousWorker(self.job, piece, told, keeper)
+            elif phase.method.data_parallel:
                 worker = ReplicaWorker(self.job, piece, told, keeper)
+            elif phase.method.torch_schedule:
+                worker = TorchWorker(self.job, pieces, told, keeper)
             elif phase.replicas:
                 worker = ReplicatedWorker(self.job, piece, told, keeper, again)
             else:
@@ -190,7 +196,7 @@ class RealTraining:
 def losses_of(phase: Phase, records: dict[int, Record], world: int) -> list[torch.Tensor]:
     """A phase's losses in the order of its minibatches."""
     if not phase.replicas:
-        return records[max(records)].losses
+        return records[0 if phase.method.data_parallel else max(records)].losses
     # The last stage's replicas took minibatches in turn.
     count = phase.replicas[-1]
     parts = [records[rank].losses for rank in range(world - count, world)]
@@ -210,6 +216,8 @@ def check_workers(phase: Phase, workers: int) -> None:
             f"real workers recompute stage by stage (recompute=True), not {int(phase.recompute)} stages together; the "
             "simulated executor does both"
         )
+    if phase.method.torch_schedule and phase.recompute:
+        raise PipelagError(f"method '{phase.method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
     if phase.replicas:
         check_replicable(phase.method, phase.microbatches, phase.recompute)
         check_replicas(phase.replicas, phase.stages, phase.steps)

@@ -80,6 +80,7 @@ class Record:
     when work was handed to it, and `updated` is read off its events when the phase is over, so that timing makes nobody
     wait.
     `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations.
+    `ages`: of a parameter server, how many updates older than the newest weights each gradient's were.
     """
 
     losses: list[torch.Tensor] = field(default_factory=list)
@@ -90,6 +91,7 @@ class Record:
     sent_bytes: int = 0
     spans: list[tuple[Action, float, float]] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
+    ages: list[int] = field(default_factory=list)
 
     @property
     def busy(self) -> float:

@@ -43,6 +43,8 @@ class Method:
     learning_rate: Callable[[int, int, int, int], float] | None = None
     pipelined: bool = True  # False: stages are never at work together, so cuts change nothing but who computes
     data_parallel: bool = False  # real workers are replicas of the whole model, not stages
+    parameter_server: bool = False  # these replicas wait for nobody: a server applies their gradients as they come
+    torch_schedule: str | None = None  # real workers leave the schedule to this class of torch.distributed.pipelining
     forward_reads: ForwardReads = "live"
     held: Callable[[int, tuple[int, ...]], int] | None = None
     update: Update | None = None

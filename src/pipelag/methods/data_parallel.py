@@ -2,6 +2,7 @@
 
 With a barrier (BSP) it learns as plain training does; real workers are replicas under torch's DistributedDataParallel.
 Without one (ASP) its gradients are n-1 updates old, n the number of workers; simulated, a stage stands for a worker.
+Real workers send their gradients to a parameter server, and how old each is depends on who is how quick.
 """
 
 from pipelag.methods.base import Method, register
@@ -25,5 +26,7 @@ asp = register(
         source="pipedream section 2.1 (ASP)",
         build=parameter_server,
         backward_reads="stashed",
+        data_parallel=True,
+        parameter_server=True,
     )
 )

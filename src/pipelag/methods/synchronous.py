@@ -1,7 +1,9 @@
-"""The baselines without staleness: GPipe, 1F1B with flush, and data parallelism with a barrier.
+"""The baselines without staleness: GPipe and 1F1B with flush, on our workers or under torch's own schedules.
 
 They differ in speed and memory; what they learn is plain training with the mean gradient of the microbatches.
 """
+
+from dataclasses import replace
 
 from pipelag.methods.base import Method, register
 from pipelag.schedules.library import gpipe as build_gpipe
@@ -22,5 +24,23 @@ flush = register(
         summary="1F1B within a minibatch and a flush at its end (DAPPLE): GPipe's bubble with fewer kept activations",
         source="DAPPLE (arXiv 2007.01045)",
         build=build_flush,
+    )
+)
+
+gpipe_torch = register(
+    replace(
+        gpipe,
+        name="gpipe_torch",
+        summary="gpipe, by torch.distributed.pipelining's ScheduleGPipe on real workers",
+        torch_schedule="ScheduleGPipe",
+    )
+)
+
+flush_torch = register(
+    replace(
+        flush,
+        name="1f1b_torch",
+        summary="1f1b_flush, by torch.distributed.pipelining's Schedule1F1B on real workers",
+        torch_schedule="Schedule1F1B",
     )
 )

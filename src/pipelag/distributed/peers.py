@@ -1,0 +1,131 @@
+"""The synchronous baselines as torch has them: GPipe and 1F1B of torch.distributed.pipelining, on our runs' data.
+
+They learn what our own gpipe and 1f1b_flush learn; a run of either says how fast the library is that people use.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.data.split import split
+from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.links import TensorMeta
+from pipelag.distributed.worker import Assignment, Job, Record, Worker
+from pipelag.errors import PipelagError
+from pipelag.optim import group_by_stage, set_rates
+from pipelag.randomness import preserved_randomness, seed_stage
+from pipelag.tensors import as_tuple, unchanged_buffers
+
+
+class Bounded(nn.Module):
+    """A stage that takes and gives contiguous tensors, as torch's stages must, and draws what ours draw."""
+
+    def __init__(self, stage: nn.Module, takes: Sequence[TensorMeta], gives: Sequence[TensorMeta]) -> None:
+        super().__init__()
+        self.stage, self.takes, self.gives = stage, takes, gives
+        self.before: Callable[[], None] = lambda: None
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """The stage's output, each tensor as it is sent."""
+        self.before()
+        if self.takes:
+            tensors = tuple(meta.unwire(tensor) for meta, tensor in zip(self.takes, tensors, strict=True))
+        value = self.stage(tensors[0] if len(tensors) == 1 else tensors)
+        if not self.gives:
+            return value
+        sent = tuple(meta.wire(tensor) for meta, tensor in zip(self.gives, as_tuple(value), strict=True))
+        return sent if len(sent) > 1 else sent[0]
+
+
+class TorchWorker(Worker):
+    """The stage of this rank under a schedule of torch.distributed.pipelining.
+
+    Args:
+        pieces: all stages; those before this one tell what it will be sent.
+        assignment, keeper: as of `StageWorker`.
+
+    Raises:
+        PipelagError: a boundary tensor without a gradient, which torch's stages would send one for.
+    """
+
+    def __init__(
+        self, job: Job, pieces: Sequence[nn.Module], assignment: Assignment, keeper: Keeper | None = None
+    ) -> None:
+        self.job, self.pieces, self.assignment, self.keeper = job, pieces, assignment, keeper
+        self.stage, self.stages = job.rank + 1, len(pieces)
+        self.module = pieces[job.rank]
+        self.shadows = list(self.module.parameters())
+        self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [self.stage])
+        self.record = Record()
+        self.receivers, self.senders = (), ()
+
+    def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
+        """Perform the phase, minibatch after minibatch, each with its flush."""
+        told, parts = self.assignment, self.assignment.phase.microbatches
+        runner, bounded = self.schedule(as_tuple(split(inputs(told.start), parts)[0]))
+        first, last = self.stage == 1, self.stage == self.stages
+        self.began = time.perf_counter()
+        for step in range(told.start, told.start + told.steps):
+            numbers = iter(range(step * parts, (step + 1) * parts))
+            bounded.before = lambda numbers=numbers: seed_stage(  # type: ignore[misc]
+                told.seed, next(numbers), self.stage, self.job.device
+            )
+            losses: list[torch.Tensor] = []
+            given = as_tuple(inputs(step)) if first else ()
+            runner.step(*given, **({"target": targets(step), "losses": losses} if last else {}))
+            if last:
+                self.record.losses.append(torch.stack(losses).mean().detach())
+            if self.optimizer is not None:
+                set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+            self.record.updated.append(time.perf_counter())
+            if self.keeper is not None and self.keeper.wants(step + 1):
+                self.keep_buffers(step + 1)
+                self.write_checkpoint(step + 1, None)
+        self.record.seconds = self.clock()["seconds"]
+        return self.record
+
+    def schedule(self, value: tuple[torch.Tensor, ...]) -> tuple[Any, Bounded]:
+        """torch's schedule over this stage, for microbatches like `value` at the first stage."""
+        from torch.distributed import pipelining
+
+        crossing: list[tuple[torch.Tensor, ...]] = [value]
+        with preserved_randomness():
+            for piece in self.pieces[: self.stage]:
+                with unchanged_buffers(piece):
+                    entering = crossing[-1]
+                    crossing.append(as_tuple(piece(entering[0] if len(entering) == 1 else entering)))
+        takes = [] if self.stage == 1 else self.metas(crossing[-2])
+        gives = [] if self.stage == self.stages else self.metas(crossing[-1])
+        bounded = Bounded(self.module, takes, gives)
+        sent = [
+            tuple(
+                meta.wire(tensor.detach()).requires_grad_(meta.differentiable)
+                for meta, tensor in zip(metas, tensors, strict=True)
+            )
+            if metas
+            else tensors
+            for metas, tensors in ((takes, crossing[-2]), (gives, crossing[-1]))
+        ]
+        name = self.assignment.phase.method.torch_schedule
+        stage = pipelining.PipelineStage(
+            bounded, self.job.rank, self.stages, self.job.device, input_args=sent[0], output_args=sent[1]
+        )
+        kind = getattr(pipelining, str(name))
+        return kind(stage, self.assignment.phase.microbatches, loss_fn=self.assignment.loss), bounded
+
+    def metas(self, tensors: tuple[torch.Tensor, ...]) -> list[TensorMeta]:
+        """How these cross a boundary."""
+        for tensor in tensors:
+            if not tensor.is_floating_point():
+                raise PipelagError(
+                    f"a tensor of type {tensor.dtype} crosses the boundary at stage {self.stage}, and "
+                    "torch.distributed.pipelining sends a gradient of every tensor; use gpipe or 1f1b_flush"
+                )
+        return [TensorMeta.of(tensor) for tensor in tensors]

@@ -1,0 +1,192 @@
+"""Asynchronous data parallelism (ASP) on real workers: a parameter server, and workers that wait for nobody.
+
+A worker takes a minibatch's number and the newest weights, computes the gradient, gives it to the server and takes the
+next. The server, threads of rank 0, makes an update of every gradient as it comes: the weights that it was computed
+with have moved on meanwhile, by how much is recorded (PipeDream section 2.1; Recht et al.'s Hogwild with locks). The
+order is the machines' own, so two runs differ; with one worker this is plain training.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from threading import Lock, Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.links import PeerLost
+from pipelag.distributed.worker import Assignment, Job, Record, Worker
+from pipelag.optim import group_by_stage, set_rates
+from pipelag.randomness import seed_stage
+from pipelag.weights import FlatParameters
+
+Buffers = list[torch.Tensor]
+NONE = -1  # no minibatch is left
+
+
+class ParameterServer:
+    """The weights, and the updates made of gradients in the order in which they come.
+
+    Args:
+        model: a copy of its own. told: the phase; keeper: writes the checkpoints.
+    """
+
+    def __init__(self, model: nn.Module, told: Assignment, workers: int, keeper: Keeper | None) -> None:
+        self.model, self.told, self.keeper = model, told, keeper
+        self.flat = FlatParameters(model.parameters())
+        self.optimizer = group_by_stage(told.optimizer, [self.flat.parameters], told.phase.stage_lr, [1])
+        self.lock = Lock()
+        self.next = workers  # the first minibatches are the workers' ranks
+        self.updates = 0
+        self.losses: list[torch.Tensor] = []  # in the order of updates, as are the ages
+        self.ages: list[int] = []
+        self.updated: list[float] = []
+        self.on_checkpoint: Callable[[int], None] = lambda step: None
+
+    def exchange(self, gradients: Buffers, version: int, loss: float) -> tuple[int, int, Buffers]:
+        """Update by a gradient computed with the weights of `version`; returns (next minibatch, version, weights)."""
+        with self.lock:
+            step = self.told.start + self.updates
+            if self.optimizer is not None:
+                for parameter, gradient in zip(self.flat.parameters, self.flat.views(gradients), strict=True):
+                    parameter.grad = gradient
+                set_rates(self.optimizer, lambda stage: self.told.rate(step))
+                self.optimizer.step()
+            self.losses.append(torch.tensor(loss))
+            self.ages.append(self.updates - version)
+            self.updated.append(time.perf_counter())
+            self.updates += 1
+            if self.keeper is not None and self.keeper.wants(step + 1):
+                self.on_checkpoint(step + 1)
+            number, self.next = self.next, self.next + 1
+            number = number if number < self.told.steps else NONE
+            return number, self.updates, [buffer.clone() for buffer in self.flat.buffers]
+
+
+class AsynchronousWorker(Worker):
+    """One worker of the whole model; on rank 0 the server too. Arguments as of `ReplicaWorker`.
+
+    Batch-norm statistics are rank 0's.
+    """
+
+    def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
+        self.job, self.module, self.assignment, self.keeper = job, model, assignment, keeper
+        # Gradients and weights travel by gloo, on the CPU, on connections of their own: a server thread per worker.
+        self.group: Any = dist.new_group(backend="gloo")
+        self.server = ParameterServer(copy.deepcopy(model), assignment, job.world, keeper) if job.rank == 0 else None
+        self.flat = FlatParameters(model.parameters())
+        self.optimizer = self.server.optimizer if self.server else None
+        self.shadows = self.server.flat.parameters if self.server else self.flat.parameters
+        self.record = Record()
+        self.receivers, self.senders = (), ()
+        self.failure: BaseException | None = None
+        self.waited = 0.0
+
+    def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
+        """Minibatch after minibatch, until none is left."""
+        self.began = time.perf_counter()
+        peers = range(1, min(self.job.world, self.assignment.steps)) if self.server else ()
+        threads = [Thread(target=self.serve, args=(peer,), daemon=True) for peer in peers]
+        if self.server:
+            self.server.on_checkpoint = self.checkpoint
+        for thread in threads:
+            thread.start()
+        number, version = self.job.rank, 0
+        number = number if number < self.assignment.steps else NONE
+        while number != NONE:
+            gradients, loss = self.gradient(inputs, targets, self.assignment.start + number)
+            began = time.perf_counter()
+            number, version, weights = self.exchange(gradients, version, loss)
+            self.waited += time.perf_counter() - began
+            for mine, new in zip(self.flat.buffers, weights, strict=True):
+                mine.copy_(new)
+        for thread in threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+        if self.server:
+            for mine, new in zip(self.flat.buffers, self.server.flat.buffers, strict=True):
+                mine.copy_(new)
+            self.record.losses, self.record.ages = self.server.losses, self.server.ages
+            self.record.updated = self.server.updated
+        for name, value in self.clock().items():
+            setattr(self.record, name, value)
+        self.record.waited = self.waited
+        return self.record
+
+    def gradient(
+        self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor], step: int
+    ) -> tuple[Buffers, float]:
+        """The gradient of minibatch `step` of the run at this worker's weights, flat, and its loss."""
+        seed_stage(self.assignment.seed, step, 1, self.job.device)
+        loss = self.assignment.loss(self.module(inputs(step)), targets(step))
+        loss.backward()
+        flat = [torch.zeros_like(buffer) for buffer in self.flat.buffers]
+        for parameter, view in zip(self.flat.parameters, self.flat.views(flat), strict=True):
+            if parameter.grad is not None:
+                view.copy_(parameter.grad)
+                parameter.grad = None
+        return flat, float(loss.detach())
+
+    def exchange(self, gradients: Buffers, version: int, loss: float) -> tuple[int, int, Buffers]:
+        """Give the server a gradient, take weights: see `ParameterServer.exchange`."""
+        if self.server:
+            return self.server.exchange(gradients, version, loss)
+        head = torch.tensor([float(version), loss], dtype=torch.float64)
+        self.send([head, *(gradient.cpu() for gradient in gradients)], 0)
+        answer = torch.empty(2, dtype=torch.int64)
+        weights = [torch.empty_like(buffer, device="cpu") for buffer in self.flat.buffers]
+        self.receive([answer, *weights], 0)
+        return int(answer[0]), int(answer[1]), weights
+
+    def serve(self, peer: int) -> None:
+        """Rank 0's answers to one worker, until that has no minibatch left."""
+        assert self.server is not None
+        try:
+            number = 0
+            while number != NONE:
+                head = torch.empty(2, dtype=torch.float64)
+                gradients = [torch.empty_like(buffer, device="cpu") for buffer in self.flat.buffers]
+                self.receive([head, *gradients], peer)
+                on_device = [gradient.to(self.job.device) for gradient in gradients]
+                number, version, weights = self.server.exchange(on_device, int(head[0]), float(head[1]))
+                self.send([torch.tensor([number, version]), *(each.cpu() for each in weights)], peer)
+        except BaseException as error:  # told by the worker that waits for this thread
+            self.failure = error
+
+    def send(self, message: Sequence[torch.Tensor], peer: int) -> None:
+        """Send tensors one after the other."""
+        for tensor in message:
+            try:
+                dist.send(tensor, peer, group=self.group)
+            except RuntimeError as error:
+                raise PeerLost(self.job.rank, peer, str(error).splitlines()[0]) from error
+            self.synchronised += tensor.numel() * tensor.element_size()
+
+    def receive(self, message: Sequence[torch.Tensor], peer: int) -> None:
+        """Receive into these tensors."""
+        for tensor in message:
+            try:
+                dist.recv(tensor, peer, group=self.group)
+            except RuntimeError as error:
+                raise PeerLost(self.job.rank, peer, str(error).splitlines()[0]) from error
+
+    def checkpoint(self, step: int) -> None:
+        """After `step` updates, whichever minibatches made them; the statistics are rank 0's of this moment."""
+        assert self.server is not None and self.keeper is not None
+        self.keep_buffers(step)
+        losses = self.server.losses
+        start = self.assignment.start
+        self.keeper.save(
+            step,
+            self.server.model,
+            self.optimizer_state(),
+            lambda first, last: losses[first - start : last - start],
+            self.clock(),
+            None,
+        )
