@@ -61,7 +61,7 @@ class TorchWorker(Worker):
         self.module = pieces[job.rank]
         self.shadows = list(self.module.parameters())
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [self.stage])
-        self.record = Record()
+        self.record = Record(opaque=True)
         self.receivers, self.senders = (), ()
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:

@@ -32,7 +32,7 @@ class ReplicaWorker(Worker):
         self.replica = DistributedDataParallel(model)
         self.shadows = list(model.parameters())
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], {}, [1])
-        self.record = Record()
+        self.record = Record(opaque=True)
         self.receivers, self.senders = (), ()
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:

@@ -67,6 +67,27 @@ def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[
     return sorted((row for row in rows if row["minibatch"] < most), key=lambda row: (row["start"], row["worker"]))
 
 
+def worker_row(rank: int, phase: int, record: Record) -> dict[str, Any]:
+    """What the summary says of a worker's part in a phase; null what a library did not tell."""
+    told = not record.opaque
+    return {
+        "rank": rank,
+        "phase": phase,
+        "waited_seconds": record.waited if told else None,
+        "sent_bytes": record.sent_bytes if told else None,
+        "shares": {kind: round(share, 4) for kind, share in record.shares().items()},
+        "memory": record.memory,
+    }
+
+
+def with_ages(row: dict[str, Any], records: dict[int, Record]) -> dict[str, Any]:
+    """A phase's description; behind a parameter server its delays are what they were, no schedule's."""
+    ages = [age for record in records.values() for age in record.ages]
+    if not ages:
+        return row
+    return row | {"forward_delays": [max(ages)], "backward_delays": [max(ages)], "mean_delay": fmean(ages)}
+
+
 def _task(
     job: Job, spec: RunSpec, checkpoints: Checkpoints, resume: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -105,15 +126,9 @@ def _task(
         "final": final_of(rows[-1]) if diverged_at is None else None,
         "best": best,
         "data": task.data.summary(),
-        "phases": describe_phases(model, phases),
+        "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
         "device": str(job.device),
-        "workers": [
-            {"rank": rank, "phase": index, "waited_seconds": record.waited, "sent_bytes": record.sent_bytes}
-            | {"shares": {kind: round(share, 4) for kind, share in record.shares().items()}, "memory": record.memory}
-            | ({"ages": {"mean": fmean(record.ages), "most": max(record.ages)}} if record.ages else {})
-            for index, phase in enumerate(records)
-            for rank, record in phase.items()
-        ],
+        "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
     }
     if resume:
         summary["resumed_at"] = resume  # the workers' figures of earlier phases are gone, and the trace begins there

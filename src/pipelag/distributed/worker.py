@@ -80,6 +80,7 @@ class Record:
     when work was handed to it, and `updated` is read off its events when the phase is over, so that timing makes nobody
     wait.
     `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations.
+    `opaque`: a library sends and waits within its own steps (DDP, torch's schedules): only the whole time is known.
     `ages`: of a parameter server, how many updates older than the newest weights each gradient's were.
     """
 
@@ -92,6 +93,7 @@ class Record:
     spans: list[tuple[Action, float, float]] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
     ages: list[int] = field(default_factory=list)
+    opaque: bool = False
 
     @property
     def busy(self) -> float:
@@ -99,7 +101,9 @@ class Record:
         return self.seconds - self.waited - self.sending
 
     def shares(self) -> dict[str, float]:
-        """How the phase's time divides (the spectrain paper's breakdown, section 4.2)."""
+        """How the phase's time divides (spectrain section 4.2, its breakdown); nothing where that is unknown."""
+        if self.opaque:
+            return {}
         whole = self.seconds or 1.0
         return {"busy": self.busy / whole, "communication": self.sending / whole, "idle": self.waited / whole}
 
