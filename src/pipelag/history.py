@@ -52,6 +52,8 @@ def entry_of(weights: StageWeights | Versions) -> Entry:
     entry = {"live": copies(weights.live)}
     if isinstance(weights, StageWeights) and weights.forward is not None:
         entry["seen"] = copies(weights.seen[weights.version % len(weights.seen)])
+    if isinstance(weights, StageWeights) and weights.again:
+        entry["again"] = copies(weights.again[weights.version % len(weights.again)])
     return entry
 
 
@@ -67,7 +69,7 @@ def state_of(weights: StageWeights, history: History) -> dict[str, Any]:
 
 def restore(weights: StageWeights, state: dict[str, Any]) -> None:
     """Continue a policy whose rings reach back as far as the entries; weights and optimizer state must be there."""
-    version, rings = state["version"], {"live": weights.plain, "seen": weights.seen}
+    version, rings = state["version"], {"live": weights.plain, "seen": weights.seen, "again": weights.again}
     for old, entry in state["entries"].items():
         for kind, buffers in entry.items():
             ring = rings[kind]
@@ -75,7 +77,8 @@ def restore(weights: StageWeights, state: dict[str, Any]) -> None:
                 torch._foreach_copy_(ring[old % len(ring)], buffers)
     saved = {name: state["state"][name] for name in weights.state}
     ready = {"version": version, "steps": state["steps"], "saved": version if len(weights.plain) > 1 else -1}
-    weights.load_state_dict(ready | {"plain": weights.plain, "seen": weights.seen, "state": saved})
+    rings_as_they_are = {"plain": weights.plain, "seen": weights.seen, "again": weights.again}
+    weights.load_state_dict(ready | rings_as_they_are | {"state": saved})
 
 
 def copies(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:

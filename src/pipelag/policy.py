@@ -81,7 +81,7 @@ class StageWeights:
         self.plain = [self._like() for _ in range(kept)] if moved else []
         self.seen = [self._like() for _ in range(back + 1)] if self.forward else []
         self.corrected = self._like() if self.backward else []
-        self.gap, self.again = 0.0, list[torch.Tensor]()  # of recomputation by segments, see correct_recomputation
+        self.gap, self.again = 0.0, list[Buffers]()  # of recomputation by segments, see correct_recomputation
         self.previous = self._like() if self.state.keys() & {"difference", "delta"} else []
         self.saved = -1  # the version whose copy `plain` holds last
         self.begin_at(0)
@@ -154,6 +154,8 @@ class StageWeights:
             self.forward(self.seen[self.version % len(self.seen)])
         if self.backward is not None:
             self.backward(self.corrected)
+        if self.again:
+            self._along(self.again[self.version % len(self.again)], "delta", -self.gap)
 
     def _content(self, kind: str, version: int) -> Content:
         if kind == "R":
@@ -165,7 +167,8 @@ class StageWeights:
     def correct_recomputation(self, gap: float) -> None:
         """Let T2 correct what a recomputation ("R") reads, by `gap` = tau_fwd - tau_recomp (PipeMare D.1)."""
         if "delta" in self.state and gap > 0 and self.plain:
-            self.gap, self.again = gap, self._like()
+            self.gap, self.again = gap, [self._like() for _ in range(self.back + 1)]
+            self.begin()
 
     def load(self, kind: str, version: int) -> None:
         """Let the parameters hold what a forward ("F"), backward ("B") or recomputation ("R") at `version` reads.
@@ -190,9 +193,7 @@ class StageWeights:
         if kind == "F":
             source = self.seen[version % len(self.seen)]
         if kind == "R":
-            torch._foreach_copy_(self.again, self.plain[version % len(self.plain)])
-            torch._foreach_add_(self.again, self.state["delta"], alpha=-self.gap)
-            source = self.again
+            source = self.again[version % len(self.again)]
         torch._foreach_copy_(self.live, source)
         self.shown = content
 
@@ -305,7 +306,7 @@ class StageWeights:
     @property
     def bytes(self) -> int:
         """Bytes of weight copies and of what the policy remembers, the live weights not counted."""
-        kept = [*self.plain, *self.seen, self.corrected, *self.state.values(), self.previous]
+        kept = [*self.plain, *self.seen, *self.again, self.corrected, *self.state.values(), self.previous]
         return sum(buffer.numel() * buffer.element_size() for buffers in kept for buffer in buffers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -316,6 +317,7 @@ class StageWeights:
             "saved": self.saved,
             "plain": self.plain,
             "seen": self.seen,
+            "again": self.again,
             "state": self.state,
         }
 
@@ -324,6 +326,7 @@ class StageWeights:
         self.version, self.steps, self.saved = state["version"], state["steps"], state["saved"]
         self.shown = ("live", self.version)
         pairs = [*zip(self.plain, state["plain"], strict=True), *zip(self.seen, state["seen"], strict=True)]
+        pairs += zip(self.again, state["again"], strict=True)
         pairs += [(self.state[name], state["state"][name]) for name in self.state]
         for mine, saved in pairs:
             for buffer, value in zip(mine, saved, strict=True):

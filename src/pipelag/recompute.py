@@ -3,10 +3,9 @@
 What the second forward reads is what the backward reads: the forward's own version where it is stashed, otherwise the
 weights that are live (corrected, predicted) then.
 
-With several stages to a segment (PipeMare Recompute, appendices A.3 and D) only the first stage's input is kept. The
-j-th of S stages (from 0) runs again 2(S - j) cycles before its gradient arrives, so its weights are as old then as
-those of a forward at the stage that is S - j from the end of the pipeline: tau_bkwd < tau_recomp < tau_fwd. T2 corrects
-what the recomputation reads by tau_fwd - tau_recomp. In the last segment the forward's activations are still there.
+With several stages to a segment (PipeMare Recompute, appendices A.3 and D) only the first stage's input is kept, and
+the segment's forwards run again shortly before its gradient arrives (`schedules.library.cycle`), with weights of an age
+between: tau_bkwd < tau_recomp < tau_fwd. T2 corrects what the recomputation reads by tau_fwd - tau_recomp.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import torch
 
 from pipelag.errors import PipelagError
 from pipelag.methods.base import Method
-from pipelag.schedules.delays import Delays
+from pipelag.schedules import Action, Schedule
+from pipelag.schedules.delays import versions
 from pipelag.schedules.library import cycle
 from pipelag.tensors import as_tuple
 
@@ -40,8 +40,8 @@ def segments_of(stages: int, size: int) -> list[range]:
     return [range(first, min(first + size, stages + 1)) for first in range(1, stages + 1, size)]
 
 
-def recompute_lags(method: Method, delays: Delays, segments: list[range]) -> list[tuple[int, ...]]:
-    """Per stage and microbatch, how many updates lie between what its recomputation reads and its own update.
+def segmented(method: Method, stages: int, minibatches: int, microbatches: int, size: int) -> Schedule:
+    """The method's schedule with recomputation in segments of `size` stages.
 
     Raises:
         PipelagError: a method whose pipeline is not PipeMare's, or whose forward reads anything but live weights.
@@ -51,10 +51,22 @@ def recompute_lags(method: Method, delays: Delays, segments: list[range]) -> lis
             f"recomputation by segments is defined for PipeMare's pipeline (and its stashing variant), not for "
             f"'{method.name}'; use recompute with one stage per segment"
         )
-    stages, lags = len(delays.forward_lags), []
-    for segment in segments:
-        for number in segment:
-            left = len(segment) - (number - segment[0])
-            stashed = method.backward_reads == "stashed" or segment[-1] == stages
-            lags.append(delays.forward_lags[(number if stashed else stages - left) - 1])
+    return cycle(stages, minibatches, microbatches=microbatches, segment=size)
+
+
+def recompute_lags(method: Method, stages: int, microbatches: int, size: int) -> list[tuple[int, ...]]:
+    """Per stage and microbatch, how many updates lie between what its recomputation reads and its own update.
+
+    Derived from the schedule; a stashed recomputation reads what its forward read, and in the last segment, where
+    nothing runs again, that is what the activations were computed with.
+    """
+    schedule = segmented(method, stages, -(-2 * stages // microbatches) + 4, microbatches, size)
+    forward, read = method.delays(stages, microbatches).forward_lags, versions(schedule)
+    total, lags = schedule.minibatches * microbatches, []
+    for stage in range(1, stages + 1):
+        if method.backward_reads == "stashed" or ("R", stage) not in schedule.owners:
+            lags.append(forward[stage - 1])
+            continue
+        ages = [m // microbatches - read[Action("R", stage, m)] for m in range(total)]
+        lags.append(tuple(max(ages[j::microbatches]) for j in range(microbatches)))
     return lags

@@ -64,6 +64,11 @@ METHOD_CASES[(1, 2, 4)] += [
     [Phase(get(name), 8, (1, 2, 4), microbatches=parts, recompute=True)]
     for name, parts in (("pipedream", 1), ("gpipe", 4), ("pipemare", 2), ("spectrain", 1))
 ]
+METHOD_CASES[(1, 2, 4)] += [
+    [Phase(get(name), 10, (1, 2, 4), microbatches=parts, recompute=size)]
+    for name in ("pipemare", "pipemare_naive", "pipedream_cycle", "stale_weights")
+    for size, parts in ((2, 1), (3, 2), (4, 1))
+]
 METHOD_CASES[(3,)] += [
     [Phase(get("gpipe"), 4, (2,), microbatches=2), Phase(get("pipemare", annealing=4), 8, (2,), microbatches=2)],
     [

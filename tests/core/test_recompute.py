@@ -7,9 +7,14 @@ import torch
 from torch import nn
 
 import pipelag
+from pipelag.distributed.training import check_workers
+from pipelag.distributed.worker import in_flight
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.recompute import recompute_lags, segments_of
+from pipelag.schedules.check import check
+from pipelag.simulate.training import Phase
+from pipelag.timing.costs import uniform
 
 
 def model() -> nn.Sequential:
@@ -42,7 +47,7 @@ def test_its_age_lies_between_backward_and_forward(size: int, microbatches: int)
     method, stages = get("pipemare_naive"), 11
     delays = method.delays(stages, microbatches)
     segments = segments_of(stages, size)
-    lags = recompute_lags(method, delays, segments)
+    lags = recompute_lags(method, stages, microbatches, size)
     assert [len(s) for s in segments] == [min(size, stages - first) for first in range(0, stages, size)]
     for stage, (forward, again, backward) in enumerate(
         zip(delays.forward_lags, lags, delays.backward_lags, strict=True), start=1
@@ -74,14 +79,26 @@ def test_t2_corrects_what_the_recomputation_reads() -> None:
 def test_other_pipelines_are_refused() -> None:
     with pytest.raises(PipelagError, match="defined for PipeMare's pipeline"):
         trained("1f1b", 3)
-    with pytest.raises(PipelagError, match="recompute stage by stage"):
-        pipelag.train(
-            model(),
-            batches(),
-            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-            method="pipemare_naive",
-            cuts=(4,),
-            steps=2,
-            recompute=2,
-            executor="real",
-        )
+    with pytest.raises(PipelagError, match="defined for PipeMare's pipeline"):
+        check_workers(Phase(get("pipedream"), 4, (4,), recompute=2), 2)
+
+
+@pytest.mark.parametrize(("stages", "size"), [(4, 2), (5, 2), (7, 3), (6, 6)])
+def test_the_schedule_is_possible_and_keeps_what_the_paper_counts(stages: int, size: int) -> None:
+    """Appendix A.3: a stage's cached activations are its segment's inputs and what waits for a gradient, 2(S - j)."""
+    schedule = pipelag.schedule("cycle", stages=stages, minibatches=4 * stages, segment=size)
+    check(schedule)
+    again = {action.stage for _, action in schedule if action.kind == "R"}
+    assert again == {stage for stage in range(1, stages + 1) if (stage - 1) // size < (stages - 1) // size}
+    held = []
+    for worker, row in enumerate(schedule.workers):
+        stage, place = worker + 1, worker % size
+        if stage in again:
+            assert in_flight(row, "R") == 2 * (size - place) + 1  # between two actions one more, the one at work
+        held.append(in_flight(row, "R" if stage in again else "F"))
+    costs = uniform(stages, kept_bytes=1.0, entering_bytes=0.25)
+    peaks = pipelag.time(schedule, costs).peak_memory
+    for worker, peak in enumerate(peaks):
+        inputs = 0.25 * (in_flight(schedule.workers[worker]) - held[worker]) if schedule.heads(worker + 1) else 0.0
+        assert peak <= held[worker] + inputs + 0.25
+        assert peak >= held[worker] - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,7 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
         for phase in phases:
             left = BROKEN - sum(before.steps for before in shortened)
             if left > 0:
-                shortened.append(
-                    Phase(phase.method, min(left, phase.steps), phase.cuts, microbatches=phase.microbatches)
-                )
+                shortened.append(replace(phase, steps=min(left, phase.steps)))
         rate = lambda step: 1.0 if step < 15 else 0.5  # noqa: E731
         whole = RealTraining(job, convolutional().train(), phases, make, loss, rate, 5)
         whole.run(batches.inputs, batches.targets)
@@ -81,6 +80,9 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
 def test_every_method_goes_on_bit_for_bit(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     cases = [[Phase(get(name), STEPS, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL]
     cases.append([Phase(get("gpipe"), 8, cuts, microbatches=4), Phase(get("spectrain"), STEPS - 8, cuts)])
+    if len(cuts) == 3:
+        cases.append([Phase(get("pipemare"), STEPS, cuts, recompute=2)])
+        cases.append([Phase(get("pipedream_cycle"), STEPS, cuts, recompute=3)])
     if len(cuts) == 1:
         cases.append([Phase(get("pipedream"), 10, cuts), Phase(get("bsp"), STEPS - 10)])
         cases.append([Phase(get("stale_weights"), 14, cuts), Phase(get("sequential"), STEPS - 14)])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from pipelag.methods import Method
 from pipelag.optim import group_by_stage, set_rates
 from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
-from pipelag.recompute import backward_through
+from pipelag.recompute import backward_through, recompute_lags, segmented
 from pipelag.schedules import Action
 from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
 from pipelag.weights import FlatParameters, hand_over, shadows
@@ -76,10 +77,17 @@ class StageWorker(Worker):
         self.job, self.stage, self.stages, self.module, self.method = job, stage, stages, module, method
         self.assignment, self.keeper, self.again = assignment, keeper, again
         self.start, self.offset = assignment.start, assignment.offset
-        self.microbatches, self.recompute = phase.microbatches, bool(phase.recompute)
+        self.microbatches, self.segment = phase.microbatches, int(phase.recompute)
         self.delays = method.delays(stages, self.microbatches)
         steps, microbatches = assignment.steps, self.microbatches
-        self.actions = method.schedule(stages, steps, microbatches).workers[stage - 1]
+        if self.segment > 1:
+            schedule = segmented(method, stages, steps, microbatches, self.segment)
+        else:
+            schedule = method.schedule(stages, steps, microbatches)
+        self.actions = schedule.workers[stage - 1]
+        self.recompute = self.segment == 1
+        # In a segment a stage runs again in actions of its own: the first from its kept input, the others as sent.
+        self.runs_again, self.heads = ("R", stage) in schedule.owners, schedule.heads(stage)
         self.flat = FlatParameters(module.parameters())
         self.shadows = shadows(self.flat.parameters)
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
@@ -87,6 +95,10 @@ class StageWorker(Worker):
         # While a pipeline fills again its forwards read versions that it no longer needs once it is full.
         back = method.versions_back(stages, microbatches)[stage - 1] if again is None else self.back
         self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
+        self.again_lags = recompute_lags(method, stages, microbatches, self.segment) if self.segment > 1 else []
+        if self.again_lags:
+            gap = fmean(self.delays.forward_lags[stage - 1]) - fmean(self.again_lags[stage - 1])
+            self.weights.correct_recomputation(gap)
         self.kept: dict[int, Kept] = {}
         self.kept_bytes = self.entering_bytes = 0
         self.record = Record()
@@ -99,14 +111,22 @@ class StageWorker(Worker):
         self.send_output = None if last else Sender(job.wire(job.forward, f"F{stage}"), down, ahead)
         self.receive_gradient = None if last else Receiver(job.wire(job.backward, f"B{stage + 1}"), down, count)
         self.send_gradient = None if first else Sender(job.wire(job.backward, f"B{stage}"), up, ahead, metas=[])
+        self.receive_again: Receiver | None = None
+        self.send_again: Sender | None = None
+        if self.segment > 1:
+            group = job.recomputation()
+            if self.runs_again and not self.heads:
+                self.receive_again = Receiver(job.wire(group, f"R{stage - 1}"), up, count)
+            if self.runs_again and not schedule.heads(stage + 1):
+                self.send_again = Sender(job.wire(group, f"R{stage}"), down, ahead)
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
         self.inputs, self.targets = inputs, targets
         self.go_on()
         self.perform_all(
-            [each for each in (self.receive_input, self.receive_gradient) if each is not None],
-            [each for each in (self.send_output, self.send_gradient) if each is not None],
+            [each for each in (self.receive_input, self.receive_gradient, self.receive_again) if each is not None],
+            [each for each in (self.send_output, self.send_gradient, self.send_again) if each is not None],
         )
         self.record.memory = self.memory()
         if self.events:
@@ -124,22 +144,27 @@ class StageWorker(Worker):
         self.history = History(self.weights, self.assignment.marks(self.keeper), self.back, entries)
 
     def perform(self, action: Action) -> None:
-        """F, B or U."""
-        {"F": self.forward, "B": self.backward, "U": self.update}[action.kind](action.number)
+        """F, R, B or U."""
+        perform = {"F": self.forward, "R": self.run_again, "B": self.backward, "U": self.update}
+        perform[action.kind](action.number)
 
     def memory(self) -> dict[str, int]:
         """Bytes by kind; activations are those of one microbatch times the most that are under way.
 
-        With recomputation, the stage's inputs of those, and all activations of the one that is being recomputed.
+        With recomputation, the stage's inputs of those, and all activations of the one that is being recomputed; in a
+        segment, the first stage's inputs, and all activations of those that wait for their gradient.
         """
+        waiting, recomputed = in_flight(self.actions), 1 if self.recompute else 0
+        if self.runs_again:
+            waiting, recomputed = waiting if self.heads else 0, in_flight(self.actions, "R")
         state = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = [value for entry in state for value in entry.values() if isinstance(value, torch.Tensor)]
         return {
             "weights": sum(buffer.numel() * buffer.element_size() for buffer in self.flat.buffers),
             "weight_copies": self.weights.bytes,
             "optimizer": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            "activations": (self.entering_bytes if self.recompute else self.kept_bytes) * in_flight(self.actions)
-            + (self.kept_bytes if self.recompute else 0),
+            "activations": (self.entering_bytes if recomputed else self.kept_bytes) * waiting
+            + self.kept_bytes * recomputed,
         }
 
     def part(self, what: str, m: int) -> Any:
@@ -150,7 +175,7 @@ class StageWorker(Worker):
             self.parts[what] = (minibatch, split(whole, self.microbatches))
         return self.parts[what][1][j]
 
-    def version(self, m: int, lags: tuple[tuple[int, ...], ...]) -> int:
+    def version(self, m: int, lags: Sequence[tuple[int, ...]]) -> int:
         """The version that a pass of microbatch m reads here."""
         minibatch, j = divmod(m, self.microbatches)
         oldest = self.offset if self.again is None else 0
@@ -180,9 +205,25 @@ class StageWorker(Worker):
         if self.send_output is not None and self.receive_gradient is not None:
             self.send_output_to(self.send_output, self.receive_gradient, outputs, step)
         target = self.part("targets", m) if self.recompute and self.send_output is None else None
-        self.kept[m] = Kept(received, (), (entering, target)) if self.recompute else Kept(received, outputs)
+        if self.runs_again:
+            self.kept[m] = Kept(received, (), entering) if self.heads else Kept((), ())
+        else:
+            self.kept[m] = Kept(received, (), (entering, target)) if self.recompute else Kept(received, outputs)
         if (m + 1) % self.microbatches == 0:
             self.keep_buffers(step + 1)
+
+    def run_again(self, m: int) -> None:
+        """R(stage, m): the forward once more, by itself, keeping its activations for the backward."""
+        kept = self.kept[m]
+        if self.receive_again is not None:
+            received = received_inputs(self.receive_again)
+            kept.inputs, kept.entering = received, received[0] if len(received) == 1 else received
+        self.weights.load("R", self.version(m, self.again_lags))
+        with unchanged_buffers(self.module):
+            value = self.compute(kept.entering, m)
+        kept.outputs = as_tuple(value)
+        if self.send_again is not None:
+            self.send_again.send(kept.outputs, f"stage {self.stage}'s second output for microbatch {m}")
 
     def compute(self, entering: Any, m: int, target: torch.Tensor | None = None) -> Any:
         """The stage's output for microbatch m, or on the last stage the loss."""

@@ -22,6 +22,7 @@ from pipelag.distributed.worker import Assignment, Job, Loss, Record, Worker
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory
+from pipelag.recompute import segmented
 from pipelag.schedules.replicated import check_replicas
 from pipelag.simulate.replicated import check_replicable
 from pipelag.simulate.training import Phase, check_stage_rates
@@ -144,10 +145,11 @@ class RealTraining:
         """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
         if self.checkpoints is None:
             return None, None
+        begin, lags = told.start - told.offset, phase.method.delays(phase.stages, phase.microbatches).forward_lags
         about = (
             f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, replicas {phase.replicas}, "
         )
-        about += f"from step {told.start - told.offset}, lags {phase.method.delays(phase.stages, phase.microbatches)}"
+        about += f"recompute {phase.recompute}, from step {begin}, lags {lags}"
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
         before = self.parts[stage - 1] if same else {"clock": {}, "policy": None}
         names = names_of(self.model, list(piece.parameters()))
@@ -212,10 +214,7 @@ def check_workers(phase: Phase, workers: int) -> None:
             "it; give none"
         )
     if phase.recompute > 1:
-        raise PipelagError(
-            f"real workers recompute stage by stage (recompute=True), not {int(phase.recompute)} stages together; the "
-            "simulated executor does both"
-        )
+        segmented(phase.method, phase.stages, 1, phase.microbatches, int(phase.recompute))
     if phase.method.torch_schedule and phase.recompute:
         raise PipelagError(f"method '{phase.method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
     if phase.replicas:

@@ -15,6 +15,7 @@ from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.links import Receiver, Sender, TensorMeta, Wire
 from pipelag.optim import OptimizerFactory
 from pipelag.schedules import Action
+from pipelag.schedules.actions import Kind
 from pipelag.simulate.training import Phase
 from pipelag.weights import FlatParameters
 
@@ -35,7 +36,14 @@ class Job:
     store: Any  # torch.distributed.Store
     forward: dist.ProcessGroup
     backward: dist.ProcessGroup
+    again: dist.ProcessGroup | None = None
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
+
+    def recomputation(self) -> dist.ProcessGroup:
+        """A third group, for what recomputing stages send; all ranks ask for it together."""
+        self.again = self.again or dist.new_group(backend=dist.get_backend())  # type: ignore[assignment]
+        assert self.again is not None
+        return self.again
 
     def wire(self, group: dist.ProcessGroup, name: str) -> Wire:
         """The wiring of a link of the present phase."""
@@ -108,11 +116,11 @@ class Record:
         return {"busy": self.busy / whole, "communication": self.sending / whole, "idle": self.waited / whole}
 
 
-def in_flight(actions: Sequence[Action]) -> int:
-    """The most microbatches that are between their forward and their backward here at any time."""
+def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:
+    """The most microbatches that are between their forward (or recomputation) and their backward here at any time."""
     now = most = 0
     for action in actions:
-        now += {"F": 1, "B": -1}.get(action.kind, 0)
+        now += {begins: 1, "B": -1}.get(action.kind, 0)
         most = max(most, now)
     return most
 

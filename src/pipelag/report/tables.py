@@ -86,11 +86,11 @@ class Table:
         return "\n".join([*lines, r"\end{table}", ""])
 
     def save(self, base: Path) -> None:
-        """Write <base>.csv, .md and .tex."""
+        """Write <base>.csv, .md and .tex; the label is `tab:<folder>:<name>`, unique over the papers."""
         base.parent.mkdir(parents=True, exist_ok=True)
         base.with_suffix(".csv").write_text(self.csv())
         base.with_suffix(".md").write_text(self.markdown())
-        base.with_suffix(".tex").write_text(self.latex(base.name))
+        base.with_suffix(".tex").write_text(self.latex(f"{base.parent.name}:{base.name}"))
 
 
 def escape(text: str) -> str:

@@ -42,6 +42,7 @@ class Schedule:
     workers: tuple[tuple[Action, ...], ...]
     cycles: tuple[tuple[int, ...], ...] | None = None
     microbatches: int = 1  # per minibatch
+    segment: int = 0  # stages recomputed together, the first from its kept input; 0: nothing is recomputed
 
     def __iter__(self) -> Iterator[tuple[int, Action]]:
         """(worker, action), worker by worker."""
@@ -51,6 +52,10 @@ class Schedule:
     def owners(self) -> dict[tuple[Kind, int], int]:
         """The worker that performs a kind of action for a stage."""
         return {(action.kind, action.stage): worker for worker, action in self}
+
+    def heads(self, stage: int) -> bool:
+        """Whether a stage is the first of its segment, which recomputes from an input that it has kept."""
+        return self.segment < 2 or (stage - 1) % self.segment == 0
 
     @property
     def length(self) -> int:

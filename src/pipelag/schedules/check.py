@@ -12,7 +12,8 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
     if kind == "F":
         return [Action("F", stage - 1, index)] if stage > 1 else []
     if kind == "R":
-        return [Action("F", stage, index)]
+        before = [] if schedule.heads(stage) else [Action("R", stage - 1, index)]
+        return [Action("F", stage, index), *before]
     if kind == "B":
         below = [Action("B", stage + 1, index)] if stage < schedule.stages else []
         again = Action("R", stage, index)

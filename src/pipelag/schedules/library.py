@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 
 from pipelag.errors import PipelagError, unknown
@@ -78,7 +79,7 @@ def clocked(
 
 
 @register_schedule
-def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: int = 1) -> Schedule:
+def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: int = 1, segment: int = 0) -> Schedule:
     """The stale-weights paper's pipeline (section 3): every stage does one forward and one backward per cycle.
 
         colocated, K = 1          0    1    2        3        4
@@ -89,7 +90,9 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
     set-up (section 6.5); a worker runs its forward first, so that staleness is what 2K+1 accelerators have.
     Otherwise the paper's 2K+1 accelerators: FS_1 .. FS_K, then FS_{K+1} with BKS_1, then BKS_2 .. BKS_{K+1}.
 
-    DualPipe (the spectrain paper, section 3.1) is the colocated form; PipeMare (section 2) adds microbatches.
+    DualPipe (the spectrain paper, section 3.1) is the colocated form; PipeMare (section 2) adds microbatches, and
+    recomputation in segments of so many stages (`segment`, appendix A.3): the j-th of S stages (from 0) runs its
+    forward again 2(S - j) cycles before its backward. In the last segment the forward's activations are still there.
     """
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
@@ -97,8 +100,10 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
         backward_worker = forward_worker if colocated else 2 * stages - stage - 1
         back = 2 * stages - 1 - stage  # the wave reaches the last stage, and comes back a stage per cycle
         turns[forward_worker] += [("F", stage, stage - 1)]
+        if segment and (stage - 1) // segment < (stages - 1) // segment:
+            turns[backward_worker] += [("R", stage, back - 2 * (segment - (stage - 1) % segment))]
         turns[backward_worker] += [("B", stage, back), ("U", stage, back)]
-    return clocked("cycle", stages, minibatches, turns, microbatches=microbatches)
+    return replace(clocked("cycle", stages, minibatches, turns, microbatches=microbatches), segment=segment)
 
 
 @register_schedule

@@ -77,7 +77,7 @@ class SimulatedPipeline:
         self.again: list[tuple[int, ...]] = []  # per stage and microbatch, how old what a recomputation reads is
         if self.segments:
             self.heads = {segment[0] for segment in self.segments}
-            self.again = recompute_lags(method, self.delays, self.segments)
+            self.again = recompute_lags(method, count, microbatches, int(recompute))
             for weights, forward, again in zip(self.weights, self.delays.forward_lags, self.again, strict=True):
                 weights.correct_recomputation(fmean(forward) - fmean(again))
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on

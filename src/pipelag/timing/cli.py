@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--forward", type=float, default=1.0, help="time of a stage's forward (default: 1)")
     parser.add_argument("--backward", type=float, default=2.0, help="time of a stage's backward (default: 2)")
     parser.add_argument("--transfer", type=float, default=0.0, help="time of a message between stages (default: 0)")
+    parser.add_argument("--segment", type=int, default=0, help="stages recomputed together (cycle only; default: none)")
     parser.add_argument("--until", type=float, help="draw only what begins before this time")
 
 
@@ -57,6 +58,7 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     from pipelag.timing.trace import row_of, transfer_rows
 
     options = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
+    options |= {"segment": args.segment} if args.segment else {}
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
     costs = uniform(args.stages, args.forward, args.backward, output_bytes=1.0 if args.transfer else 0.0)
     timing = time_schedule(plan, costs, Topology(bandwidth=1 / args.transfer) if args.transfer else None)

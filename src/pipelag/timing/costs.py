@@ -15,6 +15,7 @@ class StageCost:
     output_bytes: what its output takes on a link; the gradient that comes back is as large.
     kept_bytes: the activations it keeps from a microbatch's forward to its backward.
     recompute: of an R action; the forward's time where it is not given.
+    entering_bytes: the part of `kept_bytes` that is its input, all that the first stage of a recomputed segment keeps.
     """
 
     forward: float
@@ -24,6 +25,7 @@ class StageCost:
     kept_bytes: float = 0.0
     weight_bytes: float = 0.0
     recompute: float | None = None
+    entering_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

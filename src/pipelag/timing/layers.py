@@ -82,6 +82,7 @@ class Profile:
                     kept_bytes=(entering + (0 if recompute else sum(layer.kept_bytes for layer in stage)))
                     / microbatches,
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
+                    entering_bytes=entering / microbatches,
                 )
             )
         return costs

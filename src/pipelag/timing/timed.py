@@ -143,6 +143,9 @@ class _Clockwork:
         }
         self.output = [topology.seconds(cost.output_bytes) for cost in costs]
         self.kept = [cost.kept_bytes for cost in costs]
+        self.before = list(self.kept)  # kept from the forward on; where a segment runs again, its input at most
+        for stage in (stage for kind, stage in schedule.owners if kind == "R"):
+            self.before[stage - 1] = costs[stage - 1].entering_bytes if schedule.heads(stage) else 0.0
         self.at: dict[Action, int] = {action: worker for worker, action in schedule}
         self.position = [0] * len(schedule.workers)
         self.idle = [True] * len(schedule.workers)
@@ -199,6 +202,8 @@ class _Clockwork:
             source = Action("B", stage + 1, m)
         elif kind == "B" and self.at[Action("F", stage, m)] != worker:
             source = Action("F", stage, m)
+        elif kind == "R" and not self.schedule.heads(stage):
+            source = Action("R", stage - 1, m)
         else:
             source = action  # needs only what this worker itself has done before
         if source is not action and source not in self.ready:
@@ -207,8 +212,10 @@ class _Clockwork:
         self.position[worker] += 1
         self.idle[worker] = False
         self.spans.append(Span(worker, action, now, end))
-        if kind == "F" and self.kept[stage - 1]:
-            self.remember(worker, now, self.kept[stage - 1])
+        if kind == "F" and self.before[stage - 1]:
+            self.remember(worker, now, self.before[stage - 1])
+        if kind == "R":
+            self.remember(worker, now, self.kept[stage - 1] - self.before[stage - 1])
         self.push(end, _DONE, worker, action)
 
     def remember(self, worker: int, now: float, size: float) -> None:
@@ -226,12 +233,14 @@ class _Clockwork:
             target = Action("F", stage + 1, m) if stage < self.schedule.stages else Action("B", stage, m)
         elif kind == "B" and stage > 1:
             target = Action("B", stage - 1, m)
+        elif kind == "R" and Action("R", stage + 1, m) in self.at and not self.schedule.heads(stage + 1):
+            target = Action("R", stage + 1, m)
         if target is not None:
             to = self.at[target]
             if to == worker:
                 self.ready.add(action)
             else:
-                size = self.output[stage - 1 if kind == "F" else stage - 2]
+                size = self.output[stage - 2 if kind == "B" else stage - 1]
                 free = self.send(worker, to, action, now, size)
         if free > now and not self.topology.overlap:
             self.push(free, _FREE, worker, action)
