@@ -91,7 +91,7 @@ def _task(
         "seconds": round(seconds, 3),
         "final": final_of(rows[-1]) if diverged_at is None else None,
         "best": best,
-        "data": task.data.summary(),
+        "data": task.summary(),
         "phases": describe_phases(model, phases),
         "device": str(job.device),
         "workers": [
