@@ -129,6 +129,13 @@ def _wmt17(
     return wmt17(source, target, merges, most_pieces, tested_on)
 
 
+@register("fairseq")
+def _fairseq(folder: str, source: str = "de", target: str = "en", tested_on: str = "test") -> Corpus:
+    from pipelag.compat.binarised import read
+
+    return read(folder, source, target, tested_on)
+
+
 @register("grammar")
 def _grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
     from pipelag.data.language import grammar

@@ -110,7 +110,7 @@ def corpus(
         words = [_vocabulary((side for pair in kept for side in pair), least_count)] * 2
     else:
         words = [_vocabulary((pair[side] for pair in kept), least_count) for side in (0, 1)]
-    numbers = tuple({word: i for i, word in enumerate(side)} for side in words)
+    numbers = tuple({word: i for i, word in enumerate(side) if i >= len(SPECIAL)} for side in words)
 
     def numbered(tokens: Sequence[str], side: int) -> Tokens:
         return tuple(numbers[side].get(token, UNKNOWN) for token in tokens)
@@ -145,7 +145,7 @@ def _vocabulary(sentences: Iterator[list[str]], least: int) -> tuple[str, ...]:
     counts = Counter(word for sentence in sentences for word in sentence)
     return (
         *SPECIAL,
-        *sorted((word for word, count in counts.items() if count >= least), key=lambda w: (-counts[w], w)),
+        *sorted({w for w, count in counts.items() if count >= least} - {*SPECIAL}, key=lambda w: (-counts[w], w)),
     )
 
 
