@@ -67,7 +67,7 @@ def numbered(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def dictionary(words: Sequence[str], counts: Mapping[str, int] | None = None) -> Any:
-    """fairseq's Dictionary of a vocabulary of ours, the four special words first; the other words keep their numbers."""
+    """fairseq's Dictionary of a vocabulary of ours, the special words first; the other words keep their numbers."""
     imported()
     from fairseq.data import Dictionary
 
