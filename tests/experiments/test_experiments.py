@@ -110,6 +110,32 @@ def test_the_papers_settings_are_in_the_paper_scale(config: Path) -> None:
     assert deep.lr_schedule.horizon == 78_000 and deep.lr_schedule.milestones == (0.5, 0.75)
 
 
+def test_pipemares_translation_at_each_scale(config: Path) -> None:
+    """Table 7 at the paper scale; a set that can be had, by sentences, at the others."""
+    shutil.copytree(ROOT / "results/published/cpu", "results/published/cpu", ignore=shutil.ignore_patterns("runs"))
+    specs = {}
+    for scale in ("quick", "standard", "published", "paper"):
+        found = arms(load_paper("pipemare"), "table_2", load_scale(scale))
+        specs[scale] = next(a.spec for a in found if a.labels["arm"] == "Sync" and a.labels["task"] == "translation")
+        large = [a for a in found if a.labels.get("task") == "WMT17"]
+        assert len(large) == 4 * len(load_scale(scale).seeds) and all(
+            bool(a.left_out) == (scale != "paper") for a in large
+        )
+    assert [s.data.name for s in specs.values() if s.data] == ["phrases", "multi30k", "multi30k", "iwslt14"]
+    assert ["tokens" in s.options for s in specs.values()] == [False, False, False, True]
+    iwslt, wmt = specs["paper"], large[0].spec
+    assert (iwslt.options["tokens"], iwslt.phases[0].microbatches, iwslt.batch) == (19 * 245, 19, 19)
+    assert iwslt.optimizer and iwslt.optimizer.lr == 0.0005 and iwslt.lr_schedule.warmup == 8000
+    assert wmt.optimizer and wmt.optimizer.lr == 0.0007 and wmt.optimizer.weight_decay == 0
+    assert wmt.model and wmt.model.options["dropout"] == 0.1 and wmt.options["tokens"] <= 25 * 1792
+    assert specs["standard"].batch == 152 and specs["standard"].steps == 11_400
+
+
+def test_null_takes_away_what_is_there() -> None:
+    base = {"options": {"a": 1, "b": 2}, "steps": 5}
+    assert expand.merge(base, {"options": {"a": None}, "steps": None, "c": None}) == {"options": {"b": 2}}
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "sentence"),
     [

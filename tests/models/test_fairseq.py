@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 
 from pipelag import models
+from pipelag.compat import binarised
 from pipelag.compat import fairseq as adapter
-from pipelag.data.text import BEGIN, END, PAD
+from pipelag.data import load
+from pipelag.data.text import BEGIN, END, PAD, corpus
 from pipelag.errors import PipelagError
+from pipelag.runs.text import search
 
 installed = importlib.util.find_spec("fairseq") is not None
 
@@ -33,7 +37,75 @@ def test_same_weights_give_the_same_scores(size: str) -> None:
         torch.testing.assert_close(ours((source, given)), adapter.scores(theirs, source, given), rtol=1e-4, atol=1e-5)
 
 
+def same_shape(seed: int, words: int = 40) -> tuple[torch.nn.Module, torch.nn.Sequential]:
+    """fairseq's model and ours with the same weights, sharp enough to have opinions."""
+    torch.manual_seed(seed)
+    shape = {"embed_dim": 32, "ffn_embed_dim": 64, "attention_heads": 4, "layers": 2}
+    settings = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in shape.items()}
+    theirs = adapter.transformer(words, words, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, **settings)
+    ours = models.build(
+        "transformer", source_words=words, target_words=words, dropout=0.0, size=32, hidden=64, heads=4, blocks=2
+    )
+    with torch.no_grad():
+        theirs.decoder.output_projection.weight.mul_(3)  # type: ignore[union-attr, operator]
+        theirs.decoder.output_projection.weight[2] *= 4  # type: ignore[union-attr, index]
+    adapter.weights_from(theirs, ours)
+    return theirs.eval(), ours.eval()
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_our_search_writes_what_fairseqs_generator_writes(beam: int) -> None:
+    lengths = set()
+    for seed in range(6):
+        theirs, ours = same_shape(seed)
+        source = torch.randint(4, 40, (12, 7), generator=torch.Generator().manual_seed(seed))
+        source[:, -1] = END
+        source[::3, 4:] = torch.tensor([END, PAD, PAD])
+        written = search(ours, source, beam, longest=12)
+        assert written == adapter.generate(theirs, source, beam, longest=12)
+        lengths |= {len(words) for words in written}
+    assert len(lengths) > 3 and 12 in lengths  # so that the division by the length and the limit matter
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+def test_a_corpus_survives_being_binarised(tmp_path: Path) -> None:
+    pairs = [("ein ha@@ us", "a house"), ("zwei <unk>", "two ho@@ uses"), ("ein hund", "a dog")]
+    data = corpus("toy", "toy", pairs, pairs[:2])
+    binarised.write(data, tmp_path / "bin", "de", "en")
+    found = load("fairseq", folder=str(tmp_path / "bin"))
+    for name in ("source_words", "target_words", "train", "test", "references"):
+        assert getattr(found, name) == getattr(data, name)
+    assert found.references[1] == "two houses"
+    assert found.release.startswith("binarised ") and not found.official
+    with pytest.raises(PipelagError, match="valid.de-en.de.bin is missing; fairseq-preprocess"):
+        load("fairseq", folder=str(tmp_path / "bin"), tested_on="valid")
+    with pytest.raises(PipelagError, match="need different names"):
+        binarised.write(data, tmp_path / "bin", "de", "de")
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+def test_fairseqs_own_preprocessing_is_read(tmp_path: Path) -> None:
+    """The text that `pipelag.data.pieces` keeps, through fairseq-preprocess."""
+    adapter.imported()
+    from fairseq_cli import preprocess
+
+    texts = {"train": ["ein ha@@ us", "zwei hunde"], "test": ["ein hund"]}
+    for part, lines in texts.items():
+        for language in ("de", "en"):
+            (tmp_path / f"{part}.{language}").write_text("\n".join(lines) + "\n")
+    parser = preprocess.options.get_preprocessing_parser()
+    where = ["--trainpref", str(tmp_path / "train"), "--testpref", str(tmp_path / "test"), "--destdir", str(tmp_path)]
+    preprocess.main(parser.parse_args(["--source-lang", "de", "--target-lang", "en", *where]))
+    found = load("fairseq", folder=str(tmp_path))
+    assert [found.source_words[t] for t in found.train[0][0]] == ["ein", "ha@@", "us"]
+    assert len(found.source_words) % 8 == 0  # fairseq fills dictionaries up
+    assert found.references == ("ein <unk>",)
+
+
 @pytest.mark.skipif(installed, reason="fairseq is installed")
 def test_without_fairseq_it_says_what_to_do() -> None:
     with pytest.raises(PipelagError, match="with pip below 24.1, or use pipelag's own"):
         adapter.imported()
+    with pytest.raises(PipelagError, match="fairseq cannot be imported"):
+        load("fairseq", folder="nowhere")

@@ -119,3 +119,25 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         study(RunSpec(kind="theory", options={"study": "radii"}), tmp_path)
     with pytest.raises(PipelagError, match="lacks or misspells the option 'alphas'"):
         study(RunSpec(kind="theory", options={"study": "radius", "forward": 3}), tmp_path)
+
+
+def test_the_regression_reads_a_named_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((64, 3))
+    text = "".join(f"{r.sum():.4f} " + " ".join(f"{i + 1}:{v:.4f}" for i, v in enumerate(r)) + "\n" for r in rows)
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "cpusmall").write_text(text)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path / "mirror"))
+    monkeypatch.setenv("PIPELAG_DATA", str(tmp_path / "downloads"))
+    options = {"study": "regression", "alphas": [0.01, 0.02, 2], "taus": [1], "steps": 50, "data": "cpusmall"}
+    found = study(RunSpec(kind="theory", options=options), tmp_path / "run")
+    assert found["rows"] == 2 and found["data"]["release"].startswith("not verified ")
+    named = (tmp_path / "run" / "metrics.jsonl").read_text()
+    by_file = options | {"data": None, "file": str(tmp_path / "mirror" / "cpusmall")}
+    study(RunSpec(kind="theory", options=by_file), tmp_path / "again")
+    assert (tmp_path / "again" / "metrics.jsonl").read_text() == named
+    with pytest.raises(PipelagError, match="unknown downloadable data set 'cpusmal'; did you mean 'cpusmall'"):
+        study(RunSpec(kind="theory", options=options | {"data": "cpusmal"}), tmp_path / "bad")
+    (tmp_path / "mirror" / "cpusmall").write_text("no numbers\n")
+    with pytest.raises(PipelagError, match="as first seen"):
+        study(RunSpec(kind="theory", options=options), tmp_path / "bad")

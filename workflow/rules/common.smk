@@ -10,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from pipelag import experiments
+from pipelag.data import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
 
@@ -76,6 +77,8 @@ def data_set_of(spec):
     """The name of the data set, or of the published profiles, that a run reads; None where it reads none."""
     if "published" in spec.options.get("profile", {}):
         return "pipedream_profiles"
+    if spec.kind == "theory":
+        return spec.options.get("data")
     return spec.data and spec.data.name
 
 
@@ -127,7 +130,7 @@ trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
-fetched = sorted({"mnist", "cifar10", "cifar100", "multi30k", "ptb", "pipedream_profiles"} & {data_set_of(s) for s in runs.values()} - {None})
+fetched = sorted({*manifest.names()} & {data_set_of(s) for s in runs.values()})
 tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in TABLES)
 figures = sorted({r for _, r in plan} - set(tables))
 

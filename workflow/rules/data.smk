@@ -5,7 +5,7 @@ rule fetch:
     log:
         "results/data/{name}.log",
     wildcard_constraints:
-        name="mnist|cifar10|cifar100|multi30k|ptb|pipedream_profiles",
+        name="|".join(manifest.names()),
     conda:
         "../envs/pipelag.yaml"
     shell:

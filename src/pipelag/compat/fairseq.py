@@ -1,4 +1,5 @@
-"""fairseq 0.12.2, with which PipeMare trains its Transformer: importing it today, and its weights in our model.
+"""fairseq 0.12.2, with which PipeMare trains its Transformer: importing it today; its model, dictionary and generator;
+its weights in our model. Its binarised data are in `pipelag.compat.binarised`.
 
 fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
 they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
@@ -6,22 +7,23 @@ they are not hashable: while both are imported, `imported` gives dataclasses wit
 fairseq is no dependency: it installs with pip below 24.1 only, and without torch in sight, or the build of its
 extension fails (`pip install "pip<24.1" "setuptools<80" numpy cython`, then `--no-deps --no-build-isolation
 fairseq==0.12.2` with hydra-core 1.0.7, omegaconf 2.0.6, antlr4-python3-runtime 4.8, bitarray). Where it is missing,
-`pipelag.models.transformer` is the same network; with fairseq, `weights_from` loads its parameters, and a test compares
-the scores.
+`pipelag.models.transformer` is the same network and `pipelag.runs.text.search` the same search; with fairseq,
+`weights_from` loads its parameters, and tests compare scores and translations (`pytest -p no:hydra_pytest`: hydra's own
+plugin is imported before anything of ours can help it).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
 
-from pipelag.data.text import BEGIN, PAD
+from pipelag.data.text import BEGIN, END, PAD, SPECIAL
 from pipelag.errors import PipelagError
 
 # fairseq's dictionary begins with <s>, <pad>, </s>, <unk>; ours with <pad>, <s>, </s>, <unk>.
@@ -64,19 +66,24 @@ def numbered(tokens: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def dictionary(words: Sequence[str], counts: Mapping[str, int] | None = None) -> Any:
+    """fairseq's Dictionary of a vocabulary of ours, the special words first; the other words keep their numbers."""
+    imported()
+    from fairseq.data import Dictionary
+
+    made = Dictionary()
+    for word in words[len(SPECIAL) :]:
+        made.add_symbol(word, 1 if counts is None else counts[word])
+    return made
+
+
 def transformer(
     source_words: int, target_words: int, arch: str = "transformer_iwslt_de_en", **settings: Any
 ) -> nn.Module:
     """fairseq's own model of an architecture, over dictionaries of these sizes; called with (source, target before)."""
     fairseq = imported()
-    from fairseq.data import Dictionary
-
-    dictionaries = []
-    for size in (source_words, target_words):
-        dictionary = Dictionary()
-        for word in range(len(dictionary), size):
-            dictionary.add_symbol(f"w{word}")
-        dictionaries.append(dictionary)
+    sizes = (source_words, target_words)
+    dictionaries = [dictionary([*SPECIAL, *(f"w{word}" for word in range(len(SPECIAL), size))]) for size in sizes]
     args = Namespace(arch=arch, **settings)
     configure: Callable[[Namespace], None] = fairseq.models.ARCH_CONFIG_REGISTRY[arch]
     configure(args)
@@ -94,6 +101,25 @@ def scores(model: nn.Module, source: torch.Tensor, given: torch.Tensor) -> torch
     for ours, theirs in THEIRS.items():
         order[ours] = theirs
     return found[..., order]
+
+
+@torch.no_grad()
+def generate(model: nn.Module, source: torch.Tensor, beam: int = 5, longest: int = 200) -> list[list[int]]:
+    """What fairseq's SequenceGenerator, else with its defaults, writes for (n, S) source sentences of our numbers.
+
+    `pipelag.runs.text.search` writes the same with the same weights. Sentences begin with <s>, as ours do in training;
+    fairseq's own begin with </s>.
+    """
+    imported()
+    from fairseq.sequence_generator import SequenceGenerator
+
+    tokens = numbered(source)
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": (tokens != THEIRS[PAD]).sum(1)}}
+    writer = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_b=longest)  # type: ignore[union-attr]
+    found = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
+    ours = {theirs: own for own, theirs in THEIRS.items()}
+    best = [translations[0]["tokens"].tolist() for translations in found]
+    return [[ours.get(token, token) for token in tokens if token != END] for tokens in best]
 
 
 @torch.no_grad()

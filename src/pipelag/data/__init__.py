@@ -96,6 +96,46 @@ def _multi30k(
     return multi30k(least_count, most_tokens, source, target, test)
 
 
+@register("tatoeba")
+def _tatoeba(
+    source: str = "de",
+    target: str = "en",
+    merges: int = 10_000,
+    most_pieces: int = 1000,
+    test: int = 2000,
+    seed: int = 0,
+    train: int | None = None,
+) -> Corpus:
+    from pipelag.data.translation import tatoeba
+
+    return tatoeba(source, target, merges, most_pieces, test, seed, train)
+
+
+@register("iwslt14")
+def _iwslt14(
+    source: str = "de", target: str = "en", merges: int = 10_000, most_pieces: int = 1000, tested_on: str = "test"
+) -> Corpus:
+    from pipelag.data.translation import iwslt14
+
+    return iwslt14(source, target, merges, most_pieces, tested_on)
+
+
+@register("wmt17")
+def _wmt17(
+    source: str = "en", target: str = "de", merges: int = 40_000, most_pieces: int = 1000, tested_on: str = "test"
+) -> Corpus:
+    from pipelag.data.translation import wmt17
+
+    return wmt17(source, target, merges, most_pieces, tested_on)
+
+
+@register("fairseq")
+def _fairseq(folder: str, source: str = "de", target: str = "en", tested_on: str = "test") -> Corpus:
+    from pipelag.compat.binarised import read
+
+    return read(folder, source, target, tested_on)
+
+
 @register("grammar")
 def _grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
     from pipelag.data.language import grammar

@@ -19,8 +19,13 @@ LIMIT = 8 << 30  # bytes that an archive may hold, unpacked
 _File = tuple[str, int, Callable[[], bytes]]  # path as the archive gives it, stated size, how to read it
 
 
-def members(archive: Path, limit: int = LIMIT) -> Iterator[tuple[str, bytes]]:
+def members(
+    archive: Path, limit: int = LIMIT, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, bytes]]:
     """The files of a tar (any compression) or a zip, in its order: path and content. Nothing is written to disk.
+
+    Args:
+        wanted: of a path; the others are checked like these, but not read.
 
     Raises:
         PipelagError: no archive, cut short, over `limit` bytes unpacked, or with a member that is a link or a device,
@@ -35,7 +40,8 @@ def members(archive: Path, limit: int = LIMIT) -> Iterator[tuple[str, bytes]]:
             total += size
             if total > limit:
                 raise PipelagError(f"{archive.name} is unsafe: it unpacks to more than {limit:,} bytes")
-            yield name, read()
+            if wanted(name):
+                yield name, read()
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise PipelagError(f"{archive} is not a whole tar or zip archive: {error}") from error
 

@@ -33,13 +33,16 @@ def main(args: argparse.Namespace) -> int:
 def describe(release: Release) -> str:
     """Release, licence, files and verified sums, one line each."""
     kind = "the official files" if release.official else f"not the official files but another release ({release})"
+    if not release.verified:
+        kind = f"the publisher's files as they were first seen ({release})"
     lines = [
         f"{release.title}: {kind}, layout {release.layout}, in {release.origin}",
         f"  licence: {manifest.official(release.dataset).licence}",
     ]
     if release.note:
         lines.append(f"  note: {release.note}")
+    seen = "verified" if release.verified else "as recorded"
     for path, sums in release.files:
         algorithm, value = next(iter(sums.stated.items()))
-        lines.append(f"  {path.name}: {sums.bytes:,} bytes, {algorithm} {value} verified")
+        lines.append(f"  {path.name}: {sums.bytes:,} bytes, {algorithm} {value} {seen}")
     return "\n".join(lines) + "\n"

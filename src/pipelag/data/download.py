@@ -41,7 +41,9 @@ class _AddressFails(Exception):
     """This address does not give the file; the next one may."""
 
 
-def download(addresses: Sequence[str], target: Path, sums: Sums, *, pause: float = PAUSE) -> None:
+def download(
+    addresses: Sequence[str], target: Path, sums: Sums | None, *, most_bytes: int = 0, pause: float = PAUSE
+) -> None:
     """Bring a file to `target`, from the first of the addresses that gives it whole and right.
 
     Two processes may ask for the same file at once: one downloads, the other waits and finds it done.
@@ -49,7 +51,8 @@ def download(addresses: Sequence[str], target: Path, sums: Sums, *, pause: float
     Args:
         addresses: tried in turn; a partial file is continued from whichever answers.
         target: appears only when size and sum are right. One that is there and wrong is kept aside as `<name>.bad`.
-        sums: what the manifest states.
+        sums: what the manifest states; None where it states nothing: the server's word on the size is taken then.
+        most_bytes: of a file without sums.
         pause: seconds before the first retry of an address.
 
     Raises:
@@ -60,19 +63,20 @@ def download(addresses: Sequence[str], target: Path, sums: Sums, *, pause: float
         bad = target.with_name(target.name + ".bad")
         part = target.with_name(target.name + ".part")
         if target.exists():
-            if sums.complaint(target) is None:
+            if sums is None or sums.complaint(target) is None:
                 return
             target.replace(bad)
-        if _size(part) > sums.bytes:
-            part.unlink()
         reasons = []
         for address in addresses:
             try:
-                _complete(address, part, sums.bytes, pause)
+                size = _stated_size(address, most_bytes, pause) if sums is None else sums.bytes
+                if _size(part) > size:
+                    part.unlink()
+                _complete(address, part, size, pause)
             except _AddressFails as error:
                 reasons.append(f"{address}: {error}")
                 continue
-            complaint = sums.complaint(part)
+            complaint = sums.complaint(part) if sums is not None else None
             if complaint is None:
                 part.replace(target)
                 return
@@ -106,6 +110,29 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _stated_size(address: str, most: int, pause: float) -> int:
+    """The bytes that a server says a file has; refused where it says nothing, or more than `most`."""
+    for attempt in range(RETRIES + 1):
+        try:
+            with urllib.request.urlopen(_request(address), timeout=TIMEOUT) as answer:
+                stated = answer.headers.get("Content-Length")
+            break
+        except urllib.error.HTTPError as error:
+            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or attempt == RETRIES:
+                raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
+        except (http.client.HTTPException, OSError) as error:
+            if attempt == RETRIES:
+                raise _AddressFails(str(getattr(error, "reason", error)) or type(error).__name__) from error
+        time.sleep(pause * 2**attempt)
+    if stated is None or not stated.isdecimal() or not 0 < int(stated) <= most:
+        raise _AddressFails(f"the server says that the file has {stated or 'unknown'} bytes; 1 to {most:,} are allowed")
+    return int(stated)
+
+
+def _request(address: str) -> urllib.request.Request:
+    return urllib.request.Request(address, headers={"User-Agent": "pipelag"})
+
+
 def _complete(address: str, part: Path, size: int, pause: float) -> None:
     """Append to `part` until it has `size` bytes; a connection that is cut is opened again where it was cut."""
     bar = tqdm(
@@ -134,7 +161,7 @@ def _complete(address: str, part: Path, size: int, pause: float) -> None:
 def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
     """One connection: append what it gives. Returns why it ended early, None if it did not."""
     have = file.tell()
-    request = urllib.request.Request(address, headers={"User-Agent": "pipelag"})
+    request = _request(address)
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:

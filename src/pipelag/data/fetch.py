@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelag.data import manifest
+from pipelag.data import manifest, unverified
 from pipelag.data.download import Unavailable, download
-from pipelag.data.manifest import Manifest, MirrorRelease, Sums
+from pipelag.data.manifest import Manifest, MirrorRelease, OfficialFile, Sums
 from pipelag.errors import PipelagError
 
 
@@ -19,7 +19,8 @@ class Release:
     """The verified files of one release of a data set, where they lie.
 
     official: they are the publisher's own, byte for byte; note: how another release differs; origin: a mirror's folder
-    or the data folder; files: path and sums of each.
+    or the data folder; files: path and sums of each; verified: somebody states their sums. Files from the publisher's
+    address that nobody states sums of are neither verified nor official, for nothing shows that they are the same.
     """
 
     dataset: str
@@ -29,6 +30,7 @@ class Release:
     note: str
     origin: Path
     files: tuple[tuple[Path, Sums], ...]
+    verified: bool = True
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -42,8 +44,10 @@ class Release:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
-        """'official', or the layout and the fingerprint of another release."""
-        return "official" if self.official else f"{self.layout} {self.fingerprint}"
+        """'official', or 'not verified', or the layout of another release; the latter two with the fingerprint."""
+        if self.official:
+            return "official"
+        return f"{self.layout if self.verified else 'not verified'} {self.fingerprint}"
 
 
 def data_folder() -> Path:
@@ -82,38 +86,58 @@ def fetch(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path]
             which file to put where).
     """
     official = manifest.official(name)
+    home = (data_folder() if to is None else Path(to)) / name
     for folder in mirror_folders(mirrors):
-        found = _in_mirror(name, official, folder)
+        found = _in_mirror(name, official, folder, home)
         if found is not None:
             return found
-    home = (data_folder() if to is None else Path(to)) / name
-    for file in official.files:
-        if file.complaint(home / file.name) is None:
-            continue
+    return _official(name, official, home, home, [_downloaded(file, home) for file in official.files])
+
+
+def _downloaded(file: OfficialFile, home: Path) -> Sums:
+    """Bring a file into the data folder, unless it is there; its sums."""
+    path, sums = home / file.name, unverified.known(file, home)
+    if sums is None or sums.complaint(path) is not None:
         try:
-            download(file.addresses, home / file.name, file)
+            download(file.addresses, path, sums, most_bytes=file.most_bytes or 0)
         except Unavailable as error:
+            size = f" ({file.bytes:,} bytes)" if file.bytes else ""
+            kept = "" if file.sums else _of_the_first(file, home)
             raise PipelagError(
-                f"{error}; without a network, put {file.name} ({file.bytes:,} bytes) into {home}, or into a folder "
-                "that PIPELAG_MIRROR names"
+                f"{error}; without a network, put {file.name}{size} into {home}, or into a folder that PIPELAG_MIRROR "
+                f"names{kept}"
             ) from error
-    return _official(name, official, home, home)
+    return sums or unverified.record(file, path, home)
 
 
-def _in_mirror(name: str, official: Manifest, folder: Path) -> Release | None:
+def _of_the_first(file: OfficialFile, home: Path) -> str:
+    """What to do where the publisher's file is not the one first seen."""
+    record = unverified.record_of(file, home)
+    return f" (to accept other files than the first, remove {record})" if record.is_file() else ""
+
+
+def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Release | None:
     described = manifest.mirrored(folder)
-    if described is not None and name in described.datasets:
-        return _described(name, official, folder, described.datasets[name])
+    for alias in (name, *official.aliases):
+        if described is not None and alias in described.datasets:
+            return _described(name, official, folder, described.datasets[alias])
     for place in (folder, folder / name):
-        if all((place / file.name).is_file() for file in official.files):
-            for file in official.files:
-                complaint = file.complaint(place / file.name)
-                if complaint:
-                    raise PipelagError(
-                        f"{place / file.name} {complaint}, so it is not the official file; replace it, or describe it "
-                        f"in {folder / 'manifest.yaml'}"
-                    )
-            return _official(name, official, folder, place)
+        if not all((place / file.name).is_file() for file in official.files):
+            continue
+        found = []
+        for file in official.files:
+            path = place / file.name
+            sums = unverified.known(file, home) or unverified.record(file, path, home)
+            complaint = sums.complaint(path)
+            if complaint and file.sums is None:
+                raise PipelagError(f"{path} {complaint}, as first seen{_of_the_first(file, home)}")
+            if complaint:
+                raise PipelagError(
+                    f"{path} {complaint}, so it is not the official file; replace it, or describe it in "
+                    f"{folder / 'manifest.yaml'}"
+                )
+            found.append(sums)
+        return _official(name, official, folder, place, found)
     return None
 
 
@@ -123,13 +147,18 @@ def _described(name: str, official: Manifest, folder: Path, release: MirrorRelea
         complaint = sums.complaint(path)
         if complaint:
             raise PipelagError(f"{path} {complaint}; replace it or correct {folder / 'manifest.yaml'}")
-    is_official = release.layout == official.layout and all(
-        any(path.as_posix().endswith(f"/{file.name}") and file.complaint(path) is None for path, _ in files)
-        for file in official.files
-    )
+    is_official = release.layout == official.layout and all(_holds(file, files) for file in official.files)
     return Release(name, official.title, release.layout, is_official, release.note, folder, files)
 
 
-def _official(name: str, official: Manifest, origin: Path, place: Path) -> Release:
-    files = tuple((place / file.name, file) for file in official.files)
-    return Release(name, official.title, official.layout, True, "", origin, files)
+def _holds(official: OfficialFile, files: Iterable[tuple[Path, Sums]]) -> bool:
+    """Whether an official file is among them, byte for byte."""
+    named = (path for path, _ in files if path.as_posix().endswith(f"/{official.name}"))
+    return any(official.sums is not None and official.sums.complaint(path) is None for path in named)
+
+
+def _official(name: str, official: Manifest, origin: Path, place: Path, sums: Sequence[Sums]) -> Release:
+    files = tuple((place / file.name, found) for file, found in zip(official.files, sums, strict=True))
+    unknown = [file.name for file in official.files if file.sums is None]
+    note = f"not verified: nobody states a sum of {', '.join(unknown)}" if unknown else ""
+    return Release(name, official.title, official.layout, not unknown, note, origin, files, not unknown)

@@ -60,11 +60,32 @@ class Sums(_Strict):
         return None if found == expected else f"has {name} {found} instead of {expected}"
 
 
-class OfficialFile(Sums):
-    """A file as its publisher offers it, under the same name in each of the web folders `urls`."""
+class OfficialFile(_Strict):
+    """A file as its publisher offers it, under the same name in each of the web folders `urls`.
+
+    Where nobody states its size and sum, `most_bytes` limits it instead; see `pipelag.data.unverified`.
+    """
 
     name: str
     urls: tuple[WebFolder, ...] = Field(min_length=1)
+    bytes: int | None = Field(default=None, gt=0)
+    md5: MD5 | None = None
+    sha256: SHA256 | None = None
+    most_bytes: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _verified_or_limited(self) -> OfficialFile:
+        stated = [value for value in (self.bytes, self.md5, self.sha256) if value is not None]
+        if self.most_bytes is None and (self.bytes is None or len(stated) < 2):
+            raise ValueError("a file needs 'bytes' and 'sha256' or 'md5'; where they are not known, 'most_bytes'")
+        if self.most_bytes is not None and stated:
+            raise ValueError("'most_bytes' is for a file whose size and sum are not known; leave it out, or them")
+        return self
+
+    @property
+    def sums(self) -> Sums | None:
+        """Size and sums as stated; None where they are not known."""
+        return None if self.bytes is None else Sums(bytes=self.bytes, md5=self.md5, sha256=self.sha256)
 
     @property
     def addresses(self) -> list[str]:
@@ -73,12 +94,13 @@ class OfficialFile(Sums):
 
 
 class Manifest(_Strict):
-    """The official release of a data set."""
+    """The official release of a data set. `aliases`: names under which a mirror's manifest may describe another."""
 
     title: str
     licence: str
     layout: str
     files: tuple[OfficialFile, ...] = Field(min_length=1)
+    aliases: tuple[str, ...] = ()
 
 
 class MirrorFile(Sums):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-import torch
-
 
 class Minibatches(ABC):
     """`batches[t] -> (inputs, targets)` for t = 0, 1, 2, ... without end; `len` is the number in an epoch.
@@ -23,10 +21,14 @@ class Minibatches(ABC):
         """What the first layer takes of minibatch `t`."""
 
     @abstractmethod
-    def targets(self, t: int) -> torch.Tensor:
-        """What the loss takes of minibatch `t` beside the output."""
+    def targets(self, t: int) -> Any:
+        """What the loss takes of minibatch `t` beside the output: a tensor, or a tuple of tensors."""
 
-    def __getitem__(self, t: int) -> tuple[Any, torch.Tensor]:
+    def summary(self) -> dict[str, Any]:
+        """What a run's summary says of its minibatches, beside its data."""
+        return {}
+
+    def __getitem__(self, t: int) -> tuple[Any, Any]:
         """Inputs and targets of minibatch `t`."""
         return self.inputs(t), self.targets(t)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,8 +30,8 @@ class Corpus(Released):
         name, title, release, official, note: see `Released`.
         source_words, target_words: the vocabularies, the four special words first.
         train, test: (source, target) token numbers, without begin and end.
-        references: the test set's target sentences as they are, for BLEU.
-        dropped: training pairs left out because a side was empty or too long.
+        references: the test set's target sentences in words, for BLEU.
+        dropped: training pairs left out because a side was empty or too long, or by the set's own clean-up.
     """
 
     source_words: tuple[str, ...]
@@ -53,8 +53,13 @@ class Corpus(Released):
         )
 
     def sentence(self, tokens: Sequence[int]) -> str:
-        """Target token numbers as text."""
-        return " ".join(self.target_words[token] for token in tokens)
+        """Target token numbers as words."""
+        return joined(self.target_words[token] for token in tokens)
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """Words apart by spaces; pieces of words, which end in @@ where a word goes on, are joined (--remove-bpe)."""
+    return (" ".join(pieces) + " ").replace("@@ ", "").rstrip(" ")
 
 
 def pairs_of(source: Sequence[str], target: Sequence[str], what: str) -> list[Pair]:
@@ -79,6 +84,8 @@ def corpus(
     most_tokens: int = 100,
     least_count: int = 1,
     most_unknown: float = 0.2,
+    shared: bool = False,
+    dropped: int = 0,
 ) -> Corpus:
     """Build vocabularies from the training text and number all sentences.
 
@@ -86,6 +93,8 @@ def corpus(
         most_tokens: pairs with a longer side (or an empty one) are dropped from training and counted.
         least_count: rarer words become `<unk>`.
         most_unknown: refuse a test set of which a larger share of the words is unknown.
+        shared: one vocabulary, of both sides (fairseq's joined dictionary).
+        dropped: pairs that were left out before.
 
     Raises:
         PipelagError: nothing is left after filtering, or too much is unknown.
@@ -97,8 +106,11 @@ def corpus(
             f"'{name}' has no training pair left: of {len(train):,} all have an empty side or more than {most_tokens} "
             "tokens; allow longer sentences"
         )
-    words = [_vocabulary((pair[side] for pair in kept), least_count) for side in (0, 1)]
-    numbers = tuple({word: i for i, word in enumerate(side)} for side in words)
+    if shared:
+        words = [_vocabulary((side for pair in kept for side in pair), least_count)] * 2
+    else:
+        words = [_vocabulary((pair[side] for pair in kept), least_count) for side in (0, 1)]
+    numbers = tuple({word: i for i, word in enumerate(side) if i >= len(SPECIAL)} for side in words)
 
     def numbered(tokens: Sequence[str], side: int) -> Tokens:
         return tuple(numbers[side].get(token, UNKNOWN) for token in tokens)
@@ -122,9 +134,9 @@ def corpus(
         words[0],
         words[1],
         tuple((numbered(a, 0), numbered(b, 1)) for a, b in kept),
-        tuple((numbered(a[:most_tokens], 0), numbered(b[:most_tokens], 1)) for a, b in tested),
-        tuple(" ".join(b) for _, b in tested),
-        len(train) - len(kept),
+        tuple((numbered(a, 0), numbered(b, 1)) for a, b in tested),
+        tuple(joined(b) for _, b in tested),
+        dropped + len(train) - len(kept),
         unknown,
     )
 
@@ -133,7 +145,7 @@ def _vocabulary(sentences: Iterator[list[str]], least: int) -> tuple[str, ...]:
     counts = Counter(word for sentence in sentences for word in sentence)
     return (
         *SPECIAL,
-        *sorted((word for word, count in counts.items() if count >= least), key=lambda w: (-counts[w], w)),
+        *sorted({w for w, count in counts.items() if count >= least} - {*SPECIAL}, key=lambda w: (-counts[w], w)),
     )
 
 

@@ -125,7 +125,7 @@ def _task(
         "seconds": round(training.seconds, 3),
         "final": final_of(rows[-1]) if diverged_at is None else None,
         "best": best,
-        "data": task.data.summary(),
+        "data": task.summary(),
         "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
         "device": str(job.device),
         "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],

@@ -96,12 +96,15 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge of dictionaries; other values of `over` replace those of `base`.
+    """Deep merge of dictionaries; other values of `over` replace those of `base`, and null takes a key away.
 
     Where `over` names another data set or model, the old one's options go.
     """
     merged = dict(base)
     for key, value in over.items():
+        if value is None:
+            merged.pop(key, None)
+            continue
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         renamed = both and "name" in value and value["name"] != merged[key].get("name") and key in ("data", "model")
         merged[key] = merge(merged[key], value) if both and not renamed else value
@@ -172,7 +175,7 @@ def setup_of(paper: Paper, name: str, scale: Scale) -> Setup:
     if name not in paper.setups:
         raise unknown(f"setup of {paper.id}", name, paper.setups)
     base = paper.setups[name].model_dump(exclude_unset=True)
-    over = scale.setups.get(paper.id, {}).get(name, {})
+    over = scale.setups.get(paper.id, {}).get(name) or {}
     setup: Setup = validate(Setup, merge(base, over), f"scale '{scale.name}', setups.{paper.id}.{name}")
     return setup
 

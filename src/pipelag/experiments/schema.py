@@ -137,13 +137,16 @@ class LeaveOut(Strict):
 
 
 class Scale(Strict):
-    """How large a scale's runs are: overrides per setup, merged into the paper's."""
+    """How large a scale's runs are: overrides per setup, merged into the paper's.
+
+    A value of null takes away what the paper or the extended scale says there; of a whole setup: its overrides.
+    """
 
     name: str
     title: str
     note: str
     extends: str = ""
-    setups: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)  # paper -> setup -> overrides
+    setups: dict[str, dict[str, dict[str, Any] | None]] = Field(default_factory=dict)  # paper -> setup -> overrides
     seeds: list[int] = Field(default_factory=lambda: [0])
     leave_out: list[LeaveOut] = Field(default_factory=list)
     frozen: bool = False

@@ -122,7 +122,11 @@ class Context:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""
         trained = [i.log for i in self.select(**labels) if i.log is not None and i.arm.spec.kind == "train"]
         data = [log.summary.get("data") for log in trained]
-        notes = {f"{d['title']} from another release: {d['note']}" for d in data if d and not d["official"]}
+        notes = {
+            f"{d['title']} " + ("" if d["release"].startswith("not verified") else "from another release: ") + d["note"]
+            for d in data
+            if d and not d["official"]
+        }
         return "; ".join(sorted(notes))
 
 

@@ -61,7 +61,7 @@ def profile(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dic
         "batch": spec.batch,
         "layers": len(timed.layers),
         "total_ms": sum(layer.total_ms for layer in timed.layers),
-        "data": task.data.summary(),
+        "data": task.summary(),
         "device": str(device),
     }
     folder.finish(summary, environment(str(device), threads))

@@ -16,8 +16,10 @@ from pipelag.data.dataset import Dataset
 from pipelag.data.language import LanguageBatches, RunningText
 from pipelag.data.minibatches import Minibatches
 from pipelag.data.text import Corpus, TextBatches
+from pipelag.data.tokens import TokenBatches
+from pipelag.errors import PipelagError
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.text import LanguageTest, TranslationTest, token_loss, word_loss
+from pipelag.runs.text import LanguageTest, TranslationTest, shared_token_loss, token_loss, word_loss
 
 FINAL = ("bleu", "perplexity", "accuracy", "loss", "test_loss")  # what a summary says of the last evaluation
 
@@ -32,9 +34,13 @@ class Task:
 
     data: Dataset | Corpus | RunningText
     batches: Minibatches
-    loss: Callable[[Any, torch.Tensor], torch.Tensor]
+    loss: Callable[[Any, Any], torch.Tensor]
     measure: Callable[[nn.Module], dict[str, float]]
     shape: dict[str, Any]
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's summary says of its data."""
+        return self.data.summary() | self.batches.summary()
 
     def model(self, spec: RunSpec, device: torch.device) -> nn.Sequential:
         """The spec's model for these data, initialised from the run's seed; convolutions in channels_last."""
@@ -47,8 +53,9 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     """The spec's data set with its minibatches and its test set on `device`, images in channels_last.
 
     `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
-    1. Of parallel text, beam (default 1): hypotheses kept when translating; label_smoothing. Of running text, length
-    (35): of a stretch.
+    1. Of parallel text, beam (default 1): hypotheses kept when translating; label_smoothing; tokens (default none): of
+    a minibatch at most, whose sentences are then a multiple of the spec's `batch`, not as many. Of running text,
+    length (35): of a stretch.
     """
     assert spec.data is not None
     found = data.load(spec.data.name, **spec.data.options)
@@ -71,10 +78,19 @@ def _images(spec: RunSpec, images: Dataset, device: torch.device) -> Task:
 
 
 def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
+    smoothing, tokens = float(spec.options.get("label_smoothing", 0.0)), spec.options.get("tokens")
+    batches: Minibatches
+    loss: Callable[[Any, Any], torch.Tensor]
+    if tokens is None:
+        batches, loss = TextBatches(corpus, spec.batch, spec.seed, device), token_loss(smoothing)
+    elif isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
+        batches, loss = TokenBatches(corpus, tokens, spec.seed, spec.batch, device), shared_token_loss(smoothing)
+    else:
+        raise PipelagError(f"options.tokens takes the most tokens of a minibatch, such as 4096, not {tokens!r}")
     return Task(
         corpus,
-        TextBatches(corpus, spec.batch, spec.seed, device),
-        token_loss(float(spec.options.get("label_smoothing", 0.0))),
+        batches,
+        loss,
         TranslationTest(corpus, device, int(spec.options.get("beam", 1))).measure,
         {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)},
     )

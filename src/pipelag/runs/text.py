@@ -14,6 +14,7 @@ from pipelag.data.language import RunningText
 from pipelag.data.text import BEGIN, END, PAD, Corpus, padded
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+SharedLoss = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], torch.Tensor]
 
 
 def token_loss(smoothing: float = 0.0) -> Loss:
@@ -21,6 +22,24 @@ def token_loss(smoothing: float = 0.0) -> Loss:
 
     def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+
+    return loss
+
+
+def shared_token_loss(smoothing: float = 0.0) -> SharedLoss:
+    """The same of a microbatch whose targets come with their share (`pipelag.data.tokens.TokenBatches`).
+
+    Its words count as those of the whole minibatch do: the mean over equal microbatches is the mean over all words of
+    the minibatch, however unequal their numbers of words. Smoothing as fairseq had it in PipeMare's time: 1 - s of the
+    target, s spread evenly over all words.
+    """
+
+    def loss(scores: torch.Tensor, targets: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        wanted, share = targets
+        total = F.cross_entropy(
+            scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
+        )
+        return total / len(wanted) * share[0]
 
     return loss
 
@@ -80,7 +99,9 @@ class TranslationTest:
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
-        """BLEU of what the model writes, its word accuracy (%) and cross-entropy when it is given the true words."""
+        """BLEU of what the model writes, in words as the data set splits them; and, when the model is given the true
+        words, its word accuracy (%) and cross-entropy.
+        """
         import sacrebleu
 
         model.eval()
@@ -108,31 +129,42 @@ class TranslationTest:
 def search(model: nn.Module, source: torch.Tensor, beam: int = 1, longest: int = 200) -> list[list[int]]:
     """Translate (n, S) source sentences; returns token numbers without begin and end.
 
-    Beam search over summed log-probabilities, divided by the length at the end; the whole model runs for every word.
+    Beam search as fairseq's SequenceGenerator does by default: of twice `beam` continuations, those among the best
+    `beam` that end are set aside, the best `beam` others go on; a sentence is done when it has `beam` translations, or
+    after `longest` words. The best has the highest sum of log-probabilities over its words and end, divided by their
+    number (lenpen 1). No translation is empty, none has padding. The whole model runs for every word.
     """
-    count, device = source.shape[0], source.device
-    source = source.repeat_interleave(beam, 0)
-    words = torch.full((count * beam, 1), BEGIN, device=device)
-    totals = torch.full((count, beam), float("-inf"), device=device)
-    totals[:, 0] = 0.0  # all hypotheses begin alike: the first word is chosen from one of them
-    done = torch.zeros(count, beam, dtype=torch.bool, device=device)
-    lengths = torch.ones(count, beam, device=device)
-    for _ in range(longest):
-        scores = F.log_softmax(model((source, words))[:, -1].float(), -1).view(count, beam, -1)
-        scores = scores.nan_to_num(nan=-1e9)  # a diverged model still writes something
+    device = source.device
+    alive = list(range(len(source)))  # the sentences that are not done, by row
+    words = torch.full((len(source) * beam, 1), BEGIN, device=device)
+    totals = torch.zeros(len(source), 1, device=device)  # the hypotheses begin alike: the first word is chosen from one
+    found: list[list[tuple[float, list[int]]]] = [[] for _ in alive]
+    for step in range(longest + 1):
+        rows = torch.tensor(alive, device=device).repeat_interleave(beam)
+        logits = model((source[rows], words))[:, -1].float()
+        scores = F.log_softmax(logits, -1).nan_to_num(nan=-1e9)  # a diverged model still writes something
+        scores[:, PAD] = float("-inf")
+        if step == longest:
+            scores[:, :END] = scores[:, END + 1 :] = float("-inf")
+        elif step == 0:
+            scores[:, END] = float("-inf")
         size = scores.shape[-1]
-        ended = torch.full_like(scores, float("-inf"))
-        ended[..., PAD] = 0.0  # a finished hypothesis goes on as it is
-        scores = torch.where(done.unsqueeze(-1), ended, scores)
-        totals, chosen = (totals.unsqueeze(-1) + scores).view(count, -1).topk(beam, -1)
-        parent, word = chosen // size, chosen % size
-        rows = (torch.arange(count, device=device).unsqueeze(1) * beam + parent).flatten()
-        words = torch.cat((words[rows], word.flatten().unsqueeze(1)), 1)
-        done, lengths = done.gather(1, parent), lengths.gather(1, parent)
-        lengths = lengths + (~done).float()
-        done = done | (word == END)
-        if bool(done.all()):
+        scores = totals.unsqueeze(-1) + scores.view(len(alive), beam, size)[:, : totals.shape[1]]
+        best, place = scores.flatten(1).topk(min(2 * beam, scores[0].numel() - 1), -1)
+        parent, word = place // size, place % size
+        ended = (word == END) & best.isfinite()
+        written = words.view(len(alive), beam, -1)
+        for row, rank in ended[:, :beam].nonzero().tolist():
+            if len(found[alive[row]]) < beam:
+                tokens = written[row, parent[row, rank], 1:].tolist()
+                found[alive[row]].append((float(best[row, rank]) / (step + 1), tokens))
+        left = [row for row, number in enumerate(alive) if len(found[number]) < beam and step < longest]
+        if not left:
             break
-    best = (totals / lengths).argmax(1)
-    found = words.view(count, beam, -1)[torch.arange(count, device=device), best]
-    return [[token for token in row[1:] if token not in (END, PAD)] for row in found.tolist()]
+        kept = torch.tensor(left, device=device)
+        going = ended[kept].int().argsort(dim=1, stable=True)[:, :beam]  # the best that do not end, in order
+        parent, word, totals = (value[kept].gather(1, going) for value in (parent, word, best))
+        words = written[kept.unsqueeze(1), parent].flatten(0, 1)
+        words = torch.cat((words, word.view(-1, 1)), 1)
+        alive = [alive[row] for row in left]
+    return [max(each, key=lambda one: one[0])[1] for each in found]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelag.data.fetch import Release, fetch
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
@@ -27,13 +28,19 @@ def study(spec: RunSpec, out: Path) -> dict[str, Any]:
         raise unknown("study", name, STUDIES)
     folder = RunFolder(out, spec)
     folder.rewind(0)
+    source = regression_set(options["data"]) if options.get("data") else None
+    if source is not None:
+        options["file"] = str(source.paths[0])
     try:
         rows = list(STUDIES[name](options, spec.seed))
     except (KeyError, TypeError) as error:
         raise PipelagError(f"the study '{name}' lacks or misspells the option {error}") from error
     for row in rows:
         folder.log(row)
-    summary = {"status": "finished", "study": name, "rows": len(rows)}
+    summary: dict[str, Any] = {"status": "finished", "study": name, "rows": len(rows)}
+    if source is not None:
+        about = {"title": source.title, "release": str(source), "official": source.official, "note": source.note}
+        summary["data"] = {"name": source.dataset} | about
     folder.finish(summary, environment("cpu", 1))
     return summary
 
@@ -132,11 +139,23 @@ def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
     return dense, (targets - targets.mean()) / targets.std()
 
 
-def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{alphas: [first, last, how many] (logarithmic), taus, steps, batch, file}: final losses, null where diverged.
+def regression_set(name: str) -> Release:
+    """The files of a regression set with a manifest, such as cpusmall (LIBSVM's site).
 
-    `file`: a LIBSVM file such as cpusmall; none: a generated regression. `curvature`: the largest eigenvalue of the
-    Hessian, lemma 1's lambda.
+    Raises:
+        PipelagError: no such set, files that are not there or not right, or a set of another kind.
+    """
+    release = fetch(name)
+    if release.layout != "libsvm":
+        raise PipelagError(f"'{name}' has the layout {release.layout}; a regression needs libsvm, as cpusmall has it")
+    return release
+
+
+def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{alphas: [first, last, how many] (logarithmic), taus, steps, batch, data, file}: final losses, null if diverged.
+
+    `data`: a set with a manifest, cpusmall (PipeMare, figure 5b); `file`: one in LIBSVM's format; none of them: a
+    generated regression. `curvature`: the largest eigenvalue of the Hessian, lemma 1's lambda.
     """
     inputs, targets = read_libsvm(options["file"]) if options.get("file") else generated(seed)
     curvature = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs)).max())

@@ -180,7 +180,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "seconds": round(recorder.seconds, 3),
         "final": final_of(recorder.last) if diverged_at is None else None,
         "best": recorder.best,
-        "data": task.data.summary(),
+        "data": task.summary(),
         "phases": describe_phases(model, phases),
         "device": str(device),
     }

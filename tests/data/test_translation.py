@@ -1,0 +1,215 @@
+"""Translation sets in pieces: the publishers' layouts, clean-up, byte-pair encoding, splits, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelag import data
+from pipelag.data import fetch as module
+from pipelag.data import manifest
+from pipelag.data.download import download
+from pipelag.data.manifest import Manifest, OfficialFile
+from pipelag.data.parallel import IWSLT14_TESTS, Parts, text_of
+from pipelag.data.pieces import Recipe, encoder, learn, prepared
+from pipelag.data.text import joined
+from pipelag.data.translation import split_by_sentence
+from pipelag.errors import PipelagError
+from tests.data.samples import mirror, sums, tar
+from tests.data.server import serving
+
+GERMAN = [f"Der {a} Hund sah {n} Häuser." for a in ("große", "kleine", "alte") for n in ("zwei", "drei", "vier")] * 6
+ENGLISH = [f"The {a} dog saw {n} houses." for a in ("big", "small", "old") for n in ("two", "three", "four")] * 6
+
+
+def iwslt14_archive(german: list[str] = GERMAN, english: list[str] = ENGLISH) -> bytes:
+    """de-en.tgz with as many sentences; a test sentence for each of the five sets."""
+    files = {"de-en/README": b"-", "de-en/IWSLT14.TED.tst2013.de-en.de.xml": b"not used"}
+    for language, lines, number in (("de", german, "fünf"), ("en", english, "five")):
+        head = f"<url>http://x</url>\n<keywords>k</keywords>\n<talkid>1</talkid>\n<title>Title {number}</title>\n"
+        head += f"<description>About {number} dogs, isn't it?</description>\n"
+        files[f"de-en/train.tags.de-en.{language}"] = (head + "\n".join(lines) + "\n").encode()
+        for test in IWSLT14_TESTS:
+            seg = f'<?xml?>\n<doc>\n<seg id="1"> {lines[0][:-1]}, isn\u2019t it? </seg>\n</doc>\n'
+            files[f"de-en/IWSLT14.{test}.de-en.{language}.xml"] = seg.encode()
+    return tar(files)
+
+
+@pytest.fixture
+def iwslt14(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The official archive in a mirror folder."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "de-en.tgz").write_bytes(iwslt14_archive())
+    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path / "m"))
+    return tmp_path / "m"
+
+
+def test_iwslt14_as_fairseq_prepares_it(iwslt14: Path, tmp_path: Path) -> None:
+    found = data.load("iwslt14", merges=60)
+    # 54 sentences, a title and a description; every 23rd is held out
+    assert (len(found.train), len(found.test), found.dropped) == (54, 5, 0)
+    assert len(data.load("iwslt14", merges=60, tested_on="valid").test) == 2
+    assert found.references[0] == "the big dog saw two houses , isn &apos;t it ?"
+    assert found.sentence(found.test[0][1]) == found.references[0]
+    assert any(word.endswith("@@") for word in found.target_words)
+    assert found.source_words != found.target_words
+    assert found.release.startswith("not verified ") and "nobody states a sum of de-en.tgz" in found.note
+    assert "BLEU of lower-cased Moses tokens" in found.note
+    kept = [path for path in (tmp_path / "downloads" / "iwslt14").iterdir() if path.name.startswith("pieces-")]
+    assert sum(path.is_dir() for path in kept) == 1  # both were read from what was prepared once
+
+
+def test_iwslt14_over_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as site:
+        site.files["/de-en.tgz"] = iwslt14_archive()
+        ours = manifest.official("iwslt14").files[0].model_copy(update={"urls": (site.address,)})
+        release = manifest.official("iwslt14").model_copy(update={"files": (ours,)})
+        monkeypatch.setattr(manifest, "official", lambda name: release)
+        monkeypatch.setattr(module, "download", partial(download, pause=0.0))
+        assert len(data.load("iwslt14", merges=60).train) == 54
+    assert (tmp_path / "downloads" / "iwslt14" / "de-en.tgz").is_file()
+
+
+@pytest.mark.parametrize(
+    ("archive", "complaint"),
+    [
+        (iwslt14_archive(GERMAN[:-1]), "IWSLT14 German-English, train: 55 source lines and 56 target lines"),
+        (tar({"de-en/README": b"-"}), "should hold de-en/IWSLT14.*and 11 more; fetch the set again"),
+        (iwslt14_archive()[:200], "is not a whole tar or zip archive"),
+        (tar({"../de-en/train.tags.de-en.de": b"x"}), "unsafe: its member '../de-en/"),
+    ],
+)
+def test_bad_archives_are_refused(iwslt14: Path, archive: bytes, complaint: str) -> None:
+    (iwslt14 / "de-en.tgz").write_bytes(archive)
+    with pytest.raises(PipelagError, match=complaint):
+        data.load("iwslt14", merges=60)
+
+
+def wmt17_archives() -> dict[str, bytes]:
+    """The four archives, 54 sentences in each of the three training texts."""
+    texts = {"de": GERMAN, "en": ENGLISH}
+    body = {language: ("\n".join(lines) + "\n").encode() for language, lines in texts.items()}
+    segments = {language: f'<seg id="1">{lines[3]}</seg>\n'.encode() for language, lines in texts.items()}
+    return {
+        "training-parallel-europarl-v7.tgz": tar({f"training/europarl-v7.de-en.{x}": body[x] for x in body}
+            | {"training/europarl-v7.cs-en.en": b"other\n"}),
+        "training-parallel-commoncrawl.tgz": tar({f"commoncrawl.de-en.{x}": body[x] for x in body}),
+        "training-parallel-nc-v12.tgz": tar({f"training/news-commentary-v12.de-en.{x}": body[x] for x in body}),
+        "dev.tgz": tar({"dev/newstest2014-deen-src.en.sgm": segments["en"],
+            "dev/newstest2014-deen-ref.de.sgm": segments["de"]}),
+    }  # fmt: skip
+
+
+def test_wmt17_as_fairseq_prepares_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archives = wmt17_archives()
+    (tmp_path / "m").mkdir()
+    files = []
+    for name, content in archives.items():
+        (tmp_path / "m" / name).write_bytes(content)
+        files.append(OfficialFile(name=name, urls=("http://127.0.0.1:9/",), **sums(content).model_dump()))
+    release = Manifest(title="WMT17 English-German", licence="-", layout="wmt17-tgz", files=tuple(files))
+    monkeypatch.setattr(manifest, "official", lambda name: release)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path / "m"))
+    found = data.load("wmt17", merges=60)
+    assert found.official and len(found.train) == 3 * 54 - 1 and found.title == "WMT17 en-de"
+    assert found.source_words == found.target_words  # one dictionary
+    assert found.references == (GERMAN[3].replace(".", " ."),)  # cased
+
+
+def test_a_mirror_without_training_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{part}.{x}.gz": gzip.compress(b"a\n") for part in ("test", "valid") for x in ("de", "en")}
+    folder = mirror(tmp_path / "m", files, name="iwslt14_de_en", layout="parallel-text-gz", note="no training text")
+    monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
+    with pytest.raises(PipelagError, match="holds no training text .train.de.gz is missing.*or take the data set 't"):
+        data.load("iwslt14")
+
+
+def test_parallel_text_of_a_mirror_is_prepared_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"de": "\n".join(GERMAN), "en": "\n".join(ENGLISH)}
+    files = {f"{part}.{x}.gz": gzip.compress(texts[x].encode()) for part in ("train", "test") for x in texts}
+    folder = mirror(tmp_path / "m", files, name="iwslt14_de_en", layout="parallel-text-gz", note="mine")
+    monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
+    found = data.load("iwslt14", merges=40)
+    assert len(found.train) == 52 and found.release.startswith("parallel-text-gz ")
+
+
+def anki(pairs: list[tuple[str, str]]) -> str:
+    return "".join(f"{a}\t{b}\n" for a, b in pairs)
+
+
+@pytest.mark.parametrize("layout", ["tsv-xz", "anki-zip"])
+def test_tatoeba_from_either_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    text = anki(sorted(set(zip(ENGLISH, GERMAN, strict=True))))
+    if layout == "tsv-xz":
+        content = lzma.compress(text.encode())
+    else:
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.writestr("_about.txt", "-")
+            archive.writestr("deu.txt", text.replace("\n", "\tCC-BY 2.0\n"))
+        content = whole.getvalue()
+    folder = mirror(tmp_path / "m", {"deu-eng.zip": content}, name="tatoeba_de_en", layout=layout)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
+    found = data.load("tatoeba", test=2, merges=40)
+    assert (len(found.train), len(found.test)) == (7, 2)
+    assert "hund" in found.source_words or any(word.startswith("h") for word in found.source_words)
+    back = data.load("tatoeba", test=2, merges=40, source="en", target="de")
+    assert back.references[0].startswith("der")
+    with pytest.raises(PipelagError, match="German and English; choose"):
+        data.load("tatoeba", source="fr")
+
+
+def test_no_sentence_is_in_training_and_test() -> None:
+    pairs = [(f"E{i // 2}", f"d{i % 31}") for i in range(120)] + [("e3", "x"), ("E4", "X")]
+    split, shared = split_by_sentence(pairs, 9, seed=1)
+    for side in (0, 1):
+        assert not {p[side].lower() for p in split.train} & {p[side].lower() for p in split.test}
+    assert len({p[0].lower() for p in split.test}) == len(split.test) == 9
+    assert len(split.train) + 9 + shared == len(set(pairs)) and shared > 0
+    assert split_by_sentence(pairs, 9, seed=1) == (split, shared)
+    assert split_by_sentence(pairs, 9, seed=2)[0].test != split.test
+    with pytest.raises(PipelagError, match="choose 1 to 59"):
+        split_by_sentence(pairs, 60, seed=1)
+    with pytest.raises(PipelagError, match="every pair shares"):
+        split_by_sentence([("a", "x"), ("b", "x")], 1, seed=0)
+
+
+def test_the_clean_up_counts_what_it_leaves_out(tmp_path: Path) -> None:
+    train = [(g, e) for g, e in zip(GERMAN, ENGLISH, strict=True)]
+    bad = [("", "x"), ("a b c d", "x y"), ("w " * 9, "w " * 9), ("a b c", "x y")]
+    made = prepared(Parts(train + bad, train[:1]), Recipe("de", "en", merges=30, most=8), tmp_path / "a" / "pieces")
+    assert made.dropped == {"empty": 1, "sides differ by more than 1.5": 1, "more than 8 tokens": 1}
+    assert len(made.train) == len(train) + 1
+    assert (tmp_path / "a" / "pieces" / "train.de").read_text("utf-8").count("\n") == len(made.train)
+    with pytest.raises(PipelagError, match="no training pair is left of 4"):
+        prepared(Parts(bad, train[:1]), Recipe("de", "en", most=1), tmp_path / "b" / "pieces")
+    assert not (tmp_path / "b" / "pieces").exists()
+
+
+def test_pieces_are_joined_to_the_words_they_came_from() -> None:
+    encode = encoder(learn(ENGLISH, 10))
+    for line in (*ENGLISH, "an unseen wörd"):
+        assert joined(encode(line).split()) == line
+    assert "@@" in encode("an unseen wörd")
+    with pytest.raises(PipelagError, match="too small to learn"):
+        learn([""], 10)
+    with pytest.raises(PipelagError, match="at least 1 merge"):
+        learn(ENGLISH, 0)
+
+
+def test_lines_end_at_line_feeds_alone() -> None:
+    assert text_of("a\u2028b\r\nc".encode(), "x") == ["a\u2028b", "c"]
+    with pytest.raises(PipelagError, match="x is not UTF-8 text"):
+        text_of(b"\xff", "x")
+
+
+def test_the_real_tatoeba(real_mirror: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELAG_MIRROR", real_mirror)
+    found = data.load("tatoeba", train=2000, test=100, merges=500)
+    assert 1800 < len(found.train) <= 2000 and len(found.test) == 100 and max(found.unknown.values()) < 0.02

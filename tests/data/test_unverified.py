@@ -1,0 +1,113 @@
+"""Files that nobody states a sum of: limited in size, recorded when first seen, compared from then on."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelag.data import fetch as module
+from pipelag.data import manifest, unverified
+from pipelag.data.cli import describe
+from pipelag.data.download import download
+from pipelag.data.fetch import fetch
+from pipelag.data.manifest import Manifest, OfficialFile
+from pipelag.errors import PipelagError
+from tests.data.server import Site, serving
+
+
+@pytest.fixture
+def publish(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Make a set `cpusmall` of one file at an address."""
+
+    def at(address: str, most: int = 100) -> Manifest:
+        files = (OfficialFile(name="a.gz", urls=(address,), most_bytes=most),)
+        release = Manifest(title="A", licence="free", layout="libsvm", files=files)
+        monkeypatch.setattr(manifest, "official", lambda name: release)
+        monkeypatch.setattr(module, "download", partial(download, pause=0.0))
+        return release
+
+    return at
+
+
+def test_the_first_download_is_recorded_and_shown_as_not_verified(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
+    with serving(a_gz=b"first") as site:
+        publish(site.address)
+        release = fetch("cpusmall")
+        asked = len(site.asked)
+        assert fetch("cpusmall") == release and len(site.asked) == asked
+    assert release.paths[0].read_bytes() == b"first"
+    assert not release.official and not release.verified
+    assert str(release) == f"not verified {release.fingerprint}"
+    assert release.note == "not verified: nobody states a sum of a.gz"
+    assert "the publisher's files as they were first seen" in describe(release) and "as recorded" in describe(release)
+
+
+def test_another_file_than_the_first_is_refused(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
+    home = tmp_path / "downloads" / "cpusmall"
+    with serving(a_gz=b"first") as site:
+        publish(site.address)
+        fetch("cpusmall")
+        (home / "a.gz").unlink()
+        site.files["/a.gz"] = b"other"
+        with pytest.raises(PipelagError, match="kept aside as .*a.gz.bad.*accept other files than the first, rem"):
+            fetch("cpusmall")
+        assert not (home / "a.gz").exists()
+        unverified.record_of(manifest.official("cpusmall").files[0], home).unlink()
+        assert fetch("cpusmall").paths[0].read_bytes() == b"other"
+
+
+def test_a_changed_file_in_a_mirror_is_refused(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
+    publish("http://127.0.0.1:9/")
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "a.gz").write_bytes(b"mine")
+    assert str(fetch("cpusmall", mirrors=[mirror])).startswith("not verified ")
+    (mirror / "a.gz").write_bytes(b"else")
+    with pytest.raises(PipelagError, match="a.gz has sha256 .* as first seen .to accept other files"):
+        fetch("cpusmall", mirrors=[mirror])
+
+
+@pytest.mark.parametrize(("content", "most", "complaint"), [(b"x" * 101, 100, "has 101 by"), (b"", 100, "has 0 by")])
+def test_a_file_beyond_the_limit_is_refused(  # type: ignore[no-untyped-def]
+    publish, content: bytes, most: int, complaint: str
+) -> None:
+    with serving(a_gz=content) as site:
+        publish(site.address, most)
+        with pytest.raises(PipelagError, match=f"the server says that the file {complaint}.*1 to 100 are allowed"):
+            fetch("cpusmall")
+
+
+def test_a_cut_download_goes_on(publish) -> None:  # type: ignore[no-untyped-def]
+    def served(site: Site) -> bytes:
+        site.cut_after = [100, 30]  # the first is the question for the size
+        return fetch("cpusmall").paths[0].read_bytes()
+
+    content = bytes(range(90))
+    with serving(a_gz=content) as site:
+        publish(site.address)
+        assert served(site) == content
+        assert site.asked[-1][1] == "bytes=30-"
+
+
+def test_an_unreadable_record_says_what_to_do(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
+    release = publish("http://127.0.0.1:9/")
+    record = unverified.record_of(release.files[0], tmp_path / "downloads" / "cpusmall")
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+    with pytest.raises(PipelagError, match="first.json is no record .* remove it"):
+        fetch("cpusmall")
+
+
+@pytest.mark.parametrize(
+    ("stated", "complaint"),
+    [
+        ({}, "where they are not known, 'most_bytes'"),
+        ({"bytes": 3}, "where they are not known, 'most_bytes'"),
+        ({"bytes": 3, "sha256": "a" * 64, "most_bytes": 5}, "'most_bytes' is for a file whose size"),
+    ],
+)
+def test_a_manifest_states_sums_or_a_limit(stated: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        OfficialFile.model_validate({"name": "a", "urls": ["http://a/"], **stated})
