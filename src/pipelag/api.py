@@ -61,6 +61,7 @@ def train(
     device: str = "cpu",
     threads: int = 1,
     workers: int | None = None,
+    uneven: bool = False,
     checkpoints: str | Path | None = None,
     checkpoint_every: int = 0,
 ) -> TrainedRun:
@@ -87,6 +88,7 @@ def train(
         device: "cpu" or "cuda"; the real executor then uses one GPU per stage.
         threads: CPU threads of each real worker.
         workers: real processes; one per stage by default, and the number of replicas of data-parallel methods.
+        uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
         checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
             flight) from its weights (PipeDream section 4).
@@ -134,7 +136,7 @@ def train(
     else:
         kept = _checkpoints(checkpoints, checkpoint_every, phases)
         values = _train_real(
-            sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total, workers, kept
+            sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total, workers, uneven, kept
         )
     last = phases[-1]
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
@@ -154,6 +156,7 @@ def _train_real(
     threads: int,
     total: int,
     count: int | None,
+    uneven: bool,
     checkpoints: Any,
 ) -> list[float]:
     from pipelag.distributed.launch import launch
@@ -175,6 +178,7 @@ def _train_real(
         loss=loss,
         rate=rate,
         seed=seed,
+        uneven=uneven,
         checkpoints=checkpoints,
         resume=checkpoints.rewind() if checkpoints is not None else 0,
     )

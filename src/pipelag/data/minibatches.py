@@ -12,6 +12,8 @@ class Minibatches(ABC):
     Inputs and targets can be had apart: the first stage of a pipeline needs only the one, the last the other.
     """
 
+    uneven = False  # whether minibatches differ in shape
+
     @abstractmethod
     def __len__(self) -> int:
         """Minibatches per epoch."""

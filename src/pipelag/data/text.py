@@ -164,6 +164,8 @@ class TextBatches(Minibatches):
     comes out with `</s>`.
     """
 
+    uneven = True
+
     def __init__(self, data: Corpus, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
         if not 1 <= batch <= len(data.train):
             raise PipelagError(

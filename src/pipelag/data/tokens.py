@@ -34,6 +34,8 @@ class TokenBatches(Minibatches):
         PipelagError: the longest sentence does not fit (says which limit does), or too few sentences for one minibatch.
     """
 
+    uneven = True
+
     def __init__(
         self, data: Corpus, tokens: int, seed: int, multiple: int = 1, device: torch.device | str = "cpu"
     ) -> None:

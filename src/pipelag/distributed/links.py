@@ -1,7 +1,8 @@
 """Links between neighbouring stages: tensors sent straight to the next worker, overlapped with compute.
 
 A message is the tuple of tensors that crosses one boundary. The receiver learns shapes, types and memory format once,
-through the job's key-value store, and from then on keeps receives posted ahead; the sender never waits.
+through the job's key-value store, and from then on keeps receives posted ahead; the sender never waits. Where
+minibatches are uneven (sentences), a small header with the shapes travels before each message instead.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import pickle
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from pipelag.errors import PipelagError
 
 POSTED_AHEAD = 2  # receives kept open: one being filled while the other is consumed
+MOST_DIMENSIONS = 7
 
 
 class PeerLost(RuntimeError):
@@ -67,6 +70,7 @@ class Wire:
     store: Any  # torch.distributed.Store
     device: torch.device
     name: str
+    uneven: bool = False  # messages differ in shape
 
 
 class Sender:
@@ -90,21 +94,23 @@ class Sender:
             self.metas = metas
             self.wire.store.set(self.wire.name, pickle.dumps(metas))  # type: ignore[arg-type]
         for now, first in zip(metas, self.metas, strict=True):
-            if now.shape != first.shape:
+            if now.shape != first.shape and not self.wire.uneven:
                 raise PipelagError(
-                    f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; the real "
-                    "executor needs minibatches of one size: drop or pad the last partial one"
+                    f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; drop or pad "
+                    "the last partial minibatch, or say uneven=True, with which each message tells its shapes"
                 )
-        while len(self.inflight) > self.ahead * len(metas):
+        out = [meta.wire(tensor.detach()) for meta, tensor in zip(self.metas, tensors, strict=True)]
+        if self.wire.uneven:
+            out.append(header_of(metas).to(self.wire.device))
+        while len(self.inflight) > self.ahead * len(out):
             _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
-        for tag, (meta, tensor) in enumerate(zip(self.metas, tensors, strict=True)):
-            out = meta.wire(tensor.detach())
-            self.bytes += out.numel() * out.element_size()
+        for tag, tensor in sorted(enumerate(out), key=lambda item: item[0] < len(metas)):  # the header goes first
+            self.bytes += tensor.numel() * tensor.element_size()
             try:
-                work = dist.isend(out, self.peer, group=self.wire.group, tag=tag)
+                work = dist.isend(tensor, self.peer, group=self.wire.group, tag=tag)
             except RuntimeError as error:
                 raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
-            self.inflight.append((work, out))
+            self.inflight.append((work, tensor))
         self.seconds += time.perf_counter() - begin
 
     def finish(self) -> None:
@@ -132,17 +138,22 @@ class Receiver:
 
     def _post(self) -> None:
         assert self.metas is not None
+        if self.wire.uneven:  # one header: nccl takes what was sent in the order of the receives, whatever their tags
+            if self.left and not self.posted:
+                header = header_of(self.metas).to(self.wire.device)
+                self.posted.append([self._irecv(header, len(self.metas))])
+                self.left -= 1
+            return
         while self.left and len(self.posted) < POSTED_AHEAD:
-            message = []
-            for tag, meta in enumerate(self.metas):
-                buffer = meta.buffer(self.wire.device)
-                try:
-                    work = dist.irecv(buffer, self.peer, group=self.wire.group, tag=tag)
-                except RuntimeError as error:
-                    raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
-                message.append((work, buffer))
-            self.posted.append(message)
+            buffers = [meta.buffer(self.wire.device) for meta in self.metas]
+            self.posted.append([self._irecv(buffer, tag) for tag, buffer in enumerate(buffers)])
             self.left -= 1
+
+    def _irecv(self, buffer: torch.Tensor, tag: int) -> tuple[Any, torch.Tensor]:
+        try:
+            return dist.irecv(buffer, self.peer, group=self.wire.group, tag=tag), buffer
+        except RuntimeError as error:
+            raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
 
     def receive(self) -> tuple[torch.Tensor, ...]:
         """The next message; waits for it."""
@@ -153,12 +164,30 @@ class Receiver:
             except RuntimeError as error:
                 raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
         assert self.metas is not None
-        message = self.posted.popleft()
+        message, metas = self.posted.popleft(), self.metas
+        if self.wire.uneven:
+            ((work, header),) = message
+            _wait(work, self.wire.rank, self.peer)
+            metas = [replace(meta, shape=shape) for meta, shape in zip(metas, shapes_of(header), strict=True)]
+            message = [self._irecv(meta.buffer(self.wire.device), tag) for tag, meta in enumerate(metas)]
         for work, _ in message:
             _wait(work, self.wire.rank, self.peer)
         self.waited += time.perf_counter() - start
         self._post()
-        return tuple(meta.unwire(buffer) for meta, (_, buffer) in zip(self.metas, message, strict=True))
+        return tuple(meta.unwire(buffer) for meta, (_, buffer) in zip(metas, message, strict=True))
+
+
+def header_of(metas: Sequence[TensorMeta]) -> torch.Tensor:
+    """The shapes of a message, int64 (tensors, 1 + MOST_DIMENSIONS): the number of dimensions, then their sizes."""
+    header = torch.zeros(len(metas), 1 + MOST_DIMENSIONS, dtype=torch.int64)
+    for row, meta in zip(header, metas, strict=True):
+        row[: 1 + len(meta.shape)] = torch.tensor([len(meta.shape), *meta.shape])
+    return header
+
+
+def shapes_of(header: torch.Tensor) -> list[tuple[int, ...]]:
+    """What `header_of` has written."""
+    return [tuple(row[1 : 1 + row[0]]) for row in header.tolist()]
 
 
 def _wait(work: Any, rank: int, peer: int) -> None:

@@ -66,6 +66,10 @@ class TorchWorker(Worker):
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase, minibatch after minibatch, each with its flush."""
+        if self.job.uneven:
+            raise PipelagError(
+                "torch.distributed.pipelining takes minibatches of one shape, and these differ; use gpipe or 1f1b_flush"
+            )
         told, parts = self.assignment, self.assignment.phase.microbatches
         runner, bounded = self.schedule(as_tuple(split(inputs(told.start), parts)[0]))
         first, last = self.stage == 1, self.stage == self.stages

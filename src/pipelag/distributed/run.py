@@ -98,7 +98,7 @@ def _task(
     phases = phases_of(spec)
     rate = optim.factor(spec.lr_schedule, spec.steps)
     make = optim.factory(spec.optimizer)
-    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints)
+    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, task.batches.uneven)
     if resume:
         training.resume(resume)
     model.train()

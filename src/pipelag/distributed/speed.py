@@ -83,6 +83,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         task.loss,
         lambda step: 1.0,
         spec.seed,
+        uneven=task.batches.uneven,
     )
 
     def timed(phase: Phase) -> tuple[float, int, dict[int, Record]]:

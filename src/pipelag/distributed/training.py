@@ -39,6 +39,7 @@ class RealTraining:
 
     Args:
         rate: the factor on the base rate at a step of the run.
+        uneven: minibatches differ in shape, so that every message has to tell its own.
         checkpoints: where each stage writes its part, and whence `resume` goes on.
     """
 
@@ -50,6 +51,7 @@ class RealTraining:
     rate: Callable[[int], float]
     seed: int
     checkpoints: Checkpoints | None = None
+    uneven: bool = False
     state: dict[str, dict[str, Any]] = field(default_factory=dict)  # optimizer state by parameter name
     done: int = 0
     losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
@@ -58,6 +60,7 @@ class RealTraining:
 
     def __post_init__(self) -> None:
         self.model.to(self.job.device)
+        self.job.uneven = self.uneven
         for phase in self.phases:
             check_workers(phase, self.job.world)
             check_stage_rates(phase)

@@ -37,6 +37,7 @@ class Job:
     forward: dist.ProcessGroup
     backward: dist.ProcessGroup
     again: dist.ProcessGroup | None = None
+    uneven: bool = False  # minibatches differ in shape
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
 
     def recomputation(self) -> dist.ProcessGroup:
@@ -47,7 +48,7 @@ class Job:
 
     def wire(self, group: dist.ProcessGroup, name: str) -> Wire:
         """The wiring of a link of the present phase."""
-        return Wire(self.rank, group, self.store, self.device, f"phase{self.phases}/{name}")
+        return Wire(self.rank, group, self.store, self.device, f"phase{self.phases}/{name}", self.uneven)
 
 
 @dataclass(frozen=True)
