@@ -110,6 +110,28 @@ def test_the_papers_settings_are_in_the_paper_scale(config: Path) -> None:
     assert deep.lr_schedule.horizon == 78_000 and deep.lr_schedule.milestones == (0.5, 0.75)
 
 
+def test_shares_that_a_setup_names_are_the_papers_at_its_scale_and_others_elsewhere(config: Path) -> None:
+    """PipeMare's table 8: T1 anneals over 20 of 200 epochs; after 10 of 60 epochs of warm-up, over 10."""
+    found = {}
+    for scale in ("paper", "quick"):
+        specs = {
+            (a.labels["task"], a.labels["arm"]): a.spec
+            for a in arms(load_paper("pipemare"), "table_3", load_scale(scale))
+        }
+        t1 = specs["images", "T1"]
+        warm, rest = specs["translation", "T1+T2+W"].phases
+        found[scale] = [
+            t1.phases[0].options["annealing"] / t1.steps,
+            warm.steps / (warm.steps + rest.steps),
+            rest.options["annealing"] / rest.steps,
+        ]
+    assert found["paper"] == pytest.approx([20 / 200, 10 / 60, 10 / 50], abs=1e-3)
+    assert found["quick"] == pytest.approx([0.4, 0.2, 1.0])
+    change(config / "papers/pipemare.yaml", "{method: gpipe, share: W}", "{method: gpipe, share: V}")
+    with pytest.raises(PipelagError, match="table_3.T1.T2.W: share 'V'; .known: K, K1, W"):
+        arms(load_paper("pipemare"), "figure_8", load_scale("quick"))
+
+
 def test_pipemares_translation_at_each_scale(config: Path) -> None:
     """Table 7 at the paper scale; a set that can be had, by sentences, at the others."""
     shutil.copytree(ROOT / "results/published/cpu", "results/published/cpu", ignore=shutil.ignore_patterns("runs"))

@@ -185,7 +185,7 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
     optimizer = setup.optimizer
     if optimizer is not None and arm.lr_times != 1.0:
         optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
-    phases = []
+    phases: list[dict[str, Any]] = []
     for phase in arm.phases or ([arm] if arm.method else []):
         base = optimizer.lr if optimizer is not None else 0.0
         everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
@@ -193,8 +193,9 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
         factors |= {stage: everywhere * float(times) for stage, times in phase.stage_lr_times.items()}
         rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
-        steps = max(1, setup.steps * phase.share[0] // phase.share[1])
-        settings = {key: _of_steps(value, steps) for key, value in phase.settings.items()}
+        rest = setup.steps - sum(before["steps"] for before in phases)
+        steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
+        settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
         own: dict[str, Any] = {"method": phase.method, "options": settings}
         own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas}
         own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, where)}
@@ -202,7 +203,7 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
-    content = setup.model_dump(exclude={"steps", "cuts", "microbatches"}) | {
+    content = setup.model_dump(exclude={"steps", "cuts", "microbatches", "shares"}) | {
         "optimizer": optimizer and optimizer.model_dump(),
         "lr_schedule": schedule.model_dump(),
         "phases": phases,
@@ -240,11 +241,22 @@ def recompute_of(value: bool | int | dict[str, int | str], stages: int, where: s
     return -(-stages // count)
 
 
-def _of_steps(value: Any, steps: int) -> Any:
-    """A setting counted in steps may be given as a share of the phase's: {share: [1, 4]}."""
+def _setting(value: Any, steps: int, setup: Setup, where: str) -> Any:
+    """A method's setting: a share of the phase's steps, {share: [1, 4]}, or the setup's own, {setup: microbatches}."""
+    if value == {"setup": "microbatches"}:
+        return setup.microbatches
     if isinstance(value, dict) and value.keys() == {"share"}:
-        return max(1, steps * value["share"][0] // value["share"][1])
+        return _share(value["share"], steps, setup, where)
     return value
+
+
+def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
+    """So many of the steps, at least one; a name stands for one of the setup's shares."""
+    if isinstance(share, str):
+        if share not in setup.shares:
+            raise unknown(f"{where}: share", share, setup.shares)
+        share = setup.shares[share]
+    return max(1, steps * share[0] // share[1])
 
 
 def _rounded(rate: float) -> float:

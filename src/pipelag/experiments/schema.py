@@ -24,6 +24,7 @@ class Setup(Strict):
     """A named base of runs: what a paper's appendix lists for one model and data set.
 
     cuts, microbatches: of the arms that give none of their own, so that a scale with another model can change them.
+    shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason.
     """
 
     kind: str = "train"
@@ -39,15 +40,17 @@ class Setup(Strict):
     executor: str = "simulated"
     workers: int = 1
     options: dict[str, Any] = Field(default_factory=dict)
+    shares: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
 
 class PhaseArm(Strict):
     """A phase of an arm.
 
-    share: its steps as a fraction [numerator, denominator] of the setup's steps. lr_times, stage_lr_times: factors on
-    the setup's learning rate, for all stages or for single ones. settings: the method's options; one
-    counted in minibatches may be a share of the phase's steps, {share: [1, 4]}. cuts: layers, or ranges of them such as
-    "1-106" and "4-104:4" (every fourth). recompute: as of a phase, or {checkpoints: so many segments of stages}.
+    share: its steps as a fraction [numerator, denominator] of the setup's steps, a name among the setup's shares, or
+    "rest". lr_times, stage_lr_times: factors on the setup's learning rate, for all stages or for single ones. settings:
+    the method's options; one counted in minibatches may be a share of the phase's steps, {share: [1, 4]} or {share:
+    name}, and {setup: microbatches} is the setup's. cuts: layers, or ranges of them such as "1-106" and "4-104:4"
+    (every fourth). recompute: as of a phase, or {checkpoints: so many segments of stages}.
     """
 
     method: str
@@ -56,7 +59,7 @@ class PhaseArm(Strict):
     recompute: bool | int | dict[str, int | str] = False
     replicas: list[int] = Field(default_factory=list)
     cuts: list[int | str] | str = Field(default_factory=list)
-    share: tuple[int, int] = (1, 1)
+    share: tuple[int, int] | str = (1, 1)
     lr_times: float = 1.0
     stage_lr_times: dict[int, float | str] = Field(default_factory=dict)
 
