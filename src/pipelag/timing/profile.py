@@ -21,7 +21,7 @@ def profile(
     batch: Any,
     repeats: int = 10,
     warmup: int = 2,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Profile:
     """Time every layer's forward and backward on `batch`, the model's input, where the model is.
 
@@ -30,14 +30,19 @@ def profile(
     its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
     layer, of its input. Medians over `repeats` rounds, so a disturbance spoils a round, not a layer. Buffers
     (batch-norm statistics) are put back. The process keeps freed memory from here on (`pipelag.allocator`).
+
+    Args:
+        model: layers in a row; of a branching model, `pipelag.linearise(model)`.
+        progress: a bar on the terminal; none: where there is one.
     """
     keep_freed_memory()
     layers = list(model)
+    hidden = None if progress is None else not progress
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
     with unchanged_buffers(nn.ModuleList(layers)):
         sizes = _sizes(layers, batch)
-        for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=not progress):
+        for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
             kept: list[tuple[Any, Any]] = []
             value: Any = batch
             for index, layer in enumerate(layers):
