@@ -12,7 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
-from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
+from pipelag.tensors import as_tuple, kept_for_backward, own_outputs, unchanged_buffers, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
 
 
@@ -54,10 +54,10 @@ def profile(
             gradients = [torch.randn_like(t) for t in as_tuple(value) if t.requires_grad]
             for index in reversed(range(len(layers))):
                 received, value = kept.pop()
-                outputs = [t for t in as_tuple(value) if t.requires_grad]
+                outputs, given = own_outputs(value, gradients, received)
                 start = _now(value)
                 if outputs:
-                    torch.autograd.backward(outputs, gradients)
+                    torch.autograd.backward(outputs, given)
                 backward[index].append(1e3 * (_now(value) - start))
                 gradients = [_gradient(t) for t in as_tuple(received) if t.requires_grad]
             for layer in layers:
@@ -74,6 +74,7 @@ def profile(
 def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]]:
     """(output, kept, weight) bytes per layer, from one forward pass."""
     sizes, value = [], batch
+    once = weight_bytes(layers)
     for index, layer in enumerate(layers):
         received = _detached(value, differentiable=index > 0)
         own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
@@ -89,8 +90,7 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         inside = sum(size for place, size in kept.items() if place not in outputs)
         last = index == len(layers) - 1
-        weights = sum(p.numel() * p.element_size() for p in layer.parameters())
-        sizes.append((out, inside + (0 if last else new), weights))
+        sizes.append((out, inside + (0 if last else new), once[index]))
     return sizes
 
 
