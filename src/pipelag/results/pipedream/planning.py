@@ -201,8 +201,8 @@ def table_3(context: Context) -> Drawn:
         "code is fp16, and SSD's sums gradients after the backward; the others overlap the two",
         "SSD (ResNet-34, 300 x 300) and Mask R-CNN (ResNet-50 with a feature pyramid, 800 x 1088, 512 given regions of "
         "an image) are their parts with weights: anchors, matching, suppression and losses are left out with their "
-        "time, which makes our ratios larger; NCCL's rate below a link's and slow servers are left out too, which makes "
-        "them smaller",
+        "time, which makes our ratios larger; NCCL's rate below a link's and slow servers are left out too, which "
+        "makes them smaller",
     ]
     return Drawn(table=Table(columns, rows, context.result.caption, notes))
 
