@@ -28,7 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pipelag.distributed import namespaces
 from pipelag.distributed.links import PeerLost
-from pipelag.distributed.processes import leave_with_parent
+from pipelag.distributed.processes import be_parent, leave_with_parent
 from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
 
@@ -71,6 +71,7 @@ def launch(
         payload = {"task": task, "arguments": arguments, "device": device.split(":")[0], "threads": threads}
         Path(folder, "payload.pkl").write_bytes(cloudpickle.dumps(payload))
         Path(folder, "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
+        be_parent()
         if links is not None:
             codes = namespaces.run(Path(folder), workers, threads, links)
             if codes:

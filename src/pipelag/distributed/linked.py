@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pipelag import optim
 from pipelag.distributed.launch import launch
-from pipelag.distributed.namespaces import Links, obstacle, reshape
+from pipelag.distributed.namespaces import Links, NotMade, obstacle, reshape
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
@@ -55,8 +55,11 @@ def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     each = max(1, threads // spec.workers)
     reason = obstacle(links[0])
     if reason is None:
-        rows, described = launch(_task, spec.workers, "cpu", each, links=links[0], spec=spec, every=links)
-    else:
+        try:
+            rows, described = launch(_task, spec.workers, "cpu", each, links=links[0], spec=spec, every=links)
+        except NotMade as error:
+            reason = str(error)
+    if reason is not None:
         rows, described = launch(_profile_only, 1, "cpu", each, spec=spec, every=links)
     for row in rows:
         folder.log(row)

@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipelag.distributed.processes import leave_with_parent
+from pipelag.distributed.processes import be_parent, leave_with_parent
 from pipelag.errors import PipelagError
 
 SELF = "pipelag.distributed.namespaces"
@@ -27,6 +27,10 @@ TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc
 PORT = "29400"
 PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the keeper's process
 GRACE = 10.0  # seconds that the other workers have to notice that one has failed
+
+
+class NotMade(PipelagError):
+    """The links between workers could not be made, though nothing seemed to hinder them."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,15 @@ def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int
     A worker that ended without leaving a report in the folder gets one.
 
     Raises:
-        PipelagError: the links cannot be made here (`obstacle` says why beforehand).
+        NotMade: the links cannot be made here (`obstacle` says why beforehand).
     """
     plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
     (folder / "links.json").write_text(json.dumps(plan))
     done = subprocess.run([*ENTER, sys.executable, "-m", SELF, "keeper", str(folder)], check=False)
     ended = folder / "ended.json"
     if not ended.exists():
-        raise PipelagError(f"the namespaces could not be made (status {done.returncode}): {obstacle(links)}")
+        why = obstacle(links) or f"their keeper ended with status {done.returncode}"
+        raise NotMade(f"the namespaces could not be made: {why}")
     codes = {int(rank): code for rank, code in json.loads(ended.read_text()).items()}
     for rank, code in codes.items():
         report = folder / f"error-{rank}.json"
@@ -114,6 +119,7 @@ def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int
 def keeper(folder: Path) -> int:
     """In the outer namespace: the bridge, the nodes, and an end for all when one fails."""
     leave_with_parent()
+    be_parent()
     plan = json.loads((folder / "links.json").read_text())
     queue = Links(**plan["links"]).queue(delayed=False)
     command("ip link set lo up")
@@ -152,6 +158,7 @@ def watch(nodes: list[subprocess.Popen[str]]) -> dict[int, int]:
 def node(folder: Path, rank: int) -> None:
     """In a namespace of its own: take the link, then become torchrun."""
     leave_with_parent()
+    be_parent()
     plan = json.loads((folder / "links.json").read_text())
     print("ready", flush=True)
     sys.stdin.read()  # closed when the link has been handed over
