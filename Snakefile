@@ -26,7 +26,7 @@ rule all:
     default_target: True
     input:
         f"figures/{scale.name}/index.html",
-        sorted({log for paper, result in plan for log in log_files(paper, result)}),
+        sorted({log for paper, result in plan if asked_for(paper, result) for log in log_files(paper, result)}),
 
 
 include: "workflow/rules/data.smk"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipelag import methods
     from pipelag.api import TrainedRun, train
     from pipelag.methods import Method, register
+    from pipelag.models.linearise import linearise
     from pipelag.partitioner.cluster import Cluster
     from pipelag.partitioner.plan import Plan
     from pipelag.partitioner.search import partition
@@ -33,6 +34,7 @@ _HOMES = {
     "Phase": "pipelag.simulate.training",
     "Method": "pipelag.methods",
     "register": "pipelag.methods",
+    "linearise": "pipelag.models.linearise",
     "Schedule": "pipelag.schedules",
     "check": "pipelag.schedules",
     "delays": "pipelag.schedules",
@@ -50,8 +52,8 @@ _HOMES = {
 
 __all__ = [
     "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Timing", "Topology",
-    "TrainedRun", "balanced_cuts", "check", "delays", "methods", "partition", "profile", "register", "schedule", "time",
-    "train", "uniform",
+    "TrainedRun", "balanced_cuts", "check", "delays", "linearise", "methods", "partition", "profile", "register",
+    "schedule", "time", "train", "uniform",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,39 @@ from torch import nn
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     """A layer's input or output as the tensors that cross its boundary."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def weight_bytes(layers: Sequence[nn.Module]) -> list[int]:
+    """Bytes of each layer's parameters; one that several layers share counts in the first."""
+    counted: set[int] = set()
+    sizes = []
+    for layer in layers:
+        new = {id(p): p.numel() * p.element_size() for p in layer.parameters() if id(p) not in counted}
+        counted |= set(new)
+        sizes.append(sum(new.values()))
+    return sizes
+
+
+def own_outputs(
+    value: Any, gradients: Sequence[torch.Tensor], received: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The outputs that a layer's backward starts from, with their gradients, when the layer is run by itself.
+
+    A tensor that only passes through has its gradient handed on as it is; autograd, asked to, would copy it, which it
+    does not do inside a stage.
+
+    Args:
+        value: the layer's output; gradients: one for each of its tensors that needs one; received: its input.
+    """
+    passing = {id(t) for t in as_tuple(received)}
+    outputs, given = [], []
+    for tensor, gradient in zip((t for t in as_tuple(value) if t.requires_grad), gradients, strict=True):
+        if id(tensor) in passing:
+            tensor.grad = gradient
+        else:
+            outputs.append(tensor)
+            given.append(gradient)
+    return outputs, given
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
 from pipelag.runs.cli import carry_out
-from pipelag.runs.spec import RunSpec
+from pipelag.runs.spec import ModelSpec, RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = "pipedream"
@@ -94,3 +94,19 @@ def test_bad_plans_are_refused(tmp_path: Path) -> None:
         plan(cluster={})
     with pytest.raises(PipelagError, match="needs options.profile"):
         plan(cluster={"levels": [{"workers": 2, "bandwidth": 1}]})
+
+
+def test_sums_after_the_backward_come_on_top_of_it(tmp_path: Path) -> None:
+    options = {"profile": {"roofline": "v100", "inputs": [{"shape": [3, 224, 224]}]}, "data_parallel_over": [2]}
+    cluster = {"levels": [{"workers": 2, "bandwidth": 1e9}]}
+    rows = {}
+    for overlap in (True, False):
+        more = {**options, "cluster": cluster, "search": False, "overlap": overlap}
+        spec = RunSpec(kind="plan", model=ModelSpec(name="alexnet_imagenet"), batch=8, options=more)
+        carry_out(spec, tmp_path / str(overlap), "cpu", 1)
+        log = [json.loads(line) for line in (tmp_path / str(overlap) / "metrics.jsonl").read_text().splitlines()]
+        layers, (rows[overlap],) = ([r for r in log if r["what"] == what] for what in ("layer", "plan"))
+    compute = sum(layer["forward_ms"] + layer["backward_ms"] for layer in layers) / 1e3
+    ring = sum(layer["weight_bytes"] for layer in layers) / 1e9  # 2 (m-1)/m of them, for m = 2
+    assert rows[False]["timed"] == pytest.approx((compute + ring) / 2)
+    assert rows[True]["timed"] < rows[False]["timed"] and rows[True]["overhead"] < rows[False]["overhead"]

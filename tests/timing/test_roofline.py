@@ -43,6 +43,37 @@ def test_sizes_are_those_of_a_measured_profile() -> None:
         assert ours.forward_ms > 0 and ours.backward_ms > 0
 
 
+class Past(nn.Module):
+    """A linear layer that another tensor travels past."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size, size)
+
+    def forward(self, value: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inner(value[0]), value[1]
+
+
+def test_what_passes_through_takes_no_time() -> None:
+    with torch.device("meta"):
+        start, skips = nn.Identity(), []
+        for width in (8, 8000):
+            batch = (torch.empty(4, 8), torch.empty(4, width))
+            skips.append(roofline(nn.Sequential(start, Past(8), Past(8)), batch, "v100").layers[1])
+    assert skips[0].backward_ms == skips[1].backward_ms > 0
+    assert skips[0].output_bytes < skips[1].output_bytes
+
+
+def test_shared_weights_count_once() -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared), nn.Linear(4, 2))
+    for found in (roofline(model.to("meta"), torch.empty(1, 4, device="meta"), "v100"),):
+        assert [layer.weight_bytes for layer in found.layers] == [80, 0, 40]
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model[1] = model[0]
+    assert [layer.weight_bytes for layer in profile(model, torch.randn(1, 4), repeats=1).layers] == [80, 0, 40]
+
+
 def test_unknown_devices_are_refused() -> None:
     with pytest.raises(PipelagError, match="did you mean 'v100'"):
         roofline(nn.Sequential(nn.Linear(2, 2)), torch.empty(1, 2, device="meta"), "v10")

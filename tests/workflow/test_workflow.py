@@ -53,7 +53,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_everything_is_planned_from_the_config(project: Path) -> None:
     jobs = planned(project)
-    kinds = [result.kind for name in papers() for result in load_paper(name).results.values()]
+    results = [result for name in papers() for result in load_paper(name).results.values()]
+    kinds = [result.kind for result in results if not result.optional]
     tables = sum(kind in ("table", "config", "text-claim") for kind in kinds)
     assert jobs["table"] == tables and jobs["figure"] == len(kinds) - tables and jobs["page"] == 1
     assert tables >= 40 and len(kinds) >= 110 and jobs["run"] > 300
@@ -64,6 +65,24 @@ def test_everything_is_planned_from_the_config(project: Path) -> None:
         "total": 7,
     }
     assert planned(project, "--config", "scale=paper", "--", "stale_weights_figure_5a")["fetch"] == 1
+
+
+def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> None:
+    target = "pipedream_links"
+    runs = {arm.spec.id for arm in arms(load_paper("pipedream"), "links", load_scale("quick"))}
+    everything = planned(project)
+    assert planned(project, target) == {"figure": 1, "run": len(runs), target: 1, "total": len(runs) + 2}
+    for run in runs:
+        folder = project / run_dir(load_scale("quick"), run)
+        folder.mkdir(parents=True)
+        for name in ("metrics.jsonl", "summary.json"):
+            (folder / name).write_text("")
+    try:
+        assert planned(project)["figure"] == everything["figure"] + 1
+        assert planned(project)["run"] == everything["run"]
+    finally:
+        for run in runs:
+            shutil.rmtree(project / run_dir(load_scale("quick"), run))
 
 
 def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> None:

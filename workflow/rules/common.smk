@@ -67,9 +67,15 @@ def products(paper, result):
     return [f"figures/{scale.name}/{paper}/{result}.{end}" for end in [*ends, "json"]]
 
 
+def asked_for(paper, result):
+    """Whether a call for everything makes this result: not an optional one, before it has been made by its name."""
+    logged = [is_done(arm.spec.id) for arm in plan[paper, result]]
+    return all(logged) or not experiments.load_paper(paper).results[result].optional
+
+
 def digest_of(paper, result):
     """Changes when what the config says of a result changes, so that it is drawn again."""
-    content = experiments.load_paper(paper).results[result].model_dump_json()
+    content = experiments.load_paper(paper).results[result].model_dump_json(exclude={"optional"})
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

@@ -53,7 +53,7 @@ rule figure:
 
 rule page:
     input:
-        [file for paper, result in plan for file in products(paper, result)],
+        [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
     output:
         f"figures/{scale.name}/index.html",
     params:
@@ -78,7 +78,7 @@ for paper_name in config["papers"]:
             paper_name
         localrule: True
         input:
-            [f for p, r in plan if p == paper_name for f in products(p, r) + log_files(p, r)],
+            [f for p, r in plan if p == paper_name and asked_for(p, r) for f in products(p, r) + log_files(p, r)],
 
 
 for paper_name, result_name in plan:

@@ -7,7 +7,6 @@ rank 0 returns comes back. Where the processes stand already (a script started b
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -26,7 +26,9 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from pipelag.distributed import namespaces
 from pipelag.distributed.links import PeerLost
+from pipelag.distributed.processes import be_parent, leave_with_parent
 from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
 
@@ -37,7 +39,14 @@ class WorkerFailed(PipelagError):
     """A worker of a real pipeline failed; the message names its rank and says why. All workers have ended."""
 
 
-def launch(task: Callable[..., Any], workers: int, device: str = "cpu", threads: int = 1, **arguments: Any) -> Any:
+def launch(
+    task: Callable[..., Any],
+    workers: int,
+    device: str = "cpu",
+    threads: int = 1,
+    links: namespaces.Links | None = None,
+    **arguments: Any,
+) -> Any:
     """Run `task(job, **arguments)` in `workers` processes; returns what rank 0's call returns.
 
     Args:
@@ -45,6 +54,7 @@ def launch(task: Callable[..., Any], workers: int, device: str = "cpu", threads:
         device: "cpu" (gloo; each worker pinned to cores of its own where there are enough) or "cuda" (nccl, rank r
             on GPU r).
         threads: CPU threads per worker.
+        links: each worker in a network namespace of its own, joined to the others by such links (CPU only).
 
     Raises:
         WorkerFailed: naming the first rank that failed.
@@ -61,6 +71,13 @@ def launch(task: Callable[..., Any], workers: int, device: str = "cpu", threads:
         payload = {"task": task, "arguments": arguments, "device": device.split(":")[0], "threads": threads}
         Path(folder, "payload.pkl").write_bytes(cloudpickle.dumps(payload))
         Path(folder, "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
+        be_parent()
+        if links is not None:
+            codes = namespaces.run(Path(folder), workers, threads, links)
+            if codes:
+                failures = {rank: SimpleNamespace(exitcode=1) for rank in codes}
+                raise first_cause(failures, Path(folder), workers)
+            return cloudpickle.loads(Path(folder, "result.pkl").read_bytes())
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -122,12 +139,6 @@ def join(device: str, threads: int = 1) -> Job:
     return Job(rank, world, place, PrefixStore("pipelag", store), groups[0], groups[1])  # type: ignore[arg-type]
 
 
-def leave_with_parent() -> None:
-    """Ask Linux to end this process when its launcher dies, however that dies: nothing is left running."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def main(folder: Path) -> int:
     """A worker process: read the payload, do the task, leave the result or the reason of the failure."""
     leave_with_parent()
@@ -142,9 +153,9 @@ def main(folder: Path) -> int:
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:
-        # gloo's collectives (DDP, the sums of replicas) report a lost peer as a plain RuntimeError from their sources.
-        lost = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
         bad = isinstance(error, PipelagError)
+        # gloo's collectives (DDP, the sums of replicas) tell of a lost peer by a plain RuntimeError from their sources.
+        lost = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
         message = str(error) if bad or lost else f"{type(error).__name__}: {error}"
         report = {"message": message, "peer_lost": lost or isinstance(error, dist.DistBackendError), "bad_input": bad}
         (folder / f"error-{rank}.json").write_text(json.dumps(report))

@@ -19,6 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pipelag import optim
+from pipelag.distributed import linked
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
@@ -33,12 +34,17 @@ from pipelag.simulate.training import Phase
 
 
 def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Run the blocks of a spec with one pipelined phase. `options`: blocks (3), block_steps (phase.steps)."""
+    """Run the blocks of a spec with one pipelined phase. `options`: blocks (3), block_steps (phase.steps).
+
+    With options.links it is `pipelag.distributed.linked` that measures.
+    """
     if len(spec.phases) != 1 or len(spec.phases[0].cuts) + 1 != spec.workers:
         raise PipelagError(
             f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
             f"{spec.workers} workers"
         )
+    if "links" in spec.options:
+        return linked.measure(spec, out, threads)
     folder = RunFolder(out, spec)
     folder.rewind(0)
     each = max(1, threads // spec.workers)

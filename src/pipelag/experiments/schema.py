@@ -100,6 +100,7 @@ class Result(Strict):
     kind: str
     caption: str
     draw: str = ""
+    optional: bool = False  # made by name only; shown with the others once it is there
     runs: list[Runs] = Field(default_factory=list)
     reported: Any = None
     claims: list[Claim] = Field(default_factory=list)

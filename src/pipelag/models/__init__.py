@@ -12,7 +12,8 @@ from torch import nn
 from pipelag.errors import PipelagError, unknown
 from pipelag.models.alexnet import alexnet
 from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
-from pipelag.models.imagenet import from_torchvision
+from pipelag.models.detection import mask_rcnn, ssd300
+from pipelag.models.imagenet import branching, from_torchvision
 from pipelag.models.lenet import lenet5
 from pipelag.models.recurrent import awd_lm, gnmt, s2vt
 from pipelag.models.resnet import resnet
@@ -30,6 +31,8 @@ for _depth in BLOCKS:  # these are 6n + 2 too, but everyone means the bottleneck
     MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet_bottleneck(depth, **options)
 for _name in ("alexnet", "vgg16"):
     MODELS[f"{_name}_imagenet"] = lambda name=_name, **options: from_torchvision(name, **options)
+MODELS["torchvision"] = branching
+MODELS |= {"ssd300": ssd300, "mask_rcnn": mask_rcnn}
 MODELS["transformer"] = transformer
 MODELS |= {"gnmt": gnmt, "awd_lm": awd_lm, "s2vt": s2vt}
 

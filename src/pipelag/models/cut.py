@@ -18,7 +18,7 @@ def layers_of(model: Model) -> list[nn.Module]:
         return list(model)
     raise PipelagError(
         f"a {type(model).__name__} cannot be cut: give the model as an nn.Sequential, or a list of layers, each taking "
-        "what the one before returns"
+        "what the one before returns; pipelag.linearise(model) makes that of most branching models"
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 
+from pipelag.errors import unknown
 from pipelag.models.layers import Layer
+from pipelag.models.linearise import linearise
 
 
 def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
@@ -23,6 +26,29 @@ def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3) -> nn
         else torchvision.models.get_model(name, weights=None, num_classes=classes)
     )
     return nn.Sequential(*numbered([*model.features, model.avgpool, nn.Flatten(), *model.classifier]))
+
+
+def branching(
+    network: str, classes: int = 1000, in_channels: int = 3, crossing: int | None = None, **options: Any
+) -> nn.Sequential:
+    """Any of torchvision's classification networks, laid out as a row of layers (`linearise`).
+
+    Args:
+        network: its name there, such as googlenet.
+        in_channels: 3; torchvision's networks take nothing else.
+        crossing: at most so many tensors cross a boundary.
+        options: of the network, such as `aux_logits: false`.
+
+    Raises:
+        PipelagError: a name that torchvision does not know (the nearest is named), or what `linearise` refuses.
+    """
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if network not in known:
+        raise unknown("network of torchvision", network, known)
+    model = torchvision.models.get_model(network, weights=None, num_classes=classes, **options)
+    return linearise(model, crossing=crossing)
 
 
 def numbered(modules: Iterable[nn.Module]) -> list[nn.Module]:

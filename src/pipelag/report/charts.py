@@ -33,6 +33,7 @@ def lines(
     shared_y: bool = True,
     height: float = 2.5,
     level: float | None = None,
+    styles: Mapping[str, tuple[int, int]] | None = None,
 ) -> Any:
     """A panel per title, a line per label; labels have the same colour in all panels.
 
@@ -40,6 +41,7 @@ def lines(
         ticks: of the x axis; log, log_y: logarithmic axes.
         marks: vertical lines with a name, in every panel; level: a thin horizontal line.
         marker: of the points; "" for smooth curves.
+        styles: number of the colour and of the dashes by label, where each label has not simply its own.
     """
     shown = {title: series for title, series in panels.items() if any(len(points) for points in series.values())}
     if not shown:
@@ -49,12 +51,12 @@ def lines(
     labels = list(dict.fromkeys(label for series in shown.values() for label in series))
     for axes, (title, series) in zip(grid[0], shown.items(), strict=True):
         for label, points in series.items():
-            number = labels.index(label)
+            colour, dashes = styles[label] if styles else (labels.index(label),) * 2
             axes.plot(
                 [px for px, _ in points],
                 [py for _, py in points],
-                color=COLOURS[number % len(COLOURS)],
-                linestyle=DASHES[number % len(DASHES)],
+                color=COLOURS[colour % len(COLOURS)],
+                linestyle=DASHES[dashes % len(DASHES)],
                 marker=marker or None,
                 markersize=3,
                 label=greek(label),

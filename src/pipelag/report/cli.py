@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers
-from pipelag.experiments.schema import reading_order
+from pipelag.experiments.schema import Paper, reading_order
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     shown: list[dict[str, Any]] = []
     for name in args.papers or papers():
         paper = load_paper(name)
-        results = [read(folder, name, result) for result in reading_order(paper)]
+        results = [read(folder, name, result) for result in reading_order(paper) if drawn(folder, paper, result)]
         counts: Counter[str] = Counter(verdict["verdict"] for result in results for verdict in result["verdicts"])
         shown.append({"id": paper.id, "title": paper.title, "year": paper.year, "results": results, "counts": counts})
     environment = Environment(
@@ -44,6 +44,11 @@ def main(args: argparse.Namespace) -> int:
     (folder / "index.html").write_text(page)
     print(f"{folder / 'index.html'}: {', '.join(f'{n} {word}' for word, n in sorted(total.items()))}")
     return 0
+
+
+def drawn(folder: Path, paper: Paper, result: str) -> bool:
+    """Whether a result belongs on the page: an optional one only where it has been made."""
+    return not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
 
 
 def read(folder: Path, paper: str, result: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelag.errors import PipelagError, unknown
-from pipelag.partitioner.cluster import SYNC, Cluster
+from pipelag.partitioner.cluster import SYNC, Cluster, ring_seconds
 from pipelag.partitioner.plan import (
     Plan,
     PlanStage,
@@ -31,7 +31,18 @@ from pipelag.schedules.library import gpipe, one_f_one_b_rr, sequential
 from pipelag.timing.layers import Profile
 from pipelag.timing.timed import time_schedule
 
-OPTIONS = ("profile", "device", "cluster", "compare", "depths", "data_parallel_over", "sweep", "gpipe")
+OPTIONS = (
+    "profile",
+    "device",
+    "cluster",
+    "search",
+    "compare",
+    "depths",
+    "data_parallel_over",
+    "overlap",
+    "sweep",
+    "gpipe",
+)
 Row = dict[str, Any]
 
 
@@ -42,9 +53,11 @@ def plan(spec: RunSpec, out: Path) -> dict[str, Any]:
         profile: {roofline: device, inputs: [...], precision: fp16} or {published: name, batch: of the profile}.
         device: another data sheet than the profile's (of a published profile, a V100's, times go by the peak rates).
         cluster: as `Cluster.of` takes it.
+        search: false: no plan for the whole cluster, neither searched for nor data parallel.
         compare: also the plans that PipeDream is compared with.
         depths: minibatches in flight of the straight plan (Figure 18).
         data_parallel_over: numbers of workers for data parallelism alone (Figures 1 and 12).
+        overlap: false: these sum gradients after the whole backward, not while it runs (Table 3).
         sweep: plans of all kinds, for predicted against timed throughput (Figure 15).
         gpipe: {memory: bytes of a worker}: the straight plan under GPipe (section 5.4).
     """
@@ -134,7 +147,7 @@ def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterat
     """A row per plan."""
     count = cluster.workers
     measure = partial(row_of, profile, cluster)
-    if count > 1:
+    if count > 1 and options.get("search", True):
         yield measure("data parallel", whole(profile, count))
         for name, communication in (("PipeDream", "paper"), ("PipeDream, ring", "ring")):
             begun = time.perf_counter()
@@ -152,10 +165,14 @@ def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterat
             yield from under_gpipe(profile, cluster, line, float(options["gpipe"]["memory"]))
     for n in options.get("data_parallel_over", ()):
         part = cluster.first(n)
-        alone = partial(row_of, profile, part)(f"data parallel over {n}", whole(profile, n))
         (cost,) = stage_costs(profile, part, whole(profile, n))
         compute = sum(layer.total_ms for layer in profile.layers) / 1e3
-        yield alone | {"workers": n, "overhead": 1 - compute / (cost.forward + cost.backward)}
+        step = cost.forward + cost.backward
+        if not options.get("overlap", True) and n > 1:
+            step = compute + ring_seconds(cost.weight_bytes, n, part.bandwidth(0, n - 1))
+        timed = None if options.get("overlap", True) else step / n
+        alone = row_of(profile, part, f"data parallel over {n}", whole(profile, n), timed=timed)
+        yield alone | {"workers": n, "overhead": 1 - compute / step}
     if options.get("sweep"):
         for number, one in enumerate(swept(profile, count), start=1):
             yield measure(f"partition {number}", one)

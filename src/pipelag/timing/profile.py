@@ -12,7 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
-from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
+from pipelag.tensors import as_tuple, kept_for_backward, own_outputs, unchanged_buffers, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
 
 
@@ -21,7 +21,7 @@ def profile(
     batch: Any,
     repeats: int = 10,
     warmup: int = 2,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Profile:
     """Time every layer's forward and backward on `batch`, the model's input, where the model is.
 
@@ -30,14 +30,19 @@ def profile(
     its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
     layer, of its input. Medians over `repeats` rounds, so a disturbance spoils a round, not a layer. Buffers
     (batch-norm statistics) are put back. The process keeps freed memory from here on (`pipelag.allocator`).
+
+    Args:
+        model: layers in a row; of a branching model, `pipelag.linearise(model)`.
+        progress: a bar on the terminal; none: where there is one.
     """
     keep_freed_memory()
     layers = list(model)
+    hidden = None if progress is None else not progress
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
     with unchanged_buffers(nn.ModuleList(layers)):
         sizes = _sizes(layers, batch)
-        for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=not progress):
+        for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
             kept: list[tuple[Any, Any]] = []
             value: Any = batch
             for index, layer in enumerate(layers):
@@ -49,10 +54,10 @@ def profile(
             gradients = [torch.randn_like(t) for t in as_tuple(value) if t.requires_grad]
             for index in reversed(range(len(layers))):
                 received, value = kept.pop()
-                outputs = [t for t in as_tuple(value) if t.requires_grad]
+                outputs, given = own_outputs(value, gradients, received)
                 start = _now(value)
                 if outputs:
-                    torch.autograd.backward(outputs, gradients)
+                    torch.autograd.backward(outputs, given)
                 backward[index].append(1e3 * (_now(value) - start))
                 gradients = [_gradient(t) for t in as_tuple(received) if t.requires_grad]
             for layer in layers:
@@ -69,6 +74,7 @@ def profile(
 def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]]:
     """(output, kept, weight) bytes per layer, from one forward pass."""
     sizes, value = [], batch
+    once = weight_bytes(layers)
     for index, layer in enumerate(layers):
         received = _detached(value, differentiable=index > 0)
         own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
@@ -84,8 +90,7 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         inside = sum(size for place, size in kept.items() if place not in outputs)
         last = index == len(layers) - 1
-        weights = sum(p.numel() * p.element_size() for p in layer.parameters())
-        sizes.append((out, inside + (0 if last else new), weights))
+        sizes.append((out, inside + (0 if last else new), once[index]))
     return sizes
 
 

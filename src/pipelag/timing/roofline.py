@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from pipelag.errors import unknown
 from pipelag.models.cut import name_of
-from pipelag.tensors import as_tuple
+from pipelag.tensors import as_tuple, own_outputs, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
 
 
@@ -72,18 +72,19 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     """
     sheet = data_sheet(device)
     rows, value = [], batch
+    once = weight_bytes(list(model))
     for number, layer in enumerate(model, start=1):
         received = _detached(value, number > 1)
         keep = _Kept({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), Roofline(sheet) as forward:
             value = layer(received)
-        outputs = [t for t in as_tuple(value) if t.requires_grad]
+        outputs, given = own_outputs(value, [torch.empty_like(t) for t in as_tuple(value) if t.requires_grad], received)
         with Roofline(sheet) as backward:
-            torch.autograd.backward(outputs, [torch.empty_like(t) for t in outputs])
+            torch.autograd.backward(outputs, given)
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
-        given = {id_of(t): t.untyped_storage().nbytes() for t in as_tuple(value)}
-        inside = sum(size for place, size in keep.bytes.items() if place not in given)
-        new = sum(size for place, size in given.items() if place not in {id_of(t) for t in as_tuple(received)})
+        handed = {id_of(t): t.untyped_storage().nbytes() for t in as_tuple(value)}
+        inside = sum(size for place, size in keep.bytes.items() if place not in handed)
+        new = sum(size for place, size in handed.items() if place not in {id_of(t) for t in as_tuple(received)})
         rows.append(
             LayerTime(
                 number,
@@ -92,7 +93,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
                 1e3 * backward.seconds,
                 out,
                 inside + (0 if number == len(model) else new),  # what only passes through is kept once
-                sum(p.numel() * p.element_size() for p in layer.parameters()),
+                once[number - 1],
             )
         )
     return Profile(tuple(rows))

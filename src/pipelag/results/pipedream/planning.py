@@ -170,44 +170,53 @@ def table_2(context: Context) -> Drawn:
     return Drawn(table=Table(columns, rows, context.result.caption, notes))
 
 
-def cloud_ratio(context: Context, row: dict[str, Any]) -> float | None:
+def cloud_ratio(context: Context, row: dict[str, Any], precision: str) -> float | None:
     """Timed epoch on Cluster-B over that on the dedicated cluster."""
     name = f"data parallel over {row['v100s']}"
-    here, there = (planned(context.log(model=row["model"], arm=arm), name) for arm in ("Cluster-B", "MLPerf"))
+    labels = {"model": row["model"], "precision": precision}
+    here, there = (planned(context.log(**labels, arm=arm), name) for arm in ("Cluster-B", "MLPerf"))
     return here["timed"] / there["timed"] if here and there else None
 
 
 @drawing(PAPER, "table_3")
 def table_3(context: Context) -> Drawn:
-    """The paper's three models; ours has the one that the suite can profile."""
+    """The paper's three models, in the precision of the entries' code and in that of the paper's other experiments."""
     rows: list[dict[str, Cell]] = [
-        {"model": row["model"], "scale": row["v100s"], "paper": row["ratio"], "own": cloud_ratio(context, row)}
+        {
+            "model": row["model"],
+            "scale": row["v100s"],
+            "paper": row["ratio"],
+            **{precision: cloud_ratio(context, row, precision) for precision in context.values("precision")},
+        }
         for row in context.result.reported
     ]
     columns = [
         Column("model", "Model"),
         Column("scale", "V100s"),
         Column("paper", "paper", "", "{:.2f}x"),
-        Column("own", "ours", "", "{:.2f}x"),
+        *(Column(precision, precision, "ours", "{:.2f}x") for precision in context.values("precision")),
     ]
     notes = [
-        "the dedicated cluster is taken to have four 100 Gbps links per server; SSD and Mask R-CNN have no profile here"
+        "the dedicated cluster is taken to have four 100 Gbps links per server; devices are data sheets. The entries' "
+        "code is fp16, and SSD's sums gradients after the backward; the others overlap the two",
+        "SSD (ResNet-34, 300 x 300) and Mask R-CNN (ResNet-50 with a feature pyramid, 800 x 1088, 512 given regions of "
+        "an image) are their parts with weights: anchors, matching, suppression and losses are left out with their "
+        "time, which makes our ratios larger; NCCL's rate below a link's and slow servers are left out too, which "
+        "makes them smaller",
     ]
     return Drawn(table=Table(columns, rows, context.result.caption, notes))
 
 
 @judge(PAPER, "table_3", "cloud_slower")
 def cloud_slower(context: Context) -> Finding:
-    """Of the models that have a profile."""
-    found = {row["model"]: cloud_ratio(context, row) for row in context.result.reported}
-    known = {model: value for model, value in found.items() if value is not None}
-    if not known:
-        raise NotLogged("no model has a logged value")
-    text = ", ".join(f"{model} {value:.2f}x" for model, value in known.items())
-    if any(value <= 1 for value in known.values()):
-        return False, text
-    missing = [model for model in found if model not in known]
-    return (None if missing else True), f"{text}; no profile here: {', '.join(missing)}"
+    """Every model by at least 1 %, in fp16 as the entries' code; fp32 is told beside it."""
+    texts, ratios = [], []
+    for row in context.result.reported:
+        half = need(cloud_ratio(context, row, "fp16"), f"{row['model']} in fp16")
+        ratios.append(half)
+        single = cloud_ratio(context, row, "fp32")
+        texts.append(f"{row['model']} {half:.2f}x" + (f" ({single:.2f}x in fp32)" if single else ""))
+    return min(ratios) > 1.01, ", ".join(texts)
 
 
 @drawing(PAPER, "figure_6")

@@ -1,0 +1,100 @@
+"""SSD300 and Mask R-CNN as MLPerf v0.5 trains them, the part with weights: what PipeDream's Table 3 is about.
+
+What has no weights and no fixed size is left out: drawing anchors and choosing among them (matching, suppression,
+sampling), the losses, and the boxes' decoding. Where it would choose regions, Mask R-CNN takes them as an input.
+"""
+
+from __future__ import annotations
+
+import torch
+import torchvision
+from torch import nn
+from torchvision.ops import RoIAlign
+
+from pipelag.models.linearise import linearise
+
+ANCHORS = (4, 6, 6, 6, 4, 4)  # per place, on maps of 38, 19, 10, 5, 3 and 1: 8732 in all
+WIDTHS = (256, 512, 512, 256, 256, 256)
+
+
+class SSD300(nn.Module):
+    """The single-shot detector over a ResNet-34 whose third group keeps its size, for images of 300 x 300."""
+
+    def __init__(self, classes: int = 81) -> None:
+        super().__init__()
+        resnet = torchvision.models.resnet34(weights=None)
+        for convolution in (resnet.layer3[0].conv1, resnet.layer3[0].downsample[0]):
+            convolution.stride = (1, 1)
+        stem = (resnet.conv1, resnet.bn1, resnet.relu, resnet.maxpool)
+        self.backbone = nn.Sequential(*stem, resnet.layer1, resnet.layer2, resnet.layer3)
+        self.further = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(into, middle, 1),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(middle, out, 3, stride, int(stride == 2)),
+                nn.ReLU(inplace=True),
+            )
+            for into, middle, out, stride in zip(
+                WIDTHS[:-1], (256, 256, 128, 128, 128), WIDTHS[1:], (2, 2, 2, 1, 1), strict=True
+            )
+        )
+        self.places = nn.ModuleList(nn.Conv2d(w, 4 * n, 3, padding=1) for w, n in zip(WIDTHS, ANCHORS, strict=True))
+        self.scores = nn.ModuleList(
+            nn.Conv2d(w, classes * n, 3, padding=1) for w, n in zip(WIDTHS, ANCHORS, strict=True)
+        )
+        self.classes = classes
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, 3, 300, 300) -> (N, 4, 8732) offsets and (N, classes, 8732) scores."""
+        x = self.backbone(images)
+        places, scores = [], []
+        for number, (place, score) in enumerate(zip(self.places, self.scores, strict=True)):
+            x = x if number == 0 else self.further[number - 1](x)
+            places.append(place(x).unflatten(1, (4, -1)).flatten(2))
+            scores.append(score(x).unflatten(1, (self.classes, -1)).flatten(2))
+        return torch.cat(places, 2), torch.cat(scores, 2)
+
+
+class MaskRCNN(nn.Module):
+    """torchvision's Mask R-CNN (ResNet-50, feature pyramid) on given regions; each level of the pyramid has a quarter.
+
+    masks: of how many of an image's regions masks are predicted (those that hold an object: a quarter of 512).
+    """
+
+    def __init__(self, classes: int = 81, masks: int = 128) -> None:
+        super().__init__()
+        model = torchvision.models.detection.maskrcnn_resnet50_fpn(
+            weights=None, weights_backbone=None, num_classes=classes
+        )
+        self.backbone, self.proposals, self.masks = model.backbone, model.rpn.head, masks
+        heads = model.roi_heads
+        self.boxes, self.box, self.outlines = heads.box_head, heads.box_predictor, heads.mask_head
+        self.mask = heads.mask_predictor
+        self.for_boxes = nn.ModuleList(RoIAlign(7, 1 / 2**level, 2) for level in range(2, 6))
+        self.for_masks = nn.ModuleList(RoIAlign(14, 1 / 2**level, 2) for level in range(2, 6))
+
+    def forward(self, images: torch.Tensor, regions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(N, 3, H, W) and (N, R, 5), the regions' image and corners in pixels, to all outputs.
+
+        Returns:
+            Per level of the pyramid the proposals' scores and offsets; the regions' scores (N R, classes) and offsets
+            (N R, 4 classes); masks (N min(R, masks), classes, 28, 28).
+        """
+        levels = list(self.backbone(images).values())
+        scores, offsets = self.proposals(levels)
+        parts = [align(x, regions[:, i::4].flatten(0, 1)) for i, (align, x) in enumerate(zip(self.for_boxes, levels))]  # noqa: B905
+        found = self.boxes(torch.cat(parts))
+        score, offset = self.box.cls_score(found), self.box.bbox_pred(found)
+        held = regions[:, : self.masks]
+        parts = [align(x, held[:, i::4].flatten(0, 1)) for i, (align, x) in enumerate(zip(self.for_masks, levels))]  # noqa: B905
+        return (*scores, *offsets, score, offset, self.mask(self.outlines(torch.cat(parts))))
+
+
+def ssd300(classes: int = 81) -> nn.Sequential:
+    """SSD300 as a row of layers."""
+    return linearise(SSD300(classes))
+
+
+def mask_rcnn(classes: int = 81, masks: int = 128) -> nn.Sequential:
+    """Mask R-CNN as a row of layers; its input is the tuple (images, regions)."""
+    return linearise(MaskRCNN(classes, masks), whole=(RoIAlign,))

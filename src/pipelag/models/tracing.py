@@ -1,0 +1,175 @@
+"""A model as a list of operators in an order in which they run, by torch.fx."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.proxy import TraceError
+
+from pipelag.errors import PipelagError
+from pipelag.models.steps import Mode, Ref, Step, Traced, constant, mapped
+
+OVERWRITING = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
+
+
+def trace(model: nn.Module, whole: Sequence[str | type[nn.Module]] = ()) -> Traced:
+    """The operators of a model in the order in which it calls them; arguments with defaults keep these.
+
+    Args:
+        whole: modules, by path or class, to take as one operator each.
+
+    Raises:
+        PipelagError: control flow that depends on the data (where), a model that computes something else in training
+            than in evaluation, or one that takes any number of inputs or returns no tensor or tuple.
+    """
+    modes = {module: module.training for module in model.modules()}
+    try:
+        training, evaluation = (_traced(model.train(mode), whole) for mode in (True, False))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    try:
+        return _one(training, evaluation)
+    except _Differs:
+        raise PipelagError(
+            f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
+            "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
+            "random numbers themselves in whole=(...)"
+        ) from None
+
+
+class _Tracer(fx.Tracer):
+    """torch.fx's, which remembers the module in which it failed."""
+
+    proxy_buffer_attributes = True  # else what is calculated from a buffer would be a constant of the trace
+
+    def __init__(self, whole: Sequence[str | type[nn.Module]]) -> None:
+        super().__init__()
+        self.names = {one for one in whole if isinstance(one, str)}
+        self.classes = tuple(one for one in whole if isinstance(one, type))
+        self.failed_in: str | None = None
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        named = module_qualified_name in self.names or isinstance(m, self.classes)
+        return named or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed_in = self.failed_in or f"'{self.path_of_module(m)}' ({type(m).__name__})"
+            raise
+
+
+def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]]) -> Traced:
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
+    fixed = {p.name: p.default for p in parameters if p.default is not p.empty}
+    tracer = _Tracer(whole)
+    for name in tracer.names:
+        if name not in dict(model.named_modules()):
+            raise PipelagError(f"whole: {type(model).__name__} has no module '{name}'")
+    before = set(vars(model))
+    try:
+        graph = tracer.trace(model, concrete_args=fixed or None)
+    except Exception as error:
+        raise _untraceable(model, tracer, error) from error
+    finally:  # tensors that forward makes without looking at its input: torch.fx hangs them onto the model
+        constants = {name: model.__dict__.pop(name) for name in set(vars(model)) - before}
+    kept = {p.name for p in parameters} - set(fixed)
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.target not in kept:
+            _erase(graph, node)
+    named = lambda value: mapped(value, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)  # noqa: E731
+    steps, output = [], None
+    for node in graph.nodes:
+        if node.op == "output":
+            output = named(node.args[0])
+        elif node.op != "placeholder" and (node.users or node.op != "get_attr" and node.target is not operator.getitem):
+            module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+            step = Step(node.name, node.op, node.target, named(node.args), dict(named(node.kwargs)))
+            if step.op == "get_attr" and step.target in constants:
+                step = Step(node.name, "call_function", constant, (constants[step.target].detach(),), {})
+            steps.append(replace(step, inplace=_overwrites(step, module)))
+    output = tuple(output) if isinstance(output, list) else output
+    if not isinstance(output, (Ref, tuple)):
+        raise PipelagError(f"{type(model).__name__} returns a {type(output).__name__}; a tensor or a tuple is wanted")
+    inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
+    return _renamed(Traced(inputs, tuple(steps), output))
+
+
+def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> PipelagError:
+    own = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.line]
+    where = f" at '{own[-1].line}' ({own[-1].filename.rpartition('/')[2]}, line {own[-1].lineno})" if own else ""
+    what = "its control flow depends on the data" if isinstance(error, TraceError) else str(error).splitlines()[0]
+    place = tracer.failed_in or "its forward"
+    return PipelagError(
+        f"{type(model).__name__} cannot be traced by torch.fx: {place} fails{where}: {what}; "
+        "modules named in whole=(...), by path or class, are taken as one operator"
+    )
+
+
+def _erase(graph: fx.Graph, node: fx.Node) -> None:
+    """A placeholder whose default was taken, and the checks that torch.fx made of it."""
+    for user in list(node.users):
+        _erase(graph, user)
+    graph.erase_node(node)
+
+
+def _overwrites(step: Step, module: nn.Module | None) -> bool:
+    if module is not None:
+        return bool(getattr(module, "inplace", False))
+    if step.op == "call_method":
+        return step.target.endswith("_") and not step.target.endswith("__")
+    return step.target in OVERWRITING or bool(step.kwargs.get("inplace")) or step.called.endswith("_")
+
+
+def _renamed(traced: Traced) -> Traced:
+    """Whoever uses a value after it was overwritten uses the operator's that did so."""
+    now: dict[str, str] = {}
+    rename = lambda value: mapped(value, lambda leaf: Ref(now.get(leaf, leaf)) if isinstance(leaf, Ref) else leaf)  # noqa: E731
+    steps = []
+    for step in traced.steps:
+        step = replace(step, args=rename(step.args), kwargs=rename(step.kwargs))
+        if step.inplace and step.uses:
+            old = step.uses[0]
+            now |= {name: step.name for name, current in now.items() if current == old} | {old: step.name}
+        steps.append(step)
+    return Traced(traced.inputs, tuple(steps), rename(traced.output))
+
+
+class _Differs(Exception):
+    """The two traces are not of the same operators."""
+
+
+def _one(training: Traced, evaluation: Traced) -> Traced:
+    """Where the two differ in a True and a False, `Mode.IN_TRAINING`."""
+    if len(training.steps) != len(evaluation.steps) or training.output != evaluation.output:
+        raise _Differs
+    steps = []
+    for a, b in zip(training.steps, evaluation.steps, strict=True):
+        if (a.name, a.op, a.target, a.inplace) != (b.name, b.op, b.target, b.inplace):
+            raise _Differs
+        steps.append(replace(a, args=_both(a.args, b.args), kwargs=_both(a.kwargs, b.kwargs)))
+    return Traced(training.inputs, tuple(steps), training.output)
+
+
+def _both(a: Any, b: Any) -> Any:
+    if a is True and b is False:
+        return Mode.IN_TRAINING
+    if isinstance(a, (tuple, list)) and type(a) is type(b) and len(a) == len(b):
+        return tuple(map(_both, a, b)) if isinstance(a, tuple) else list(map(_both, a, b))
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return {key: _both(a[key], b[key]) for key in a}
+    same = torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+    if not same:
+        raise _Differs
+    return a

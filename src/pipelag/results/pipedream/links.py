@@ -1,0 +1,109 @@
+"""Real workers over real links of chosen speed: the question of Figures 1 and 12, measured (no result of the paper)."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pandas as pd
+
+from pipelag.report.charts import lines
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+
+PAPER = "pipedream"
+ARMS = ("pipeline", "data parallelism")
+STYLES = {f"{arm}, {how}": (1 + i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(("measured", "timed"))}
+
+
+def rates(log: RunLog | None, arm: str, measured: bool) -> dict[float, float]:
+    """Samples per second by Gbit/s; the median over blocks."""
+    found: dict[float, list[float]] = {}
+    for row in log.rows if log else []:
+        if row["arm"] == arm and row["measured"] == measured:
+            found.setdefault(row["gbit"], []).append(row["samples_per_second"])
+    return {gbit: median(values) for gbit, values in sorted(found.items())}
+
+
+@drawing(PAPER, "links")
+def links(context: Context) -> Drawn:
+    """A panel per model: two methods, measured and timed."""
+    panels, data, reasons = {}, [], []
+    for model in context.values("model"):
+        log = context.log(model=model)
+        if log is None:
+            continue
+        reason = log.summary.get("why_not")
+        reasons += [reason] if reason else []
+        series = {
+            f"{arm}, {how}": list(rates(log, arm, how == "measured").items())
+            for arm in ARMS
+            for how in ("measured", "timed")
+        }
+        panels[f"{model}, {log.summary['workers']} workers" + (" (timed only)" if reason else "")] = {
+            label: points for label, points in series.items() if points
+        }
+        data += [(model, label, gbit, rate) for label, points in series.items() for gbit, rate in points]
+    if not data:
+        return not_logged("no link has a log")
+    ticks = sorted({gbit for _, _, gbit, _ in data})
+    fig = lines(panels, "link (Gbit/s)", "samples per second", ticks=ticks, log=True, shared_y=False, styles=STYLES)
+    for axes in fig.axes:
+        axes.set_ylim(bottom=0)
+    if reasons:
+        fig.suptitle(f"Not measured: {reasons[0]}", fontsize=6, color="#7F7F7F")
+    return Drawn(figure=fig, data=pd.DataFrame(data, columns=["model", "method", "gbit", "samples_per_second"]))
+
+
+def measured(context: Context, model: str) -> tuple[dict[float, float], dict[float, float]]:
+    """A model's measured rates: the pipeline's, data parallelism's; for a judge."""
+    log = log_of(context, model=model)
+    pair = rates(log, ARMS[0], True), rates(log, ARMS[1], True)
+    if not all(pair):
+        raise NotLogged(f"nothing was measured: {log.summary.get('why_not')}")
+    return pair
+
+
+def listed(pipe: dict[float, float], parallel: dict[float, float]) -> str:
+    """The pipeline over data parallelism by link."""
+    return ", ".join(f"{pipe[gbit] / parallel[gbit]:.2f}x at {gbit:g} Gbit/s" for gbit in pipe)
+
+
+@judge(PAPER, "links", "loses_less")
+def loses_less(context: Context) -> Finding:
+    """What is left of VGG-16's rate on the slowest link, of that on the fastest."""
+    pipe, parallel = measured(context, "VGG-16")
+    left = [rate[min(rate)] / rate[max(rate)] for rate in (pipe, parallel)]
+    text = f"of the rate at {max(pipe):g} Gbit/s, at {min(pipe):g} the pipeline keeps {100 * left[0]:.0f} %, "
+    return left[0] > left[1], text + f"data parallelism {100 * left[1]:.0f} %"
+
+
+@judge(PAPER, "links", "ahead_when_slow")
+def ahead_when_slow(context: Context) -> Finding:
+    """VGG-16 on the slowest link."""
+    pipe, parallel = measured(context, "VGG-16")
+    return pipe[min(pipe)] > parallel[min(pipe)], f"the pipeline has {listed(pipe, parallel)}"
+
+
+@judge(PAPER, "links", "few_weights")
+def few_weights(context: Context) -> Finding:
+    """ResNet-20 on the slowest link."""
+    pipe, parallel = measured(context, "ResNet-20")
+    return pipe[min(pipe)] < parallel[min(pipe)], f"the pipeline has {listed(pipe, parallel)}"
+
+
+@judge(PAPER, "links", "predicted")
+def predicted(context: Context) -> Finding:
+    """Wherever the two differ by more than 15 % as measured; the timed rates' relative errors."""
+    wrong, errors = [], []
+    for model in context.values("model"):
+        real = measured(context, model)
+        foreseen = [rates(log_of(context, model=model), arm, False) for arm in ARMS]
+        for gbit in real[0]:
+            a, b = (rate[gbit] for rate in real)
+            c, d = (rate[gbit] for rate in foreseen)
+            errors += [abs(c / a - 1), abs(d / b - 1)]
+            if max(a, b) > 1.15 * min(a, b) and (a > b) != (c > d):
+                wrong.append(f"{model} at {gbit:g} Gbit/s")
+    text = f"the timed rates are off by {100 * median(errors):.0f} % (median), at most {100 * max(errors):.0f} %"
+    return not wrong, text + (f"; the wrong one is foreseen for {', '.join(wrong)}" if wrong else "")
