@@ -43,7 +43,6 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
-    torch.set_num_threads(1)
     models = {}
     for executor in ("simulated", "real"):
         models[executor] = convolutional()
@@ -141,7 +140,6 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
 
 
 def test_one_asynchronous_worker_is_plain_training_bit_for_bit() -> None:
-    torch.set_num_threads(1)
     losses, ages, given, state = launch(asynchronous, 1, "cpu", 1, steps=12)
     model = convolutional()
     rate = lambda step: 1.0 if step < 9 else 0.5  # noqa: E731
@@ -162,7 +160,6 @@ def test_asynchronous_workers_wait_for_nobody_and_share_all_minibatches() -> Non
 @pytest.mark.parametrize("cuts", [(2,), (1, 2, 4)], ids=["2 workers", "4 workers"])
 def test_the_schedules_of_torch_learn_what_ours_learn(cuts: tuple[int, ...]) -> None:
     """Two tensors cross the boundary inside the residual block; batch norm, dropout, microbatches, a phase before."""
-    torch.set_num_threads(1)
     pairs = (("gpipe_torch", "gpipe"), ("1f1b_torch", "1f1b_flush"))
     cases = [[Phase(get("pipedream"), 4, cuts), Phase(get(name), 8, cuts, microbatches=4)] for name, _ in pairs]
     ends = launch(all_cases, len(cuts) + 1, "cpu", 1, cases=cases)
@@ -178,7 +175,6 @@ def test_the_schedules_of_torch_learn_what_ours_learn(cuts: tuple[int, ...]) -> 
 
 @pytest.mark.parametrize("cuts", METHOD_CASES, ids=["2 workers", "4 workers"])
 def test_every_method_is_the_same_real_and_simulated_bit_for_bit(cuts: tuple[int, ...]) -> None:
-    torch.set_num_threads(1)
     cases = METHOD_CASES[cuts]
     ends = launch(all_cases, len(cuts) + 1, "cpu", 1, cases=cases)
     for phases, real in zip(cases, ends, strict=True):
@@ -338,7 +334,6 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py", "out.pt"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, stderr=subprocess.DEVNULL)
-    torch.set_num_threads(1)
     simulated = convolutional()
     pipelag.train(simulated, Noise(), cuts=(3,), steps=6, optimizer=sgd, seed=5)
     assert equal(torch.load(tmp_path / "out.pt"), simulated.state_dict())

@@ -115,7 +115,6 @@ def naive_cycles(
 @pytest.mark.parametrize("cuts", [(3,), (2, 4), (1, 2, 3, 4, 5)])
 @pytest.mark.parametrize("stashed", [False, True])
 def test_simulated_weights_equal_the_naive_machine(cuts: tuple[int, ...], stashed: bool) -> None:
-    torch.set_num_threads(1)
     name = "stale_weights_stashed" if stashed else "stale_weights"
     training = simulate(convolutional(), [Phase(methods.get(name), 24, cuts)], Noise(), seed=3)
     naive = naive_cycles(convolutional(), cuts, Noise(), 24, 3, stashed)
