@@ -1,7 +1,7 @@
 """A simulated step against a plain PyTorch training step, method by method. Prints one ratio per row.
 
 ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
-50) small blocks of an attention layer and a feed-forward layer each.
+50) small blocks of an attention layer and a feed-forward layer each. `resnet50`: PipeMare's, 107 stages.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ def transformer(blocks: int, width: int = 128) -> nn.Sequential:
 def case(name: str, stages: int, batch: int) -> tuple[Callable[[], nn.Sequential], tuple[int, ...], Any, Any, Any]:
     """(model factory, cuts, inputs, targets, loss)."""
     torch.manual_seed(1)
+    if name == "resnet50":
+        images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+        build = lambda: models.build("resnet50", seed=0).to(memory_format=torch.channels_last)  # noqa: E731
+        return build, tuple(range(1, 107)), images, torch.randint(0, 10, (batch,)), F.cross_entropy
     if name == "resnet":
         depth = 20 if stages <= 20 else 110
         images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
@@ -75,11 +79,12 @@ def case(name: str, stages: int, batch: int) -> tuple[Callable[[], nn.Sequential
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=("resnet", "transformer"), default="resnet")
+    parser.add_argument("--model", choices=("resnet", "transformer", "resnet50"), default="resnet")
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="sgd")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
@@ -90,13 +95,15 @@ def main() -> None:
     optimizer = make(plain.parameters())
 
     def plain_step() -> None:
-        loss(plain(inputs), targets).backward()
+        parts = args.microbatches
+        for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
+            (loss(plain(x), y) / parts).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     steps: dict[str, Callable[[], Any]] = {"plain PyTorch": plain_step}
     for name in args.methods:
-        phase = Phase(methods.get(name), args.rounds + 3, cuts)
+        phase = Phase(methods.get(name), args.rounds + 3, cuts, microbatches=args.microbatches)
         training = SimulatedTraining(build(), [phase], make, loss)
         steps[name] = lambda training=training: training.step(inputs, targets)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -107,7 +114,7 @@ def main() -> None:
             if number >= 3:
                 seconds[name].append(time.perf_counter() - start)
     base = median(seconds["plain PyTorch"])
-    print(f"{args.model}, {len(cuts) + 1} stages, {args.optimizer}, minibatch {args.batch}")
+    print(f"{args.model}, {len(cuts) + 1} stages, {args.optimizer}, minibatch {args.batch} in {args.microbatches}")
     for name, values in seconds.items():
         ratios = [value / plain for value, plain in zip(values, seconds["plain PyTorch"], strict=True)]
         whole = median(values) / base
