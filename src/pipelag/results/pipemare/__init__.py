@@ -1,3 +1,3 @@
 """Figures, tables and claims of *PipeMare* (importing this registers them)."""
 
-from pipelag.results.pipemare import formulas, schedules, theory, training  # noqa: F401
+from pipelag.results.pipemare import formulas, schedules, sweeps, theory, training  # noqa: F401

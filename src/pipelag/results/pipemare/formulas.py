@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil, log2
-from typing import Any
+from collections.abc import Sequence
+from math import log2
 
 import pandas as pd
 
@@ -12,65 +11,11 @@ from pipelag.report.charts import bars
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Context
+from pipelag.results.pipemare.costs import gpipe_utilisation, memory_of, utilisation_of, weights_of
+from pipelag.results.pipemare.quality import TASK_OF, gaps, needed, outcome, quality, trained_on
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipemare"
-Rows = Sequence[Mapping[str, Any]]
-
-
-def gpipe_utilisation(stages: int, microbatches: float) -> float:
-    """N / (N + P - 1) (appendix A.1)."""
-    return microbatches / (microbatches + stages - 1)
-
-
-def warmed_up(utilisation: float, synchronous: int, asynchronous: int) -> float:
-    """(E_async + E_sync) / (E_async + E_sync / Util_sync): utilisation with synchronous warm-up epochs (section 4)."""
-    return (asynchronous + synchronous) / (asynchronous + synchronous / utilisation)
-
-
-def stage_weights(rows: Rows, stages: int) -> list[int]:
-    """Parameters per stage: the layers in topological order, dealt out evenly over the stages (section 4.1)."""
-    layers = [row["parameters"] for row in rows]
-    bounds = [round(i * len(layers) / stages) for i in range(stages + 1)]
-    return [sum(layers[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-
-
-def memory_over_gpipe(method: str, rows: Rows, stages: int, microbatches: float, copies: int) -> float:
-    """Weights, gradients and optimizer state (`copies` of W) with what a method adds, over that of GPipe.
-
-    PipeDream adds sum_i |w_i| ceil((2(P-i)+1)/N) (appendix A.1), PipeMare's T2 one copy.
-    """
-    if method == "GPipe":
-        return 1.0
-    if method != "PipeDream":
-        return (copies + 1) / copies
-    weights = stage_weights(rows, stages)
-    stashed = sum(w * ceil((2 * (stages - i) + 1) / microbatches) for i, w in enumerate(weights, start=1))
-    return (copies + stashed / sum(weights)) / copies
-
-
-def utilisation_of(row: Mapping[str, Any]) -> float:
-    """By the formulas, of a row of table 2."""
-    alone = gpipe_utilisation(row["P"], row["N"])
-    if row["method"] == "GPipe":
-        return alone
-    if row["method"] == "PipeMareW":
-        return warmed_up(alone, *row["epochs"])
-    return 1.0
-
-
-def weights_of(context: Context, dataset: str) -> Rows | None:
-    """The layers of the model that a data set is trained with; None where they have no log."""
-    log = context.log(dataset=dataset, arm="weights")
-    return log.rows if log else None
-
-
-def memory_of(context: Context, row: Mapping[str, Any]) -> float | None:
-    """Over GPipe's; PipeDream's needs the model's weights."""
-    rows = weights_of(context, row["dataset"])
-    if row["method"] == "PipeDream" and rows is None:
-        return None
-    return memory_over_gpipe(row["method"], rows or [], row["P"], row["N"], row["copies"])
 
 
 ARMS = {"PipeDream": "PipeDream", "GPipe": "Sync", "PipeMare": "T1+T2", "PipeMareW": "T1+T2+W"}
@@ -79,8 +24,6 @@ ARMS = {"PipeDream": "PipeDream", "GPipe": "Sync", "PipeMare": "T1+T2", "PipeMar
 @drawing(PAPER, "table_2")
 def table_2(context: Context) -> Drawn:
     """The paper's rows beside formulas over our models and what is trained here."""
-    from pipelag.results.pipemare.training import TASK_OF, outcome, trained_on
-
     tasks = TASK_OF | {"WMT17": "WMT17"}
     rows: list[dict[str, Cell]] = []
     for row in context.result.reported:
@@ -169,8 +112,6 @@ def memory_order(context: Context) -> Finding:
 @judge(PAPER, "table_2", "pipedream_fails")
 def pipedream_fails(context: Context) -> Finding:
     """Below a fifth of the synchronous BLEU."""
-    from pipelag.results.pipemare.training import gaps, needed
-
     found, text = gaps(context, ["PipeDream"], "translation")
     sync = needed(context, arm="Sync", task="translation")
     return sync - found["PipeDream"] < 0.2 * sync, text
@@ -179,8 +120,6 @@ def pipedream_fails(context: Context) -> Finding:
 @judge(PAPER, "table_2", "warmup_quality")
 def warmup_quality(context: Context) -> Finding:
     """As trained here, on translation only."""
-    from pipelag.results.pipemare.training import gaps
-
     found, text = gaps(context, ["T1+T2+W"], "translation")
     return found["T1+T2+W"] <= 0.1, text
 
@@ -188,8 +127,6 @@ def warmup_quality(context: Context) -> Finding:
 @judge(PAPER, "table_2", "cifar_quality")
 def cifar_quality(context: Context) -> Finding:
     """As trained here."""
-    from pipelag.results.pipemare.training import gaps
-
     found, text = gaps(context, ["T1+T2", "PipeDream"])
     return found["T1+T2"] <= 0.1, text
 
@@ -399,8 +336,6 @@ def settings(context: Context) -> Drawn:
 @drawing(PAPER, "table_8")
 def grids(context: Context) -> Drawn:
     """The paper's grids, and the arms tried here with their qualities."""
-    from pipelag.results.pipemare.training import quality
-
     rows: list[dict[str, Cell]] = []
     for paper in context.result.reported:
         arms = [
