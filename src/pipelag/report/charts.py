@@ -28,10 +28,8 @@ def lines(
     log: bool = False,
     log_y: bool = False,
     y_range: tuple[float | None, float | None] = (None, None),
-    marks: Mapping[str, float] | None = None,
     marker: str = "o",
     shared_y: bool = True,
-    height: float = 2.5,
     level: float | None = None,
     styles: Mapping[str, tuple[int, int]] | None = None,
 ) -> Any:
@@ -39,7 +37,7 @@ def lines(
 
     Args:
         ticks: of the x axis; log, log_y: logarithmic axes.
-        marks: vertical lines with a name, in every panel; level: a thin horizontal line.
+        level: of a thin horizontal line.
         marker: of the points; "" for smooth curves.
         styles: number of the colour and of the dashes by label, where each label has not simply its own.
     """
@@ -47,7 +45,7 @@ def lines(
     if not shown:
         return empty("no run logged")
     wide = COLUMN if len(shown) == 1 else PAGE
-    fig, grid = figure(wide, height, ncols=len(shown), sharey=shared_y, squeeze=False)
+    fig, grid = figure(wide, 2.5, ncols=len(shown), sharey=shared_y, squeeze=False)
     labels = list(dict.fromkeys(label for series in shown.values() for label in series))
     for axes, (title, series) in zip(grid[0], shown.items(), strict=True):
         for label, points in series.items():
@@ -68,11 +66,6 @@ def lines(
         if ticks:
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.minorticks_off()
-        for name, place in (marks or {}).items():
-            axes.axvline(place, color="#7F7F7F", linewidth=0.6, linestyle=(0, (2, 2)))
-            axes.text(
-                place, 1.0, name, transform=axes.get_xaxis_transform(), fontsize=6, rotation=90, va="top", ha="right"
-            )
         if level is not None:
             axes.axhline(level, color="#7F7F7F", linewidth=0.6)
         axes.set_xlabel(greek(x))
@@ -89,9 +82,7 @@ def lines(
     return fig
 
 
-def bars(
-    groups: Mapping[str, Mapping[str, float | None]], y: str, number: str = "{:.2f}", x: str = "", log: bool = False
-) -> Any:
+def bars(groups: Mapping[str, Mapping[str, float | None]], y: str, number: str = "{:.2f}", x: str = "") -> Any:
     """A group of bars per title, a colour per label; the value above each bar, nothing where it is missing."""
     if not any(value is not None for group in groups.values() for value in group.values()):
         return empty("no run logged")
@@ -112,8 +103,6 @@ def bars(
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel(y)
     axes.set_xlabel(x)
-    if log:
-        axes.set_yscale("log")
     axes.margins(y=0.12)
     if len(labels) > 1:
         fig.legend(loc="outside lower center", ncols=min(len(labels), 5 if total > 8 else 2))
