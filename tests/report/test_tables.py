@@ -49,5 +49,11 @@ def test_the_page_reads_a_table_back(tmp_path: Path) -> None:
     assert notes == ["One note."]
 
 
+def test_labels_of_two_papers_tables_differ(tmp_path: Path) -> None:
+    for paper in ("pipemare", "pipedream"):
+        TABLE.save(tmp_path / paper / "table_2")
+        assert rf"\label{{tab:{paper}:table_2}}" in (tmp_path / paper / "table_2.tex").read_text()
+
+
 def test_titles() -> None:
     assert title_of("table_2") == "Table 2" and title_of("text_headline_speedup") == "In the text: headline speedup"

@@ -1,0 +1,29 @@
+"""What travels before a message of uneven shape."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelag.distributed.links import MOST_DIMENSIONS, TensorMeta, header_of, shapes_of
+
+SHAPES = st.lists(st.lists(st.integers(0, 2**40), max_size=MOST_DIMENSIONS).map(tuple), min_size=1, max_size=4)
+
+
+@given(SHAPES)
+def test_a_header_tells_the_shapes_that_went_into_it(shapes: list[tuple[int, ...]]) -> None:
+    metas = [TensorMeta(shape, torch.float32, False, True) for shape in shapes]
+    assert shapes_of(header_of(metas)) == shapes
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(2, 4), st.integers(2, 4))
+def test_a_channels_last_tensor_comes_back_as_it_was(n: int, c: int, h: int, w: int) -> None:
+    tensor = torch.randn(n, c, h, w).to(memory_format=torch.channels_last)
+    meta = TensorMeta.of(tensor)
+    sent = meta.wire(tensor)
+    buffer = meta.buffer(torch.device("cpu"))
+    assert sent.is_contiguous() and buffer.shape == sent.shape
+    buffer.copy_(sent)
+    back = meta.unwire(buffer)
+    assert torch.equal(back, tensor) and (back.stride() == tensor.stride() or not meta.channels_last)
