@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.models.cut import stages as cut_stages
 from pipelag.optim import OptimizerFactory
+from pipelag.runs.checkpoint import alone
 from pipelag.schedules import Delays
 from pipelag.simulate.training import Phase, SimulatedTraining
 
@@ -77,7 +79,7 @@ def train(
         executor: "simulated", or "real" with one process per stage on this machine.
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
         recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
-            number from 2 on: that of so many stages together (simulated only).
+            number from 2 on: that of so many stages together (PipeMare Recompute).
         replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
             in turn and make one update of every r. None: one each.
         steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
@@ -135,9 +137,10 @@ def train(
         values = torch.stack(losses).double().tolist()
     else:
         kept = _checkpoints(checkpoints, checkpoint_every, phases)
-        values = _train_real(
-            sequence, batches, phases, optimizer, loss, rate, seed, device, threads, total, workers, uneven, kept
-        )
+        how = {"phases": list(phases), "optimizer": optimizer, "loss": loss, "rate": rate, "seed": seed}
+        how |= {"uneven": uneven, "checkpoints": kept}
+        with alone(kept.folder) if kept is not None else nullcontext():
+            values = _train_real(sequence, batches, total, workers, device, threads, how)
     last = phases[-1]
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
@@ -147,41 +150,23 @@ def train(
 def _train_real(
     model: nn.Sequential,
     batches: Any,
-    phases: Sequence[Phase],
-    optimizer: OptimizerFactory,
-    loss: Any,
-    rate: Any,
-    seed: int,
-    device: str,
-    threads: int,
     total: int,
     count: int | None,
-    uneven: bool,
-    checkpoints: Any,
+    device: str,
+    threads: int,
+    how: dict[str, Any],
 ) -> list[float]:
     from pipelag.distributed.launch import launch
     from pipelag.distributed.training import check_workers
 
+    phases, kept = how["phases"], how["checkpoints"]
     workers = count or max(sum(phase.replicas) or phase.stages for phase in phases)
     for phase in phases:
         check_workers(phase, workers)
     indexed = batches if hasattr(batches, "__getitem__") else list(_first(batches, total))
-    state, values = launch(
-        _real_task,
-        workers,
-        device,
-        threads,
-        model=copy.deepcopy(model).cpu(),
-        batches=indexed,
-        phases=list(phases),
-        optimizer=optimizer,
-        loss=loss,
-        rate=rate,
-        seed=seed,
-        uneven=uneven,
-        checkpoints=checkpoints,
-        resume=checkpoints.rewind() if checkpoints is not None else 0,
-    )
+    resume = kept.rewind() if kept is not None else 0
+    alike = copy.deepcopy(model).cpu()
+    state, values = launch(_real_task, workers, device, threads, model=alike, batches=indexed, resume=resume, **how)
     model.load_state_dict(state)
     return values  # type: ignore[no-any-return]
 

@@ -68,17 +68,21 @@ def state_of(weights: StageWeights, history: History) -> dict[str, Any]:
 
 
 def restore(weights: StageWeights, state: dict[str, Any]) -> None:
-    """Continue a policy whose rings reach back as far as the entries; weights and optimizer state must be there."""
+    """Continue a policy whose rings reach back as far as the entries.
+
+    Weights, the optimizer's state and the rate of its last update must be there.
+    """
     version, rings = state["version"], {"live": weights.plain, "seen": weights.seen, "again": weights.again}
     for old, entry in state["entries"].items():
         for kind, buffers in entry.items():
-            ring = rings[kind]
-            if len(ring) > 1 and version - len(ring) < old:
-                torch._foreach_copy_(ring[old % len(ring)], buffers)
-    saved = {name: state["state"][name] for name in weights.state}
-    ready = {"version": version, "steps": state["steps"], "saved": version if len(weights.plain) > 1 else -1}
-    rings_as_they_are = {"plain": weights.plain, "seen": weights.seen, "again": weights.again}
-    weights.load_state_dict(ready | rings_as_they_are | {"state": saved})
+            if len(rings[kind]) > 1 and version - len(rings[kind]) < old:
+                torch._foreach_copy_(rings[kind][old % len(rings[kind])], buffers)
+    for name, mine in weights.state.items():
+        torch._foreach_copy_(mine, state["state"][name])
+    weights.steps = state["steps"]
+    weights.begin_at(version)
+    weights.first = 0
+    weights.saved = version if len(weights.plain) > 1 else -1
 
 
 def copies(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -55,7 +55,7 @@ class StageWeights:
         self.flat, self.live, self.method = flat, flat.buffers, method
         self.optimizer, self.parameters, self.back = optimizer, parameters, back
         self.delay, self.distance = delays.forward[stage - 1], delays.distance[stage - 1]
-        self.version = 0
+        self.version = self.first = 0
         self.shown: Content = ("live", 0)
         self.state: dict[str, Buffers] = {}  # what the policy itself remembers, flat
         self.steps = 0  # updates seen, for the bias correction of moments kept here
@@ -145,7 +145,7 @@ class StageWeights:
 
     def begin_at(self, version: int) -> None:
         """Count versions from this one, the live one; earlier ones are not there."""
-        self.version, self.shown = version, ("live", version)
+        self.version, self.first, self.shown = version, version, ("live", version)
         self.begin()
 
     def begin(self) -> None:
@@ -233,7 +233,7 @@ class StageWeights:
         if self.back and self.plain:
             self._save()
         if isinstance(self.change, DelayCompensation):
-            stale = self.flat.views(self.plain[max(0, self.version - self.delay) % len(self.plain)])
+            stale = self.flat.views(self.plain[max(self.first, self.version - self.delay) % len(self.plain)])
             for parameter, old in zip(self.parameters, stale, strict=True):
                 if parameter.grad is not None:
                     g = parameter.grad

@@ -74,6 +74,7 @@ METHOD_CASES[(3,)] += [
         Phase(get("gpipe"), 4, (2,), microbatches=2),
         Phase(get("spectrain"), 8, (2,)),
     ],  # inherits momentum
+    [Phase(get("pipemare"), 4, (), recompute=2), Phase(get("pipemare"), 6, (3,), recompute=2)],  # rank 1 waits first
 ]
 
 

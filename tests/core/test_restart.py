@@ -18,6 +18,7 @@ from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.runs.checkpoint import alone
 from pipelag.simulate.training import Phase
 from tests.core.test_real import REAL, SPLIT, optimizer_for
 from tests.core.toy import Noise, convolutional, equal, sgd
@@ -50,7 +51,7 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
             left = BROKEN - sum(before.steps for before in shortened)
             if left > 0:
                 shortened.append(replace(phase, steps=min(left, phase.steps)))
-        rate = lambda step: 1.0 if step < 15 else 0.5  # noqa: E731
+        rate = lambda step: 1.0 if step < 8 else 0.5 if step < 15 else 0.25  # noqa: E731
         whole = RealTraining(job, convolutional().train(), phases, make, loss, rate, 5)
         whole.run(batches.inputs, batches.targets)
         RealTraining(job, convolutional().train(), shortened, make, loss, rate, 5, kept).run(
@@ -127,6 +128,52 @@ def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path) -> None:
             nn.Sequential(*convolutional()[:5], nn.Linear(16, 5)), Noise(), method="pipedream", cuts=(3,), steps=STEPS,
             executor="real", checkpoints=tmp_path,
         )  # fmt: skip
+
+
+@pytest.mark.real
+def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, steps=6)
+    with pytest.raises(PipelagError, match="are of step 6, and only 4 are to be trained; train more, or delete them"):
+        train(tmp_path, steps=4)
+    with pytest.raises(PipelagError, match="hold the state of SGD, and this run has Adam; go on with the same"):
+        pipelag.train(
+            convolutional(), Noise(), optimizer=lambda params: torch.optim.Adam(params), method="pipedream", cuts=(3,),
+            steps=9, executor="real", checkpoints=tmp_path,
+        )  # fmt: skip
+    with alone(tmp_path), pytest.raises(PipelagError, match="another process is at work in"):
+        train(tmp_path, steps=9)
+
+
+class Tied(nn.Module):
+    """A layer that holds one weight by two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(16, 16)
+        self.two = nn.Linear(16, 16)
+        self.two.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(torch.relu(self.one(x)))
+
+
+@pytest.mark.real
+def test_tied_frozen_and_repeated_layers_are_kept(tmp_path: Path) -> None:
+    def model() -> nn.Sequential:
+        torch.manual_seed(0)
+        layers, relu = list(convolutional()), nn.ReLU()
+        layers[0].requires_grad_(False)
+        return nn.Sequential(*layers[:3], relu, layers[3], relu, layers[4], Tied(), nn.Identity(), layers[5])
+
+    def run(executor: str, batches: Noise, **how: Any) -> nn.Sequential:
+        rate = lambda step: 1.0 if step < 4 else 0.3  # noqa: E731
+        how = {"method": "spectrain", "cuts": (4,), "steps": STEPS, "rate": rate, "seed": 5} | how
+        return pipelag.train(model(), batches, optimizer=sgd, executor=executor, **how).model
+
+    with pytest.raises(WorkerFailed):
+        run("real", Breaking(), checkpoints=tmp_path, checkpoint_every=EVERY)
+    resumed, simulated = run("real", Noise(), checkpoints=tmp_path), run("simulated", Noise())
+    assert equal(resumed.state_dict(), simulated.state_dict())
 
 
 def test_a_simulated_training_takes_no_such_folder(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def download(
         for address in addresses:
             try:
                 size = _stated_size(address, most_bytes, pause) if sums is None else sums.bytes
+                if sums is None:  # nothing would tell that a part is that of another file
+                    part.unlink(missing_ok=True)
                 if _size(part) > size:
                     part.unlink()
                 _complete(address, part, size, pause)

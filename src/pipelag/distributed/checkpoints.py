@@ -6,15 +6,15 @@ while the pipeline fills again are old versions: they are in its part, so that t
 been broken. Where the pipeline to go on with is another one (other cuts, another method, more minibatches in flight),
 they mean nothing; it then fills from the checkpoint's weights, as PipeDream does.
 
-Files: `step-<n>/stage-<i>-of-<count>.pt`, weights, statistics and losses, kept for the evaluations, and
-`resume-<i>-of-<count>.pt`, what only a restart needs, dropped once a later set is complete.
+Files of a set, each `<kind>-<stage>-of-<stages>.pt` in `step-<n>/`: `losses` and `stage` (weights and statistics, for
+the evaluations), and `resume` and `policy`, what only a restart needs, dropped once a later set is complete.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from pipelag.errors import PipelagError
 from pipelag.runs import checkpoint
 
 Tensors = dict[str, torch.Tensor]
-PART = re.compile(r"stage-(\d+)-of-(\d+)\.pt")
+PART = re.compile(r"([a-z]+)-(\d+)-of-(\d+)\.pt")
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,23 @@ class Checkpoints:
         """The folder of a set."""
         return self.folder / f"step-{step:09d}"
 
-    def parts(self, step: int) -> list[dict[str, Any]]:
-        """All stages' weights, statistics and losses after `step` minibatches, first stage first."""
-        paths = sorted(self.at(step).glob("stage-*.pt"), key=lambda path: int(path.name.split("-")[1]))
-        return [_read(path) for path in paths]
+    def parts(self, step: int, kind: str) -> list[dict[str, Any]]:
+        """What all stages have written of a kind after `step` minibatches, first stage first."""
+        found = [(place, path) for path in self.at(step).iterdir() if (place := _place(path)) and place[0] == kind]
+        return [_read(path) for _, path in sorted(found)]
 
     def model(self, step: int) -> Tensors:
         """The whole model's state after `step` minibatches."""
-        return {name: value for part in self.parts(step) for name, value in part["model"].items()}
+        return {name: value for part in self.parts(step, "stage") for name, value in part.items()}
 
     def losses(self, until: int) -> list[float]:
         """The losses of the run's first `until` minibatches, as the complete sets have them."""
-        parts = [part for step in self.steps() if step <= until for part in self.parts(step)]
+        parts = [part for step in self.steps() if step <= until for part in self.parts(step, "losses")]
         return [value for part in parts for value in part["losses"]]
 
-    def restart(self, step: int) -> list[dict[str, Any]]:
-        """What a restart needs beside the model, one entry per stage."""
-        paths = sorted(self.at(step).glob("resume-*.pt"), key=lambda path: int(path.name.split("-")[1]))
-        return [_read(path) for path in paths]
+    def policy(self, step: int, stage: int, stages: int) -> dict[str, Any] | None:
+        """What a stage's policy remembered (`pipelag.history`)."""
+        return _read(self.at(step) / f"policy-{stage}-of-{stages}.pt")["policy"]  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -102,38 +101,50 @@ class Keeper:
 
     def note_buffers(self, step: int, module: nn.Module) -> None:
         """The statistics after the forward of minibatch `step`-1; later ones run before its update is done."""
-        self.buffers[step] = {
-            self.held[name]: value.detach().cpu().clone() for name, value in module.named_buffers() if name in self.held
-        }
+        self.buffers[step] = self.state_of(module, weights=False)
+
+    def state_of(self, module: nn.Module, weights: bool) -> Tensors:
+        """Copies of the stage's weights, or of its statistics, by their names in the model; shared ones by all."""
+        own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        state = module.state_dict().items()
+        return {self.held[name]: value.cpu().clone() for name, value in state if (name in own) == weights}
 
     def save(
         self,
         step: int,
         module: nn.Module,
-        optimizer: Mapping[int, Mapping[str, Any]],
-        losses: Callable[[int, int], list[torch.Tensor]],
+        optimizer: torch.optim.Optimizer | None,
+        state: Mapping[int, Mapping[str, Any]],
+        losses: Sequence[torch.Tensor],
         clock: Mapping[str, float],
         policy: dict[str, Any] | None,
     ) -> None:
-        """Write the part after `step` minibatches. `losses(a, b)`: those of minibatches a to b-1 (last stage only)."""
-        weights = {self.held[name]: value.detach().cpu().clone() for name, value in module.named_parameters()}
+        """Write the part after `step` minibatches.
+
+        Args:
+            optimizer, state: what updates the stage, and its state by the parameter's position.
+            losses: of the minibatches since the mark before; on the last stage only.
+            policy: what `pipelag.history` says.
+        """
         resume = {
             "about": self.about,
-            "optimizer": {self.parameters[i]: on_cpu(values) for i, values in optimizer.items()},
+            "optimizer": {self.parameters[i]: on_cpu(values) for i, values in state.items()},
+            "kind": type(optimizer).__name__ if optimizer is not None else None,
             "clock": dict(clock),
             "seconds": self.seconds + clock["seconds"] - self.base.get("seconds", 0.0),
-            "policy": on_cpu(policy),
         }
-        part = {
-            "model": weights | self.buffers.pop(step, {}),
-            "losses": [float(loss) for loss in losses(self.last, step)],
+        files: dict[str, dict[str, Any]] = {  # the one that makes the set complete comes last
+            "resume": resume,
+            "policy": {"policy": policy},
+            "losses": {"losses": [float(loss) for loss in losses]},
+            "stage": self.state_of(module, weights=True) | self.buffers.pop(step, {}),
         }
-        self.last, folder = step, self.checkpoints.at(step)
-        own = f"{self.stage}-of-{self.stages}.pt"
-        checkpoint.save(resume, folder / f"resume-{own}")
-        checkpoint.save(part, folder / f"stage-{own}")
+        self.last, folder, own = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
+        for kind, content in files.items():
+            checkpoint.save(content, folder / f"{kind}-{own}")
         for old in self.checkpoints.steps()[:-1]:
-            (self.checkpoints.at(old) / f"resume-{own}").unlink(missing_ok=True)
+            for kind in ("resume", "policy"):
+                (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
 
 
 def on_cpu(value: Any) -> Any:
@@ -147,10 +158,16 @@ def on_cpu(value: Any) -> Any:
     return value
 
 
+def _place(path: Path) -> tuple[str, int, int] | None:
+    """(kind, stage, stages) of a part's file."""
+    found = PART.fullmatch(path.name)
+    return (found[1], int(found[2]), int(found[3])) if found else None
+
+
 def _complete(folder: Path) -> bool:
-    """All parts of a division into stages are there; what a restart needs was written before each of them."""
-    numbers = [tuple(map(int, found.groups())) for path in folder.iterdir() if (found := PART.fullmatch(path.name))]
-    return any(sum(count == of for _, of in numbers) == count for _, count in numbers)
+    """All parts of a division into stages are there; what else a stage writes was there before each of them."""
+    counts = [place[2] for path in folder.iterdir() if (place := _place(path)) and place[0] == "stage"]
+    return any(counts.count(count) == count for count in counts)
 
 
 def _read(path: Path) -> dict[str, Any]:

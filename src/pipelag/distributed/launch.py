@@ -32,6 +32,7 @@ from pipelag.distributed.processes import be_parent, leave_with_parent
 from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
 
+ENDLESS = timedelta(days=365)
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
 
 
@@ -130,7 +131,7 @@ def join(device: str, threads: int = 1) -> Job:
     else:
         place, backend = torch.device("cpu"), "gloo"
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if len(cores) >= local_world * threads:
+        if len(cores) >= local_world * threads and namespaces.PLACE not in os.environ:  # else it is pinned already
             os.sched_setaffinity(0, cores[local * threads : (local + 1) * threads])
     store, rank, world = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)
@@ -150,6 +151,8 @@ def main(folder: Path) -> int:
         result = payload["task"](job, **payload["arguments"])
         if rank == 0:
             (folder / "result.pkl").write_bytes(cloudpickle.dumps(result))
+            job.store.set("finished", "yes")
+        job.store.wait(["finished"], ENDLESS)  # rank 0 may have much to measure at the end
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:

@@ -89,6 +89,8 @@ def links_of(content: Any) -> dict[str, Any]:
 def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
+    if task.batches.uneven:
+        raise PipelagError("a speed run over links takes minibatches of one shape: images, or running text")
     model = task.model(spec, job.device)
     model.train()
     (pipelined,) = phases_of(spec)
@@ -119,14 +121,14 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
                 rows.append(row | {"seconds": seconds, "samples_per_second": samples * (last - first) / seconds})
     everyones: list[list[Profile]] = [[] for _ in range(job.world)]
     dist.all_gather_object(everyones, found)
-    return predicted([p for own in everyones for p in own], spec, pipelined, every) + rows, task.data.summary()
+    return predicted([p for own in everyones for p in own], spec, pipelined, every) + rows, task.summary()
 
 
 def _profile_only(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
     task = open_task(spec, job.device)
     (pipelined,) = phases_of(spec)
     found = timed_layers(task.model(spec, job.device).train(), task, spec)
-    return predicted([found], spec, pipelined, every), task.data.summary()
+    return predicted([found], spec, pipelined, every), task.summary()
 
 
 def plain(task: Task) -> tuple[Any, Any]:

@@ -170,6 +170,8 @@ class ReplicatedWorker(Worker):
         """S(stage, n): the mean of the round's gradients over the replicas."""
         begin = time.perf_counter()
         for parameter in self.flat.parameters:
+            if not parameter.requires_grad:
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad, group=self.mates)
@@ -216,6 +218,6 @@ class ReplicatedWorker(Worker):
         dist.all_gather(parts, own, group=self.mates)
         return list(torch.stack(parts, 1).flatten())
 
-    def losses_between(self, first: int, last: int) -> list[torch.Tensor]:
-        """Those of the run's minibatches `first` to `last`-1; none but on the last stage."""
-        return self.ordered[first - self.start : last - self.start]
+    def losses_so_far(self) -> Sequence[torch.Tensor]:
+        """Those that all replicas had at the checkpoint that is being written."""
+        return self.ordered

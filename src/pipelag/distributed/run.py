@@ -15,6 +15,7 @@ from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
+from pipelag.errors import PipelagError
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
@@ -110,7 +111,13 @@ def _task(
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
     best: dict[str, float] | None = None
     rows, ends, done = [], sorted(ends_of(spec)), 0
-    for step in sorted(evaluations(spec) & set(checkpoints.steps())):
+    for step in sorted(evaluations(spec)):
+        if step not in checkpoints.steps():
+            if step < resume:  # of another pipeline, which was evaluated elsewhere
+                continue
+            raise PipelagError(
+                f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
+            )
         model.load_state_dict(checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
         row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}

@@ -54,7 +54,7 @@ class ParameterServer:
             step = self.told.start + self.updates
             if self.optimizer is not None:
                 for parameter, gradient in zip(self.flat.parameters, self.flat.views(gradients), strict=True):
-                    parameter.grad = gradient
+                    parameter.grad = gradient if parameter.requires_grad else None
                 set_rates(self.optimizer, lambda stage: self.told.rate(step))
                 self.optimizer.step()
             self.losses.append(torch.tensor(loss))
@@ -85,6 +85,7 @@ class AsynchronousWorker(Worker):
         self.record = Record()
         self.receivers, self.senders = (), ()
         self.failure: BaseException | None = None
+        self.counting = Lock()
         self.waited = 0.0
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
@@ -116,8 +117,23 @@ class AsynchronousWorker(Worker):
             self.record.updated = self.server.updated
         for name, value in self.clock().items():
             setattr(self.record, name, value)
-        self.record.waited = self.waited
         return self.record
+
+    def clock(self) -> dict[str, float]:
+        """The waiting is that for the server's answers."""
+        before = self.keeper.base.get("waited", 0.0) if self.keeper is not None else 0.0
+        return super().clock() | {"waited": self.waited + before}
+
+    @property
+    def trained(self) -> nn.Module:
+        """The server's model."""
+        assert self.server is not None
+        return self.server.model
+
+    def losses_so_far(self) -> Sequence[torch.Tensor]:
+        """In the order of updates."""
+        assert self.server is not None
+        return self.server.losses
 
     def gradient(
         self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor], step: int
@@ -166,7 +182,8 @@ class AsynchronousWorker(Worker):
                 dist.send(tensor, peer, group=self.group)
             except RuntimeError as error:
                 raise PeerLost(self.job.rank, peer, str(error).splitlines()[0]) from error
-            self.synchronised += tensor.numel() * tensor.element_size()
+            with self.counting:
+                self.synchronised += tensor.numel() * tensor.element_size()
 
     def receive(self, message: Sequence[torch.Tensor], peer: int) -> None:
         """Receive into these tensors."""
@@ -178,15 +195,5 @@ class AsynchronousWorker(Worker):
 
     def checkpoint(self, step: int) -> None:
         """After `step` updates, whichever minibatches made them; the statistics are rank 0's of this moment."""
-        assert self.server is not None and self.keeper is not None
         self.keep_buffers(step)
-        losses = self.server.losses
-        start = self.assignment.start
-        self.keeper.save(
-            step,
-            self.server.model,
-            self.optimizer_state(),
-            lambda first, last: losses[first - start : last - start],
-            self.clock(),
-            None,
-        )
+        self.write_checkpoint(step, None)

@@ -136,6 +136,7 @@ class StageWorker(Worker):
 
     def go_on(self) -> None:
         """Bring the policy to the version that the phase begins or goes on with, the optimizer's state being there."""
+        self.set_rates(0 if self.again is None else -1)  # predictions go by the rate of the last update, or the first
         if self.again is not None:
             restore(self.weights, self.again)
         else:
@@ -260,10 +261,7 @@ class StageWorker(Worker):
         step = self.start + m
         if self.optimizer is not None:
             hand_over(self.flat.parameters, self.shadows)
-            policy = self.method.learning_rate
-            tau = self.delays.tau[self.stage - 1]
-            own = policy(self.stage, self.stages, self.offset + m, tau) if policy else 1.0
-            set_rates(self.optimizer, lambda stage: self.assignment.rate(step) * own)
+            self.set_rates(m)
             self.weights.before_step()
             self.optimizer.step()
             self.weights.after_step()
@@ -273,6 +271,13 @@ class StageWorker(Worker):
         if self.keeper is not None and self.keeper.wants(step + 1):
             over = self.offset + m + 1 == self.assignment.phase.steps
             self.write_checkpoint(step + 1, None if over else state_of(self.weights, self.history))
+
+    def set_rates(self, m: int) -> None:
+        """The rate of the update of minibatch m, counted from where this worker began."""
+        if self.optimizer is not None:
+            policy, tau = self.method.learning_rate, self.delays.tau[self.stage - 1]
+            own = policy(self.stage, self.stages, self.offset + m, tau) if policy else 1.0
+            set_rates(self.optimizer, lambda stage: self.assignment.rate(self.start + m) * own)
 
     def mark(self) -> None:
         """Note the time."""

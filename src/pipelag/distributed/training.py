@@ -56,11 +56,14 @@ class RealTraining:
     done: int = 0
     losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
     parts: list[dict[str, Any]] = field(default_factory=list)  # the stages' restarts, until the phase goes on
+    kinds: set[str] = field(default_factory=set)  # of optimizer, whose state a restart has found
     seconds: float = 0.0  # spent in phases so far, before a restart too
 
     def __post_init__(self) -> None:
         self.model.to(self.job.device)
         self.job.uneven = self.uneven
+        if any(phase.recompute > 1 for phase in self.phases):
+            self.job.recomputation()  # here, for all ranks make it or none
         for phase in self.phases:
             check_workers(phase, self.job.world)
             check_stage_rates(phase)
@@ -69,10 +72,15 @@ class RealTraining:
         """Go on from the complete set of checkpoints after `step` minibatches.
 
         Raises:
-            PipelagError: they are another model's.
+            PipelagError: they are another model's, or those of a longer run.
         """
         assert self.checkpoints is not None
-        folder = self.checkpoints.at(step)
+        folder, total = self.checkpoints.at(step), sum(phase.steps for phase in self.phases)
+        if step > total:
+            raise PipelagError(
+                f"the checkpoints in {folder} are of step {step}, and only {total} are to be trained; train more, or "
+                "delete them"
+            )
         try:
             self.model.load_state_dict(self.checkpoints.model(step))
         except RuntimeError as error:
@@ -80,9 +88,14 @@ class RealTraining:
                 f"the checkpoints in {folder} are those of another model; go on with that model, or delete them to "
                 "start anew"
             ) from error
-        self.parts = self.checkpoints.restart(step)
+        self.parts = self.checkpoints.parts(step, "resume")
+        if not self.parts:
+            raise PipelagError(
+                f"{folder} lacks the files resume-*.pt, without which no restart is right; delete {folder}"
+            )
         for part in self.parts:
             self._adopt(part["optimizer"])
+        self.kinds = {part["kind"] for part in self.parts if part["optimizer"]}
         self.losses, self.done = self.checkpoints.losses(step), step
         self.seconds = max(part["seconds"] for part in self.parts)
 
@@ -100,7 +113,6 @@ class RealTraining:
         if phase.method.data_parallel:
             stage, replica, piece = 1, self.job.rank, self.model
         elif phase.replicas:
-            self._check_rounds(phase.replicas)
             stage, replica = places(phase.replicas)[self.job.rank]
             piece = pieces[stage - 1]
         else:
@@ -108,7 +120,8 @@ class RealTraining:
             piece = pieces[stage - 1] if stage <= len(pieces) else nn.Sequential()
         part: dict[str, Any] = {}
         if stage <= len(pieces):
-            keeper, again = self._keeper(phase, told, stage, piece) if kept else (None, None)
+            keeper, again = self._keeper(told, stage, replica, piece) if kept else (None, None)
+            check_rounds(phase.replicas, told.marks(keeper))
             worker: Worker
             if phase.method.parameter_server:
                 worker = AsynchronousWorker(self.job, piece, told, keeper)
@@ -132,6 +145,12 @@ class RealTraining:
     def _perform(self, worker: Worker, piece: nn.Module, inputs: Inputs, targets: Inputs) -> dict[str, Any]:
         """A worker's phase, and what of it goes to all ranks."""
         names = names_of(self.model, list(piece.parameters()))
+        kind = type(worker.optimizer).__name__
+        if worker.optimizer is not None and self.kinds - {kind}:
+            raise PipelagError(
+                f"the checkpoints hold the state of {', '.join(sorted(self.kinds))}, and this run has {kind}; go on "
+                "with the same optimizer, or delete them to start anew"
+            )
         worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
         record = worker.run(inputs, targets)
         held = names_in(self.model, piece)
@@ -143,34 +162,22 @@ class RealTraining:
         }
 
     def _keeper(
-        self, phase: Phase, told: Assignment, stage: int, piece: nn.Module
+        self, told: Assignment, stage: int, replica: int, piece: nn.Module
     ) -> tuple[Keeper | None, dict[str, Any] | None]:
         """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
         if self.checkpoints is None:
             return None, None
+        phase = told.phase
         begin, lags = told.start - told.offset, phase.method.delays(phase.stages, phase.microbatches).forward_lags
         about = (
             f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, replicas {phase.replicas}, "
         )
         about += f"recompute {phase.recompute}, from step {begin}, lags {lags}"
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
-        before = self.parts[stage - 1] if same else {"clock": {}, "policy": None}
-        names = names_of(self.model, list(piece.parameters()))
-        held = names_in(self.model, piece)
-        keeper = Keeper(
-            self.checkpoints, about, stage, phase.stages, held, names, before["clock"], self.seconds, told.start
-        )
-        return keeper, before["policy"]
-
-    def _check_rounds(self, replicas: Sequence[int]) -> None:
-        """Refuse a checkpoint inside a round: the replicas then have no common weights."""
-        rounds = lcm(*replicas)
-        late = [step for step in (self.checkpoints.marks if self.checkpoints else ()) if step % rounds]
-        if late:
-            raise PipelagError(
-                f"an evaluation after {min(late)} steps falls into a round of the replicas {list(replicas)}; "
-                f"evaluate every {rounds} steps or a multiple of that"
-            )
+        clock = self.parts[stage - 1]["clock"] if same and replica == 0 else {}
+        names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
+        keeper = Keeper(self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start)
+        return keeper, self.checkpoints.policy(told.start, stage, phase.stages) if same else None
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         parts: list[dict[str, Any]] = [{}] * self.job.world
@@ -218,6 +225,11 @@ def check_workers(phase: Phase, workers: int) -> None:
         )
     if phase.recompute > 1:
         segmented(phase.method, phase.stages, 1, phase.microbatches, int(phase.recompute))
+    if phase.method.torch_schedule and phase.stages != workers:
+        raise PipelagError(
+            f"method '{phase.method.name}' needs a stage for each of the {workers} workers, not {phase.stages}; use "
+            "gpipe or 1f1b_flush"
+        )
     if phase.method.torch_schedule and phase.recompute:
         raise PipelagError(f"method '{phase.method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
     if phase.replicas:
@@ -248,18 +260,32 @@ def names_of(model: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:
     return [names[id(parameter)] for parameter in parameters]
 
 
-def names_in(model: nn.Module, piece: nn.Module) -> dict[str, str]:
+def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
     """From a name within a stage to the name within the whole model, for parameters and buffers.
 
-    Stages share their layers with the model, so modules are matched by identity.
+    A stage's layers are some of the model's, one after the other.
     """
-    whole = {id(module): name for name, module in model.named_modules()}
-    names = {}
-    for name in piece.state_dict():
-        path, _, leaf = name.rpartition(".")
-        owner = whole[id(piece.get_submodule(path))]
-        names[name] = f"{owner}.{leaf}" if owner else leaf
-    return names
+    if piece is model:
+        return {name: name for name in model.state_dict()}
+    children, own = list(model._modules.items()), list(piece._modules.items())
+    first = next(k for k in range(len(children)) if [c for _, c in children[k : k + len(own)]] == [c for _, c in own])
+    return {
+        f"{local}.{leaf}": f"{name}.{leaf}"
+        for (local, layer), (name, _) in zip(own, children[first:], strict=False)
+        if layer is not None
+        for leaf in layer.state_dict()
+    }
+
+
+def check_rounds(replicas: Sequence[int], marks: Sequence[int]) -> None:
+    """Refuse a checkpoint inside a round of the replicas, which then have no common weights."""
+    rounds = lcm(*replicas)
+    late = [mark for mark in marks if mark % rounds]
+    if late:
+        raise PipelagError(
+            f"an evaluation after {late[0]} steps of the phase falls into a round of the replicas {list(replicas)}; "
+            f"evaluate every {rounds} steps or a multiple of that"
+        )
 
 
 def _to(value: Any, device: torch.device) -> Any:

@@ -149,6 +149,7 @@ class Worker:
     flat: FlatParameters
     synchronising = 0.0  # seconds and bytes that went into the sums of replicas
     synchronised = 0
+    saving = 0.0  # seconds that went into checkpoints, which no clock counts
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase, once the optimizer has its state."""
@@ -167,9 +168,9 @@ class Worker:
         self.receivers, self.senders = receivers, senders
         self.began = time.perf_counter()
         for action in self.actions:
-            start, waited = time.perf_counter(), sum(receiver.waited for receiver in receivers)
+            start, aside = time.perf_counter(), self.saving + sum(receiver.waited for receiver in receivers)
             self.perform(action)
-            start += sum(receiver.waited for receiver in receivers) - waited
+            start += self.saving + sum(receiver.waited for receiver in receivers) - aside
             self.record.spans.append((self.named(action), start, time.perf_counter()))
         for sender in senders:
             sender.finish()
@@ -180,7 +181,7 @@ class Worker:
         """The phase so far, what went before a restart included: see `Record`."""
         before = self.keeper.base if self.keeper is not None else {}
         now = {
-            "seconds": time.perf_counter() - self.began,
+            "seconds": time.perf_counter() - self.began - self.saving,
             "waited": sum(receiver.waited for receiver in self.receivers),
             "sending": sum(sender.seconds for sender in self.senders) + self.synchronising,
             "sent_bytes": sum(sender.bytes for sender in self.senders) + self.synchronised,
@@ -211,12 +212,19 @@ class Worker:
     def write_checkpoint(self, step: int, policy: dict[str, Any] | None) -> None:
         """This stage's part of the checkpoint after `step` minibatches."""
         assert self.keeper is not None
-        self.keeper.save(step, self.module, self.optimizer_state(), self.losses_between, self.clock(), policy)
+        clock, start, began = self.clock(), self.assignment.start, time.perf_counter()
+        losses = self.losses_so_far()[self.keeper.last - start : step - start]
+        self.keeper.save(step, self.trained, self.optimizer, self.optimizer_state(), losses, clock, policy)
+        self.saving += time.perf_counter() - began
 
-    def losses_between(self, first: int, last: int) -> list[torch.Tensor]:
-        """Those of the run's minibatches `first` to `last`-1; none but on the last stage."""
-        start = self.assignment.start
-        return self.record.losses[first - start : last - start]
+    @property
+    def trained(self) -> nn.Module:
+        """What holds the newest weights."""
+        return self.module
+
+    def losses_so_far(self) -> Sequence[torch.Tensor]:
+        """Those of the minibatches since the worker began; none but on the last stage."""
+        return self.record.losses
 
     def optimizer_state(self) -> dict[int, dict[str, Any]]:
         """The optimizer's state per parameter, by the parameter's position in the stage."""

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from pipelag.errors import PipelagError
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing their checkpoints into a folder. Kept by a lock that dies with the process.
+
+    Raises:
+        PipelagError: another process is at work there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def save(state: dict[str, Any], path: Path) -> None:

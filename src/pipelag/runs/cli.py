@@ -64,6 +64,22 @@ def resolve_device(name: str) -> str:
     return "cuda:0" if name == "cuda" else name
 
 
+def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """A training run, by the executor that it names; no two at once in one folder."""
+    from pipelag.runs.checkpoint import alone
+
+    with alone(out / "partial"):
+        if spec.executor == "simulated":
+            import torch
+
+            from pipelag.runs.train import train as simulated
+
+            return simulated(spec, out, torch.device(device), threads)
+        from pipelag.distributed.run import train as real
+
+        return real(spec, out, device, threads)
+
+
 def carry_out(spec: RunSpec, out: Path, device_name: str, threads: int) -> dict[str, Any]:
     """Run `spec` into `out`; returns the summary that was written."""
     if spec.kind == "timeline":  # needs no torch
@@ -78,14 +94,8 @@ def carry_out(spec: RunSpec, out: Path, device_name: str, threads: int) -> dict[
 
     torch.set_num_threads(threads)
     device = resolve_device(device_name)
-    if spec.kind == "train" and spec.executor == "simulated":
-        from pipelag.runs.train import train
-
-        return train(spec, out, torch.device(device), threads)
     if spec.kind == "train":
-        from pipelag.distributed.run import train as train_real
-
-        return train_real(spec, out, device, threads)
+        return train(spec, out, device, threads)
     if spec.kind == "speed":
         from pipelag.distributed.speed import measure
 

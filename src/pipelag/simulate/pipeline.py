@@ -64,6 +64,7 @@ class SimulatedPipeline:
         self.recompute = recompute
         count = len(self.stages)
         self.delays = method.delays(count, microbatches)
+        self.set_rates(start)  # what the first version's predictions go by
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
         self.weights = []
         for number, stage in enumerate(self.stages, start=1):
@@ -187,6 +188,18 @@ class SimulatedPipeline:
                 self.observe("U", step - self.start, index)
         if self.optimizer is None:
             return
+        self.set_rates(step)
+        for _, weights in self.moved:
+            weights.before_step()
+        self.optimizer.step()
+        for _, weights in self.moved:
+            weights.after_step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def set_rates(self, step: int) -> None:
+        """The stages' rates at a step of the run."""
+        if self.optimizer is None:
+            return
         common = self.rate(step)
         policy, stages = self.method.learning_rate, len(self.stages)
         if policy is None:
@@ -194,12 +207,6 @@ class SimulatedPipeline:
         else:
             phase_step, taus = step - self.start, self.delays.tau
             set_rates(self.optimizer, lambda stage: common * policy(stage, stages, phase_step, taus[stage - 1]))
-        for _, weights in self.moved:
-            weights.before_step()
-        self.optimizer.step()
-        for _, weights in self.moved:
-            weights.after_step()
-        self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """The versions kept; weights and optimizer state are the model's and the optimizer's own."""
