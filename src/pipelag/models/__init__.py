@@ -17,6 +17,7 @@ from pipelag.models.imagenet import branching, from_torchvision
 from pipelag.models.lenet import lenet5
 from pipelag.models.recurrent import awd_lm, gnmt, s2vt
 from pipelag.models.resnet import resnet
+from pipelag.models.sentiment import residual_lstm, sentiment_transformer
 from pipelag.models.snn import snn
 from pipelag.models.transformer import transformer
 from pipelag.models.vgg import vgg16
@@ -35,6 +36,7 @@ MODELS["torchvision"] = branching
 MODELS |= {"ssd300": ssd300, "mask_rcnn": mask_rcnn}
 MODELS["transformer"] = transformer
 MODELS |= {"gnmt": gnmt, "awd_lm": awd_lm, "s2vt": s2vt}
+MODELS |= {"residual_lstm": residual_lstm, "sentiment_transformer": sentiment_transformer}
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
