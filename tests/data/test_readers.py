@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pipelag import data
 from pipelag.data import readers
@@ -183,3 +186,61 @@ def test_real_cifar10(real_mirror: str) -> None:
     assert dataset.classes[0] == "airplane" and dataset.classes[9] == "truck"
     assert torch.allclose(dataset.mean, torch.tensor([0.4914, 0.4822, 0.4465]), atol=3e-4)
     assert torch.allclose(dataset.std, torch.tensor([0.2470, 0.2435, 0.2616]), atol=3e-3)
+
+
+def tiny(**changes: bytes | None) -> dict[str, bytes]:
+    """Tiny-ImageNet's folders with two classes; the first training image is grey."""
+    grey, red = io.BytesIO(), io.BytesIO()
+    Image.fromarray(np.full((4, 4), 7, np.uint8)).save(grey, format="png")
+    Image.fromarray(colour(200)).save(red, format="png")
+    files: dict[str, bytes | None] = {
+        "test/images/test_0.JPEG": red.getvalue(),
+        "train/n02/images/n02_0.JPEG": red.getvalue(),
+        "train/n02/n02_boxes.txt": b"n02_0.JPEG\t0\t0\t1\t1\n",
+        "train/n01/images/n01_0.JPEG": grey.getvalue(),
+        "val/images/val_0.JPEG": red.getvalue(),
+        "val/images/val_1.JPEG": grey.getvalue(),
+        "val/val_annotations.txt": b"val_0.JPEG\tn02\t0\t0\t1\t1\nval_1.JPEG\tn01\t0\t0\t1\t1\n",
+        "words.txt": b"n01\tkoala, koala bear\nn99\tnothing\n",
+    }
+    return {f"tiny-imagenet-200/{name}": content for name, content in (files | changes).items() if content is not None}
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return whole.getvalue()
+
+
+def test_tiny_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = {"name": "tiny_imagenet", "layout": "tiny-imagenet-zip", "note": "2 of 200 classes"}
+    folder = mirror(tmp_path / "m", {"tiny.zip": zipped(tiny())}, **release)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
+    images = data.load("tiny_imagenet")
+    assert images.classes == ("koala", "n02")
+    assert images.train_images[:, :, 0, 0].tolist() == [[7, 7, 7], [200, 1, 2]]
+    assert images.train_labels.tolist() == [0, 1]
+    assert images.test_labels.tolist() == [0, 1] and images.test_images[:, 0, 3, 3].tolist() == [7, 200]
+    assert not images.official and images.note == "2 of 200 classes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"val/val_annotations.txt": b"val_0.JPEG\tn02\t0\n"}, "2 to test on, 1 of them in the list"),
+        ({"train/n01/images/n01_0.JPEG": None}, "no training images of n01"),
+        ({"val/images/val_0.JPEG": None, "val/images/val_1.JPEG": None}, "0 to test on"),
+    ],
+)
+def test_what_is_not_tiny_imagenet(tmp_path: Path, changes: dict[str, bytes | None], complaint: str) -> None:
+    with pytest.raises(PipelagError, match=complaint):
+        readers.tiny_imagenet_zip(write(tmp_path, {"tiny.zip": zipped(tiny(**changes))}))
+
+
+def test_the_mirrors_tiny_imagenet(real_mirror: str) -> None:
+    images = data.load("tiny_imagenet")
+    assert images.train_images.shape == (20_000, 3, 64, 64) and images.test_images.shape == (2_000, 3, 64, 64)
+    assert images.train_labels.bincount().tolist() == [500] * 40 and images.test_labels.bincount().tolist() == [50] * 40
+    assert "40 of the 200" in images.note and not images.official

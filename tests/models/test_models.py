@@ -253,4 +253,4 @@ def test_split_weights_compute_the_same() -> None:
 
 def test_bottleneck_networks_refuse_what_they_are_not() -> None:
     with pytest.raises(PipelagError, match="unknown form"):
-        models.build("resnet50", form="tiny")
+        models.build("resnet50", form="large")

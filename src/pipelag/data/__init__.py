@@ -11,10 +11,11 @@ from pipelag.errors import PipelagError, unknown
 
 if TYPE_CHECKING:
     from pipelag.data.dataset import Dataset
+    from pipelag.data.labelled import LabelledText
     from pipelag.data.language import RunningText
     from pipelag.data.text import Corpus
 
-Loader = Callable[..., "Dataset | Corpus | RunningText"]
+Loader = Callable[..., "Dataset | Corpus | RunningText | LabelledText"]
 DATASETS: dict[str, Loader] = {}
 
 
@@ -35,7 +36,7 @@ def register(name: str) -> Callable[[Loader], Loader]:
 
 
 def load(name: str, **options: Any) -> Any:
-    """The data set of that name (`Dataset`, `Corpus` or `RunningText`): read, downloaded, or generated.
+    """The data set of that name (`Dataset`, `Corpus`, `RunningText` or `LabelledText`): read, downloaded, or generated.
 
     Args:
         name: a registered name; see `DATASETS`.
@@ -60,7 +61,7 @@ def _downloaded(name: str, to: str | None = None, mirrors: tuple[str, ...] = ())
     return read(name, to, mirrors)
 
 
-for _name in ("mnist", "cifar10", "cifar100"):
+for _name in ("mnist", "cifar10", "cifar100", "tiny_imagenet"):
     register(_name)(partial(_downloaded, _name))
 
 
@@ -148,6 +149,24 @@ def _ptb() -> RunningText:
     from pipelag.data.language import penn_treebank
 
     return penn_treebank()
+
+
+@register("opinions")
+def _opinions(
+    train: int = 10_000, test: int = 2_000, noise: float = 0.08, length: int = 20, seed: int = 0
+) -> LabelledText:
+    from pipelag.data.opinions import opinions
+
+    return opinions(train, test, noise, length, seed)
+
+
+@register("imdb")
+def _imdb(
+    length: int = 20, most_words: int | None = 10_000, least_count: int = 1, last: bool = False, test: int | None = None
+) -> LabelledText:
+    from pipelag.data.imdb import imdb
+
+    return imdb(length, most_words, least_count, last, test)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import pickle
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,8 +19,8 @@ from tqdm import tqdm
 
 from pipelag.data.archives import members
 from pipelag.data.dataset import Dataset
-from pipelag.data.download import locked
-from pipelag.data.fetch import Release, data_folder, fetch
+from pipelag.data.fetch import data_folder, fetch
+from pipelag.data.kept import kept
 from pipelag.errors import PipelagError, unknown
 
 Bytes = npt.NDArray[np.uint8]
@@ -54,31 +53,9 @@ def read(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] 
     if release.layout not in READERS:
         raise unknown(f"layout of {name} in {release.origin}:", release.layout, READERS)
     folder = data_folder() if to is None else Path(to)
-    decoded = _decoded_once(release, folder / name / f"decoded-{release.fingerprint}.pt")
-    return Dataset(name, release.title, str(release), release.official, release.note, **vars(decoded))
-
-
-def _decoded_once(release: Release, kept: Path) -> Decoded:
-    """Decode, or map what an earlier run decoded: the processes of a run then share its pages."""
-    decoded = _load(kept)
-    if decoded is None:
-        with locked(kept, f"another process is decoding {release.title}; waiting for it"):
-            decoded = _load(kept)
-            if decoded is None:
-                decoded = READERS[release.layout](release.paths)
-                partial = kept.with_suffix(".part")
-                torch.save(vars(decoded), partial)
-                os.replace(partial, kept)
-    return decoded
-
-
-def _load(kept: Path) -> Decoded | None:
-    if not kept.exists():
-        return None
-    try:
-        return Decoded(**torch.load(kept, mmap=True, weights_only=True))
-    except (RuntimeError, OSError, EOFError, TypeError, pickle.UnpicklingError):
-        return None  # unreadable: decode again
+    path = folder / name / f"decoded-{release.fingerprint}.pt"
+    decoded = kept(path, release.title, lambda: vars(READERS[release.layout](release.paths)))
+    return Dataset(name, release.title, str(release), release.official, release.note, **decoded)
 
 
 def idx_gz(paths: Sequence[Path]) -> Decoded:
@@ -183,6 +160,44 @@ def image_folder_zip(paths: Sequence[Path]) -> Decoded:
             f"{', '.join(path.name for path in paths)} there are {found}"
             + (f", and no training images of {', '.join(strange)}" if strange else "")
         )
+    return _decoded(files, classes)
+
+
+def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
+    """Tiny-ImageNet's folders: `train/<id>/images/`, and `val/images/`, on which it is tested, with a list of labels.
+
+    The sorted WordNet ids give the labels, as many as the release has; the images of `test/` have none and are left
+    out. Grey images become RGB. Classes are called by the first name that `words.txt` gives them.
+    """
+    (archive,) = paths
+    files: dict[str, list[tuple[str, str, bytes]]] = {"train": [], "test": []}
+    images: dict[str, bytes] = {}
+    texts: dict[str, list[list[str]]] = {"val_annotations.txt": [], "words.txt": []}
+    for name, content in members(archive, wanted=lambda name: "/test/" not in name):
+        *folders, file = PurePosixPath(name).parts
+        if file in texts:
+            texts[file] = [line.split("\t") for line in content.decode("utf-8").splitlines() if "\t" in line]
+        elif folders[-3:-2] == ["train"] and file.lower().endswith(_IMAGES):
+            files["train"].append((folders[-2], name, content))
+        elif folders[-2:] == ["val", "images"]:
+            images[file] = content
+    files["test"] = [(row[1], row[0], images[row[0]]) for row in texts["val_annotations.txt"] if row[0] in images]
+    ids = tuple(sorted({label for label, _, _ in files["train"]}))
+    strange = sorted({label for label, _, _ in files["test"]}.difference(ids))
+    if not ids or not images or len(files["test"]) != len(images) or strange:
+        raise PipelagError(
+            f"layout tiny-imagenet-zip needs images under train/<id>/images/ and val/images/, and the ids of the "
+            f"latter, among the former, in val/val_annotations.txt; {archive.name} has {len(files['train'])} images of "
+            f"{len(ids)} ids to train on, {len(images)} to test on, {len(files['test'])} of them in the list"
+            + (f", and no training images of {', '.join(strange)}" if strange else "")
+        )
+    names = {row[0]: row[1].partition(",")[0] for row in texts["words.txt"]}
+    decoded = _decoded(files, ids)
+    return replace(decoded, classes=tuple(names.get(one, one) for one in ids))
+
+
+def _decoded(files: dict[str, list[tuple[str, str, bytes]]], classes: tuple[str, ...]) -> Decoded:
+    """Both parts of (class, path, content), in this order."""
     quiet = not sys.stderr.isatty()
     with tqdm(total=sum(map(len, files.values())), desc="decoding", unit="image", disable=quiet) as bar:
         parts = [_decode(sorted(files[part]), classes, bar) for part in ("train", "test")]
@@ -216,4 +231,5 @@ READERS: dict[str, Reader] = {
     "idx-gz": idx_gz,
     "cifar-python-tar": cifar_python_tar,
     "image-folder-zip": image_folder_zip,
+    "tiny-imagenet-zip": tiny_imagenet_zip,
 }

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.errors import PipelagError
-from pipelag.models.layers import Layer, Mean, channels
+from pipelag.errors import PipelagError, unknown
+from pipelag.models.layers import Layer, Mean, channels, enlarged
 
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+STEMS = {"cifar": (3, 1, 1), "tiny": (3, 2, 1), "imagenet": (7, 2, 3)}  # kernel, stride, padding
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -63,11 +64,14 @@ def resnet_bottleneck(
     form: str = "cifar",
     split: int = 1,
     blocks: tuple[int, ...] | None = None,
+    scale: int | None = None,
 ) -> nn.Sequential:
     """A bottleneck ResNet.
 
     Args:
-        form: "cifar" begins with a 3x3 convolution and keeps the size; "imagenet" with 7x7, stride 2, and a pooling.
+        form: "cifar" begins with a 3x3 convolution and keeps the size; "tiny", for Tiny-ImageNet's 64x64, with the
+            same of stride 2, behind which all is as for CIFAR; "imagenet" with 7x7, stride 2, and a pooling.
+        scale: enlarge the images first, to so many pixels either way.
         split: parts of every weight; channels are rounded up to a multiple of it.
         blocks: per group, instead of those of `depth`.
 
@@ -76,17 +80,19 @@ def resnet_bottleneck(
     """
     if blocks is None and depth not in BLOCKS:
         raise PipelagError(f"bottleneck ResNets have depth {', '.join(map(str, BLOCKS))}, not {depth}")
-    if form not in ("cifar", "imagenet"):
-        raise PipelagError(f"unknown form '{form}' of a ResNet; the forms are cifar and imagenet")
+    if form not in STEMS:
+        raise unknown("form", form, STEMS)
     groups = tuple(blocks) if blocks is not None else BLOCKS[depth]
     layers: list[nn.Module] = []
     base = [even(channels(64 * 2**group, width), split) for group in range(len(groups))]
     stem = base[0]
-    kernel, stride, pad = (3, 1, 1) if form == "cifar" else (7, 2, 3)
+    kernel, stride, pad = STEMS[form]
     start = operator("stem conv", lambda n: nn.Conv2d(in_channels, n, kernel, stride, pad, bias=False), stem, split)
     norms = operator("stem norm", nn.BatchNorm2d, stem, split, then="out")
+    if scale is not None and split > 1:
+        raise PipelagError("images cannot be enlarged in front of a stem that is split; leave out scale, or split")
     if split == 1:  # what goes in does not travel along
-        start = [Layer("stem conv", start[0].module)]
+        start = [Layer("stem conv", *enlarged(scale), start[0].module)]
     if form == "imagenet":
         norms[-1] = Layer(norms[-1].label, norms[-1], nn.MaxPool2d(3, 2, 1))
     layers += [*start, *norms]

@@ -8,15 +8,16 @@ from typing import Any
 from torch import nn
 
 from pipelag.errors import unknown
-from pipelag.models.layers import Layer
+from pipelag.models.layers import Layer, enlarged
 from pipelag.models.linearise import linearise
 
 
-def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
+def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3, scale: int | None = None) -> nn.Sequential:
     """AlexNet or a VGG, a layer per convolution or linear layer with what follows it.
 
     Args:
         in_channels: 3; torchvision's networks take nothing else.
+        scale: enlarge the images first, to so many pixels either way.
     """
     import torchvision
 
@@ -25,7 +26,7 @@ def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3) -> nn
         if (name.startswith("vgg"))
         else torchvision.models.get_model(name, weights=None, num_classes=classes)
     )
-    return nn.Sequential(*numbered([*model.features, model.avgpool, nn.Flatten(), *model.classifier]))
+    return nn.Sequential(*numbered([*enlarged(scale), *model.features, model.avgpool, nn.Flatten(), *model.classifier]))
 
 
 def branching(

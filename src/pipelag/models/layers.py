@@ -22,6 +22,11 @@ def at_least(model: str, size: int, least: int) -> None:
         raise PipelagError(f"{model} takes images of at least {least}x{least} pixels, not {size}x{size}")
 
 
+def enlarged(scale: int | None) -> list[nn.Module]:
+    """What makes images `scale` x `scale` pixels, bilinearly, in front of a network for larger ones; None: nothing."""
+    return [] if scale is None else [nn.Upsample((scale, scale), mode="bilinear", align_corners=False)]
+
+
 class Layer(nn.Sequential):
     """One numbered layer with a label for tables and messages."""
 

@@ -6,12 +6,16 @@ tuple, as it does between workers.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+# Said once in every process, and nothing to be done about it: torch's other implementation is used.
+warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 
 
 class Embed(nn.Module):
@@ -30,14 +34,31 @@ class Embed(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM over the first tensor of a tuple; `residual` adds its input; `joined` feeds the second tensor too."""
+    """An LSTM over the first tensor of a tuple; `residual` adds its input; `joined` feeds the second tensor too.
+
+    memory: so many cells, projected onto `size` outputs; none: `size` of them.
+    """
 
     def __init__(
-        self, label: str, into: int, size: int, residual: bool = False, joined: bool = False, both: bool = False
+        self,
+        label: str,
+        into: int,
+        size: int,
+        residual: bool = False,
+        joined: bool = False,
+        both: bool = False,
+        memory: int | None = None,
     ) -> None:
         super().__init__()
         self.label, self.residual, self.joined = label, residual, joined
-        self.lstm = nn.LSTM(into, size, batch_first=True, bidirectional=both)
+        projected = memory is not None and memory != size
+        self.lstm = nn.LSTM(
+            into,
+            memory if memory is not None else size,
+            batch_first=True,
+            bidirectional=both,
+            proj_size=size if projected else 0,
+        )
 
     def forward(self, value: Any) -> Any:
         """The sequence of hidden states, with what travels along."""

@@ -56,8 +56,10 @@ class Embedding(Operator):
     The first works on the source and hands the target on; the second, in the decoder, embeds the target.
     """
 
-    def __init__(self, label: str, words: int, size: int, decoder: bool, dropout: float) -> None:
-        super().__init__(label, nn.Embedding(words, size, padding_idx=PAD))
+    def __init__(
+        self, label: str, words: int, size: int, decoder: bool, dropout: float, padding: int | None = PAD
+    ) -> None:
+        super().__init__(label, nn.Embedding(words, size, padding_idx=padding))
         nn.init.normal_(self.module.weight, std=size**-0.5)  # type: ignore[arg-type]
         self.size, self.decoder, self.dropout = size, decoder, nn.Dropout(dropout)
 
@@ -190,26 +192,39 @@ def transformer(
     if size % heads or size % 2:
         raise PipelagError(f"the size must be even and divisible by the {heads} heads, not {size}")
     layers: list[nn.Module] = [Embedding("source embedding", source_words, size, False, dropout)]
-
-    def feed(name: str) -> list[nn.Module]:
-        return [
-            Widen(f"{name} linear 1", size, hidden),
-            Narrow(f"{name} linear 2", size, hidden),
-            Norm(f"{name} norm", size, dropout),
-        ]
-
-    def attention(name: str, kind: str) -> list[nn.Module]:
-        project = CrossQKV if kind == "cross" else QKV
-        return [
-            project(f"{name} {kind} q k v", size),
-            Attention(f"{name} {kind} out", size, heads, kind),
-            Norm(f"{name} {kind} norm", size, dropout),
-        ]
-
     for block in range(1, blocks + 1):
-        layers += attention(f"encoder {block}", "encoder") + feed(f"encoder {block}")
+        layers += encoder_block(f"encoder {block}", size, hidden, heads, dropout)
     layers.append(Embedding("target embedding", target_words, size, True, dropout))
     for block in range(1, blocks + 1):
-        name = f"decoder {block}"
-        layers += attention(name, "causal") + attention(name, "cross") + feed(name)
+        layers += decoder_block(f"decoder {block}", size, hidden, heads, dropout)
     return nn.Sequential(*layers, Scores("output", size, target_words))
+
+
+def attention(name: str, kind: str, size: int, heads: int, dropout: float) -> list[nn.Module]:
+    """Three layers: the fused projection, attention with its output projection, the residual sum normalised."""
+    project = CrossQKV if kind == "cross" else QKV
+    return [
+        project(f"{name} {kind} q k v", size),
+        Attention(f"{name} {kind} out", size, heads, kind),
+        Norm(f"{name} {kind} norm", size, dropout),
+    ]
+
+
+def feed(name: str, size: int, hidden: int, dropout: float) -> list[nn.Module]:
+    """Three layers: two linear ones, the residual sum normalised."""
+    return [
+        Widen(f"{name} linear 1", size, hidden),
+        Narrow(f"{name} linear 2", size, hidden),
+        Norm(f"{name} norm", size, dropout),
+    ]
+
+
+def encoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[nn.Module]:
+    """Six layers on (x, padding, ...)."""
+    return attention(name, "encoder", size, heads, dropout) + feed(name, size, hidden, dropout)
+
+
+def decoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[nn.Module]:
+    """Nine layers on (y, x, padding)."""
+    own, cross = (attention(name, kind, size, heads, dropout) for kind in ("causal", "cross"))
+    return own + cross + feed(name, size, hidden, dropout)

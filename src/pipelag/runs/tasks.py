@@ -1,4 +1,4 @@
-"""What a run is about: images, sentences to translate, text to continue. The one place that tells them apart."""
+"""What a run is about: images, sentences to translate, text to go on with or to judge. The one place for all kinds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from pipelag import data, models
 from pipelag.data.batches import Batches, Evaluation
 from pipelag.data.dataset import Dataset
+from pipelag.data.labelled import LabelledBatches, LabelledEvaluation, LabelledText
 from pipelag.data.language import LanguageBatches, RunningText
 from pipelag.data.minibatches import Minibatches
 from pipelag.data.text import Corpus, TextBatches
@@ -32,7 +33,7 @@ class Task:
     metrics of a model, `accuracy` and `test_loss` among them. shape: the model's options that follow from the data.
     """
 
-    data: Dataset | Corpus | RunningText
+    data: Dataset | Corpus | RunningText | LabelledText
     batches: Minibatches
     loss: Callable[[Any, Any], torch.Tensor]
     measure: Callable[[nn.Module], dict[str, float]]
@@ -61,6 +62,8 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     found = data.load(spec.data.name, **spec.data.options)
     if isinstance(found, Corpus):
         return _translation(spec, found, device)
+    if isinstance(found, LabelledText):
+        return _labelled(spec, found, device)
     return _language(spec, found, device) if isinstance(found, RunningText) else _images(spec, found, device)
 
 
@@ -107,8 +110,18 @@ def _language(spec: RunSpec, text: RunningText, device: torch.device) -> Task:
     )
 
 
+def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
+    return Task(
+        texts,
+        LabelledBatches(texts, spec.batch, spec.seed, device),
+        nn.functional.cross_entropy,
+        partial(classify, test=LabelledEvaluation(texts, device)),
+        {"classes": len(texts.classes), "words": len(texts.words)},
+    )
+
+
 @torch.no_grad()
-def classify(model: nn.Module, test: Evaluation) -> dict[str, float]:
+def classify(model: nn.Module, test: Evaluation | LabelledEvaluation) -> dict[str, float]:
     """Top-1 accuracy (%) and mean cross-entropy over the test set, with the live weights."""
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=test.device)

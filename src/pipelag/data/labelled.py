@@ -1,0 +1,159 @@
+"""Labelled texts: words as numbers at a fixed length, and minibatches by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from pipelag.data.minibatches import Minibatches
+from pipelag.data.release import Released
+from pipelag.errors import PipelagError
+from pipelag.randomness import mix
+
+PAD, UNKNOWN = range(2)
+SPECIAL = ("<pad>", "<unk>")
+_ORDER = 5  # the stream of random numbers for the order of texts
+Example = tuple[Sequence[str], int]  # a text's words and its label
+
+
+@dataclass(frozen=True)
+class LabelledText(Released):
+    """A set of texts with labels, in memory. Short texts are padded in front: the last place is always a word.
+
+    Args:
+        name, title, release, official, note: see `Released`.
+        words: the vocabulary, the two special words first; classes: the labels' names.
+        train, test: int64 (N, length), word numbers; train_labels, test_labels: int64 (N,), from 0.
+        unknown: the share of the test texts' words that the vocabulary lacks.
+    """
+
+    words: tuple[str, ...]
+    classes: tuple[str, ...]
+    train: torch.Tensor
+    train_labels: torch.Tensor
+    test: torch.Tensor
+    test_labels: torch.Tensor
+    unknown: float
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's summary records of its data."""
+        return self.described(
+            train=len(self.train),
+            test=len(self.test),
+            vocabulary=len(self.words),
+            length=self.train.shape[1],
+            unknown=self.unknown,
+        )
+
+
+def numbered(
+    name: str,
+    train: Sequence[Example],
+    test: Sequence[Example],
+    length: int,
+    least_count: int = 1,
+    most_words: int | None = None,
+    last: bool = False,
+) -> dict[str, Any]:
+    """The vocabulary and the tensors of a `LabelledText`.
+
+    Args:
+        length: words of a text, of which longer ones keep the first, or with `last` the last.
+        least_count: words rarer than that in the training texts, whole as they are, become `<unk>`.
+        most_words: so do those beyond so many, the most frequent first; special words count.
+
+    Raises:
+        PipelagError: no text to train or to test on, a length below 1, or a vocabulary without words.
+    """
+    if length < 1 or not train or not test:
+        raise PipelagError(
+            f"'{name}' needs texts to train and to test on and a length of 1 or more, not {len(train):,} and "
+            f"{len(test):,} texts and length {length}"
+        )
+    counts = Counter(word for text, _ in train for word in text)
+    often = sorted((w for w, n in counts.items() if n >= least_count), key=lambda word: (-counts[word], word))
+    words = (*SPECIAL, *often)[:most_words]
+    if len(words) <= len(SPECIAL):
+        raise PipelagError(f"'{name}' is left without words; choose a smaller least_count or a larger most_words")
+    numbers = {word: number for number, word in enumerate(words) if number >= len(SPECIAL)}
+
+    def rows(examples: Sequence[Example]) -> torch.Tensor:
+        out = torch.full((len(examples), length), PAD)
+        for row, (text, _) in enumerate(examples):
+            kept = text[-length:] if last else text[:length]
+            found = [numbers.get(word, UNKNOWN) for word in kept] or [UNKNOWN]
+            out[row, -len(found) :] = torch.tensor(found)
+        return out
+
+    tested = rows(test)
+    return {
+        "words": words,
+        "train": rows(train),
+        "train_labels": torch.tensor([label for _, label in train]),
+        "test": tested,
+        "test_labels": torch.tensor([label for _, label in test]),
+        "unknown": round(int((tested == UNKNOWN).sum()) / int((tested != PAD).sum()), 4),
+    }
+
+
+class LabelledBatches(Minibatches):
+    """Training minibatches: `batches[t] -> (words, labels)`, int64 (batch, length) and (batch,).
+
+    As `pipelag.data.batches.Batches`: every epoch is a new permutation, its last, partial minibatch is dropped, and
+    minibatch t depends on the seed and t alone.
+
+    Raises:
+        PipelagError: the training set is smaller than a minibatch.
+    """
+
+    def __init__(self, data: LabelledText, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
+        if not 1 <= batch <= len(data.train):
+            raise PipelagError(
+                f"a minibatch of {batch} does not fit '{data.name}'; choose 1 to {len(data.train)} texts"
+            )
+        self.batch, self.seed = batch, seed
+        self.train, self.labels = data.train.to(device), data.train_labels.to(device)
+        self.permutation = lru_cache(maxsize=2)(self._permutation)
+
+    def __len__(self) -> int:
+        """Minibatches per epoch."""
+        return len(self.train) // self.batch
+
+    def indices(self, t: int) -> torch.Tensor:
+        """int64 (batch,): which training texts minibatch `t` holds."""
+        epoch, place = divmod(t, len(self))
+        return self.permutation(epoch)[place * self.batch : (place + 1) * self.batch]
+
+    def inputs(self, t: int) -> torch.Tensor:
+        """int64 (batch, length)."""
+        return self.train.index_select(0, self.indices(t))
+
+    def targets(self, t: int) -> torch.Tensor:
+        """int64 (batch,)."""
+        return self.labels.index_select(0, self.indices(t))
+
+    def _permutation(self, epoch: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(mix(self.seed, _ORDER, epoch))
+        return torch.randperm(len(self.train), generator=generator).to(self.train.device)
+
+
+class LabelledEvaluation:
+    """The test texts, in order, in minibatches of (words, labels); the last one may be smaller."""
+
+    def __init__(self, data: LabelledText, device: torch.device | str = "cpu", batch: int = 500) -> None:
+        self.device, self.batch = torch.device(device), batch
+        self.texts, self.labels = data.test.to(self.device), data.test_labels.to(self.device)
+
+    @property
+    def samples(self) -> int:
+        """Test texts."""
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Minibatches of int64 (n, length) and (n,)."""
+        return zip(self.texts.split(self.batch), self.labels.split(self.batch), strict=True)

@@ -1,0 +1,164 @@
+"""GoogLeNet, Inception v3 (torchvision's) and Inception v4 (Szegedy et al., 2016) as rows of layers (`linearise`).
+
+`form` says for which images. "imagenet" is the original. For small images the stem keeps the size, as is common for
+CIFAR, and nothing behind it changes: "cifar" takes 32x32, "tiny" 64x64 (Tiny-ImageNet), which its first convolution
+halves. GoogLeNet's small stem is one 3x3 convolution; the Inceptions keep their convolutions, without stride and with
+padding, and leave the poolings out. `scale` enlarges the images first, bilinearly: PipeOptim trains the ImageNet forms
+on Tiny-ImageNet at 224x224 (section V-A).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.models.layers import enlarged
+from pipelag.models.linearise import linearise
+
+FORMS = ("imagenet", "tiny", "cifar")
+Conv = Callable[..., nn.Module]
+
+
+class ConvNorm(nn.Module):
+    """A convolution, its batch norm and ReLU, as torchvision's Inceptions have them."""
+
+    def __init__(self, into: int, out: int, **options: Any) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(into, out, bias=False, **options)
+        self.bn = nn.BatchNorm2d(out, eps=0.001)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        return F.relu(self.bn(self.conv(x)), inplace=True)
+
+
+def scaled_conv(width: float, in_channels: int) -> Conv:
+    """`ConvNorm` with `width` times the channels that it is asked for; where that is 3, the image's, `in_channels`."""
+
+    def conv(into: int, out: int, **options: Any) -> nn.Module:
+        return ConvNorm(in_channels if into == 3 else scaled(into, width), scaled(out, width), **options)
+
+    return conv
+
+
+def scaled(channels: int, width: float) -> int:
+    """Channels times `width`: branches are joined, so that rounding would leave some without a partner.
+
+    Raises:
+        PipelagError: not a whole number.
+    """
+    count = channels * width
+    if count != int(count) or count < 1:
+        raise PipelagError(f"{channels} channels times a width of {width:g} are no whole number; choose such as 0.25")
+    return int(count)
+
+
+def row(network: nn.Module, crossing: int | None, scale: int | None) -> nn.Sequential:
+    """The network's layers; the first enlarges the images."""
+    return linearise(nn.Sequential(*enlarged(scale), network) if scale else network, crossing=crossing)
+
+
+def check(form: str) -> None:
+    """Refuse what is no form."""
+    if form not in FORMS:
+        raise unknown("form", form, FORMS)
+
+
+def unstride(conv: ConvNorm, stride: int = 1) -> None:
+    """Make a `ConvNorm` keep the size of what it is given, or divide it by `stride`."""
+    conv.conv.stride, conv.conv.padding = (stride, stride), (conv.conv.kernel_size[0] // 2,) * 2
+
+
+def googlenet(
+    width: float = 1.0,
+    classes: int = 1000,
+    in_channels: int = 3,
+    form: str = "imagenet",
+    dropout: float = 0.2,
+    crossing: int | None = None,
+    scale: int | None = None,
+) -> nn.Sequential:
+    """torchvision's GoogLeNet, with batch norm and without auxiliary outputs: 6,624,904 parameters at 1000 classes.
+
+    Args:
+        width: of the channels; multiples of 1/8 give whole numbers.
+        form, scale: see the module. crossing: at most so many tensors cross a boundary; 1 leaves whole blocks.
+
+    Raises:
+        PipelagError: an unknown form, or a width that gives no whole number of channels.
+    """
+    from torchvision.models.googlenet import GoogLeNet, Inception, InceptionAux
+
+    check(form)
+    conv = scaled_conv(width, in_channels)
+    network = GoogLeNet(
+        num_classes=classes,
+        aux_logits=False,
+        init_weights=True,
+        blocks=[conv, partial(Inception, conv_block=conv), InceptionAux],
+        dropout=dropout,
+    )
+    if width != 1:
+        network.fc = classifier(scaled(1024, width), classes, 0.01)
+    if form != "imagenet":
+        network.conv1 = conv(3, 192, kernel_size=3, padding=1, stride=2 if form == "tiny" else 1)
+        nn.init.trunc_normal_(network.conv1.conv.weight, std=0.01, a=-2, b=2)
+        for name in ("maxpool1", "conv2", "conv3", "maxpool2"):
+            setattr(network, name, nn.Identity())
+    return row(network, crossing, scale)
+
+
+def inception_v3(
+    width: float = 1.0,
+    classes: int = 1000,
+    in_channels: int = 3,
+    form: str = "imagenet",
+    dropout: float = 0.5,
+    crossing: int | None = None,
+    scale: int | None = None,
+) -> nn.Sequential:
+    """torchvision's Inception v3, without auxiliary outputs: 23,834,568 parameters at 1000 classes.
+
+    Arguments and errors as of `googlenet`; multiples of 1/16 give whole numbers of channels.
+    """
+    from torchvision.models.inception import (
+        Inception3,
+        InceptionA,
+        InceptionAux,
+        InceptionB,
+        InceptionC,
+        InceptionD,
+        InceptionE,
+    )
+
+    check(form)
+    conv = scaled_conv(width, in_channels)
+    blocks = (InceptionA, InceptionB, InceptionC, InceptionD, InceptionE)
+    network = Inception3(
+        num_classes=classes,
+        aux_logits=False,
+        init_weights=True,
+        inception_blocks=[conv, *(partial(block, conv_block=conv) for block in blocks), InceptionAux],
+        dropout=dropout,
+    )
+    if width != 1:
+        network.fc = classifier(scaled(2048, width), classes, 0.1)
+    if form != "imagenet":
+        unstride(network.Conv2d_1a_3x3, 2 if form == "tiny" else 1)
+        unstride(network.Conv2d_2a_3x3)
+        unstride(network.Conv2d_4a_3x3)
+        network.maxpool1, network.maxpool2 = nn.Identity(), nn.Identity()
+    return row(network, crossing, scale)
+
+
+def classifier(into: int, classes: int, std: float) -> nn.Linear:
+    """torchvision's classifier for another number of channels, initialised as torchvision does."""
+    linear = nn.Linear(into, classes)
+    nn.init.trunc_normal_(linear.weight, std=std, a=-2, b=2)
+    return linear
