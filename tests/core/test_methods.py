@@ -508,3 +508,22 @@ def test_foreseen_weights_are_compared_with_those_of_their_own_step() -> None:
     row = watch.row()
     assert row["rmse_predicted_3"] < 1e-4 * row["rmse_stale_3"]
     assert row["rmse_stale_3"] == pytest.approx(3 * row["rmse_stale_1"], rel=1e-4)
+
+
+def test_a_phase_that_predicts_begins_with_the_rate_of_its_first_step() -> None:
+    """SpecTrain after plain training, at a tenth of the rate: w - s 0.1 lr v with the momentum that it inherits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    phases = [Phase(get("sequential"), 3), Phase(get("spectrain"), 3, (1,))]
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)  # noqa: E731
+    rate = lambda step: 1.0 if step < 3 else 0.1  # noqa: E731
+    training = SimulatedTraining(model, phases, make, nn.functional.cross_entropy, rate)
+    for _ in range(3):
+        training.step(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    training._enter(1)
+    weight, pipeline = model[0].weight, training.pipeline
+    assert training.optimizer is not None
+    velocity = training.optimizer.state[weight]["momentum_buffer"]
+    expected = weight.detach() - 2 * 0.1 * 0.1 * velocity  # s = 2N - k - 2 = 2 at stage 0 of two
+    pipeline.weights[0].load("F", 0)
+    torch.testing.assert_close(weight.detach(), expected)

@@ -46,6 +46,17 @@ def test_real_equals_simulated_bit_for_bit(replicas: tuple[int, ...], cuts: tupl
 
 
 @pytest.mark.real
+def test_what_is_frozen_stays_as_it_is() -> None:
+    runs = []
+    for executor in ("real", "simulated"):
+        model = convolutional()
+        model[0].requires_grad_(False)
+        runs.append(trained((2, 1), (2,), executor, model=model).model.state_dict())
+    assert torch.equal(runs[0]["0.0.weight"], convolutional().state_dict()["0.0.weight"])
+    assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
+
+
+@pytest.mark.real
 def test_three_replicas_agree_within_rounding() -> None:
     """Three gradients are summed in another order by the real all-reduce."""
     real, simulated = trained((3, 1), (3,), "real"), trained((3, 1), (3,))
