@@ -7,14 +7,12 @@ state is never touched, and the draws are made on the CPU, so that every device 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import torch
 from torch.nn import functional as F
 
 from pipelag.data.dataset import Dataset
-from pipelag.data.minibatches import Minibatches
-from pipelag.errors import PipelagError
+from pipelag.data.minibatches import Shuffled
 from pipelag.randomness import mix
 
 PADDING = 4  # of the random crop (He et al., 2016, section 4.2)
@@ -43,7 +41,7 @@ class _Images:
         return images.float().mul_(self.scale).add_(self.shift).contiguous(memory_format=self.format)
 
 
-class Batches(_Images, Minibatches):
+class Batches(_Images, Shuffled):
     """The training minibatches: `batches[t] -> (inputs, targets)` for t = 0, 1, 2, ... without end.
 
     Every epoch is a new permutation of the training set; the last, partial minibatch of an epoch is dropped.
@@ -69,23 +67,10 @@ class Batches(_Images, Minibatches):
         channels_last: bool = False,
         standardise: bool = True,
     ) -> None:
-        super().__init__(dataset, dataset.train_images, torch.device(device), channels_last, standardise)
-        samples = len(dataset.train_labels)
-        if not 1 <= batch <= samples:
-            raise PipelagError(f"a minibatch of {batch} does not fit '{dataset.name}'; choose 1 to {samples} samples")
-        self.labels = dataset.train_labels.to(self.device)
-        self.batch, self.seed, self.augment = batch, seed, augment
-        # Two epochs: around the border between them, a pipeline's last stage is still in the one before.
-        self.permutation = lru_cache(maxsize=2)(self._permutation)
-
-    def __len__(self) -> int:
-        """Minibatches per epoch."""
-        return len(self.labels) // self.batch
-
-    def indices(self, t: int) -> torch.Tensor:
-        """int64 (batch,): which training samples minibatch `t` holds."""
-        epoch, place = divmod(t, len(self))
-        return self.permutation(epoch)[place * self.batch : (place + 1) * self.batch]
+        place = torch.device(device)
+        Shuffled.__init__(self, dataset.name, len(dataset.train_labels), batch, seed, _ORDER, place)
+        _Images.__init__(self, dataset, dataset.train_images, place, channels_last, standardise)
+        self.labels, self.augment = dataset.train_labels.to(place), augment
 
     def inputs(self, t: int) -> torch.Tensor:
         """float32 (batch, C, H, W)."""
@@ -95,10 +80,6 @@ class Batches(_Images, Minibatches):
     def targets(self, t: int) -> torch.Tensor:
         """int64 (batch,)."""
         return self.labels.index_select(0, self.indices(t))
-
-    def _permutation(self, epoch: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(mix(self.seed, _ORDER, epoch))
-        return torch.randperm(len(self.labels), generator=generator).to(self.device)
 
     def _augmented(self, images: torch.Tensor, t: int) -> torch.Tensor:
         """Crop and flip by one gather: where in its padded image each pixel comes from."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 
-from pipelag.data.minibatches import Minibatches
+from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
-from pipelag.randomness import mix
 
 PAD, UNKNOWN = range(2)
 SPECIAL = ("<pad>", "<unk>")
@@ -101,33 +99,19 @@ def numbered(
     }
 
 
-class LabelledBatches(Minibatches):
+class LabelledBatches(Shuffled):
     """Training minibatches: `batches[t] -> (words, labels)`, int64 (batch, length) and (batch,).
 
-    As `pipelag.data.batches.Batches`: every epoch is a new permutation, its last, partial minibatch is dropped, and
-    minibatch t depends on the seed and t alone.
+    Minibatch t depends on the seed and t alone.
 
     Raises:
         PipelagError: the training set is smaller than a minibatch.
     """
 
     def __init__(self, data: LabelledText, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
-        if not 1 <= batch <= len(data.train):
-            raise PipelagError(
-                f"a minibatch of {batch} does not fit '{data.name}'; choose 1 to {len(data.train)} texts"
-            )
-        self.batch, self.seed = batch, seed
-        self.train, self.labels = data.train.to(device), data.train_labels.to(device)
-        self.permutation = lru_cache(maxsize=2)(self._permutation)
-
-    def __len__(self) -> int:
-        """Minibatches per epoch."""
-        return len(self.train) // self.batch
-
-    def indices(self, t: int) -> torch.Tensor:
-        """int64 (batch,): which training texts minibatch `t` holds."""
-        epoch, place = divmod(t, len(self))
-        return self.permutation(epoch)[place * self.batch : (place + 1) * self.batch]
+        place = torch.device(device)
+        super().__init__(data.name, len(data.train), batch, seed, _ORDER, place, "texts")
+        self.train, self.labels = data.train.to(place), data.train_labels.to(place)
 
     def inputs(self, t: int) -> torch.Tensor:
         """int64 (batch, length)."""
@@ -136,10 +120,6 @@ class LabelledBatches(Minibatches):
     def targets(self, t: int) -> torch.Tensor:
         """int64 (batch,)."""
         return self.labels.index_select(0, self.indices(t))
-
-    def _permutation(self, epoch: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(mix(self.seed, _ORDER, epoch))
-        return torch.randperm(len(self.train), generator=generator).to(self.train.device)
 
 
 class LabelledEvaluation:

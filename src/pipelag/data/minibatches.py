@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any
+
+import torch
+
+from pipelag.errors import PipelagError
+from pipelag.randomness import mix
 
 
 class Minibatches(ABC):
@@ -37,3 +43,37 @@ class Minibatches(ABC):
     def epoch(self, t: int) -> float:
         """Epochs done after `t` minibatches."""
         return t / len(self)
+
+
+class Shuffled(Minibatches):
+    """Minibatches of a training set; every epoch is a new permutation, its last, partial minibatch is dropped.
+
+    Args:
+        name: of the set; samples: how many it has; what: the word for them.
+        stream: of the seed's random numbers, that which orders the samples. device: of the indices.
+
+    Raises:
+        PipelagError: the training set is smaller than a minibatch.
+    """
+
+    def __init__(
+        self, name: str, samples: int, batch: int, seed: int, stream: int, device: torch.device, what: str = "samples"
+    ) -> None:
+        if not 1 <= batch <= samples:
+            raise PipelagError(f"a minibatch of {batch} does not fit '{name}'; choose 1 to {samples} {what}")
+        self.samples, self.batch, self.seed, self.stream, self.indexed_on = samples, batch, seed, stream, device
+        # Two epochs: around the border between them, a pipeline's last stage is still in the one before.
+        self.permutation = lru_cache(maxsize=2)(self._permutation)
+
+    def __len__(self) -> int:
+        """Minibatches per epoch."""
+        return self.samples // self.batch
+
+    def indices(self, t: int) -> torch.Tensor:
+        """int64 (batch,): which training samples minibatch `t` holds."""
+        epoch, place = divmod(t, len(self))
+        return self.permutation(epoch)[place * self.batch : (place + 1) * self.batch]
+
+    def _permutation(self, epoch: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(mix(self.seed, self.stream, epoch))
+        return torch.randperm(self.samples, generator=generator).to(self.indexed_on)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 
-from pipelag.data.minibatches import Minibatches
+from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
-from pipelag.randomness import mix
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -157,7 +155,7 @@ def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     return out
 
 
-class TextBatches(Minibatches):
+class TextBatches(Shuffled):
     """Training minibatches: `batches[t] -> ((source, target in), target out)`, each int64 (batch, longest).
 
     As `pipelag.data.batches.Batches`: minibatch t depends on the seed and t alone. The target goes in after `<s>` and
@@ -167,21 +165,12 @@ class TextBatches(Minibatches):
     uneven = True
 
     def __init__(self, data: Corpus, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
-        if not 1 <= batch <= len(data.train):
-            raise PipelagError(
-                f"a minibatch of {batch} does not fit '{data.name}'; choose 1 to {len(data.train)} pairs"
-            )
-        self.data, self.batch, self.seed, self.device = data, batch, seed, torch.device(device)
-        self.permutation = lru_cache(maxsize=2)(self._permutation)
-
-    def __len__(self) -> int:
-        """Minibatches per epoch."""
-        return len(self.data.train) // self.batch
+        super().__init__(data.name, len(data.train), batch, seed, _ORDER, torch.device("cpu"), "pairs")
+        self.data, self.device = data, torch.device(device)
 
     def pairs(self, t: int) -> list[tuple[Tokens, Tokens]]:
         """The sentences of minibatch `t`."""
-        epoch, place = divmod(t, len(self))
-        return [self.data.train[i] for i in self.permutation(epoch)[place * self.batch : (place + 1) * self.batch]]
+        return [self.data.train[i] for i in self.indices(t).tolist()]
 
     def inputs(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(source, target in)."""
@@ -192,7 +181,3 @@ class TextBatches(Minibatches):
     def targets(self, t: int) -> torch.Tensor:
         """Target out."""
         return padded([(*target, END) for _, target in self.pairs(t)]).to(self.device)
-
-    def _permutation(self, epoch: int) -> list[int]:
-        generator = torch.Generator().manual_seed(mix(self.seed, _ORDER, epoch))
-        return torch.randperm(len(self.data.train), generator=generator).tolist()
