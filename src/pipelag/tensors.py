@@ -15,6 +15,11 @@ def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def alone(values: Sequence[Any]) -> Any:
+    """The inverse: one value by itself, several as a tuple."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
 def weight_bytes(layers: Sequence[nn.Module]) -> list[int]:
     """Bytes of each layer's parameters; one that several layers share counts in the first."""
     counted: set[int] = set()

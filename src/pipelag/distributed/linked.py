@@ -24,8 +24,9 @@ from pipelag.distributed.worker import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.partitioner.cluster import ring_seconds, wait_free
-from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.folder import RunFolder
 from pipelag.runs.spec import RunSpec
+from pipelag.runs.speedup import finish
 from pipelag.runs.tasks import Task, open_task
 from pipelag.runs.train import phases_of
 from pipelag.simulate.training import Phase
@@ -40,11 +41,6 @@ Row = dict[str, Any]
 
 def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     """Carry out the run. `options`: links {gbit: [...], latency_ms: 0}, blocks (1), block_steps (phase.steps)."""
-    if len(spec.phases) != 1 or len(spec.phases[0].cuts) + 1 != spec.workers:
-        raise PipelagError(
-            f"a speed run over links needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for "
-            f"its {spec.workers} workers"
-        )
     given = links_of(spec.options["links"])
     steps, least = int(spec.options.get("block_steps", spec.phases[0].steps)), 4 * spec.workers
     if steps < least:
@@ -61,21 +57,8 @@ def measure(spec: RunSpec, out: Path, threads: int) -> Row:
             reason = str(error)
     if reason is not None:
         rows, described = launch(_profile_only, 1, "cpu", each, spec=spec, every=links)
-    for row in rows:
-        folder.log(row)
-    summary = {
-        "status": "finished",
-        "seconds": round(sum(row.get("seconds", 0.0) for row in rows), 3),
-        "batch": spec.batch,
-        "workers": spec.workers,
-        "threads_per_worker": each,
-        "measured": reason is None,
-        "why_not": reason,
-        "data": described,
-        "device": "cpu",
-    }
-    folder.finish(summary, environment("cpu", each))
-    return summary
+    more = {"measured": reason is None, "why_not": reason}
+    return finish(folder, spec, rows, each, "cpu", described, **more)
 
 
 def links_of(content: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import pickle
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,15 @@ class PeerLost(RuntimeError):
 
     def __init__(self, rank: int, peer: int, reason: str) -> None:
         super().__init__(f"rank {rank} lost its connection to rank {peer} ({reason})")
+
+
+@contextmanager
+def reaching(rank: int, peer: int) -> Iterator[None]:
+    """What the backend raises meanwhile tells that the connection to the peer broke: `PeerLost`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(rank, peer, str(error).splitlines()[0][:200]) from error
 
 
 @dataclass(frozen=True)
@@ -106,10 +116,8 @@ class Sender:
             _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
         for tag, tensor in sorted(enumerate(out), key=lambda item: item[0] < len(metas)):  # the header goes first
             self.bytes += tensor.numel() * tensor.element_size()
-            try:
+            with reaching(self.wire.rank, self.peer):
                 work = dist.isend(tensor, self.peer, group=self.wire.group, tag=tag)
-            except RuntimeError as error:
-                raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
             self.inflight.append((work, tensor))
         self.seconds += time.perf_counter() - begin
 
@@ -150,19 +158,15 @@ class Receiver:
             self.left -= 1
 
     def _irecv(self, buffer: torch.Tensor, tag: int) -> tuple[Any, torch.Tensor]:
-        try:
+        with reaching(self.wire.rank, self.peer):
             return dist.irecv(buffer, self.peer, group=self.wire.group, tag=tag), buffer
-        except RuntimeError as error:
-            raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
 
     def receive(self) -> tuple[torch.Tensor, ...]:
         """The next message; waits for it."""
         start = time.perf_counter()
         if self.metas is None:
-            try:
+            with reaching(self.wire.rank, self.peer):
                 self.describe(pickle.loads(self.wire.store.get(self.wire.name)))
-            except RuntimeError as error:
-                raise PeerLost(self.wire.rank, self.peer, _first_line(error)) from error
         assert self.metas is not None
         message, metas = self.posted.popleft(), self.metas
         if self.wire.uneven:
@@ -191,11 +195,5 @@ def shapes_of(header: torch.Tensor) -> list[tuple[int, ...]]:
 
 
 def _wait(work: Any, rank: int, peer: int) -> None:
-    try:
+    with reaching(rank, peer):
         work.wait()
-    except RuntimeError as error:
-        raise PeerLost(rank, peer, _first_line(error)) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200]

@@ -19,7 +19,7 @@ from pipelag.distributed.worker import Assignment, Job, Record, Worker
 from pipelag.errors import PipelagError
 from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import preserved_randomness, seed_stage
-from pipelag.tensors import as_tuple, unchanged_buffers
+from pipelag.tensors import alone, as_tuple, unchanged_buffers
 
 
 class Bounded(nn.Module):
@@ -35,11 +35,11 @@ class Bounded(nn.Module):
         self.before()
         if self.takes:
             tensors = tuple(meta.unwire(tensor) for meta, tensor in zip(self.takes, tensors, strict=True))
-        value = self.stage(tensors[0] if len(tensors) == 1 else tensors)
+        value = self.stage(alone(tensors))
         if not self.gives:
             return value
         sent = tuple(meta.wire(tensor) for meta, tensor in zip(self.gives, as_tuple(value), strict=True))
-        return sent if len(sent) > 1 else sent[0]
+        return alone(sent)
 
 
 class TorchWorker(Worker):
@@ -56,13 +56,11 @@ class TorchWorker(Worker):
     def __init__(
         self, job: Job, pieces: Sequence[nn.Module], assignment: Assignment, keeper: Keeper | None = None
     ) -> None:
-        self.job, self.pieces, self.assignment, self.keeper = job, pieces, assignment, keeper
-        self.stage, self.stages = job.rank + 1, len(pieces)
-        self.module = pieces[job.rank]
+        super().__init__(job, pieces[job.rank], assignment, keeper)
+        self.pieces, self.stage, self.stages = pieces, job.rank + 1, len(pieces)
         self.shadows = list(self.module.parameters())
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [self.stage])
-        self.record = Record(opaque=True)
-        self.receivers, self.senders = (), ()
+        self.record.opaque = True
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase, minibatch after minibatch, each with its flush."""
@@ -104,7 +102,7 @@ class TorchWorker(Worker):
             for piece in self.pieces[: self.stage]:
                 with unchanged_buffers(piece):
                     entering = crossing[-1]
-                    crossing.append(as_tuple(piece(entering[0] if len(entering) == 1 else entering)))
+                    crossing.append(as_tuple(piece(alone(entering))))
         takes = [] if self.stage == 1 else self.metas(crossing[-2])
         gives = [] if self.stage == self.stages else self.metas(crossing[-1])
         bounded = Bounded(self.module, takes, gives)

@@ -28,12 +28,11 @@ class ReplicaWorker(Worker):
     averaged = 0  # losses that are means over the replicas already
 
     def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
-        self.job, self.module, self.assignment, self.keeper = job, model, assignment, keeper
+        super().__init__(job, model, assignment, keeper)
         self.replica = DistributedDataParallel(model)
         self.shadows = list(model.parameters())
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], {}, [1])
-        self.record = Record(opaque=True)
-        self.receivers, self.senders = (), ()
+        self.record.opaque = True
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase; every replica asks for whole minibatches and takes its part."""

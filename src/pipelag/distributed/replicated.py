@@ -23,7 +23,7 @@ from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through
 from pipelag.schedules.actions import Action
 from pipelag.schedules.replicated import one_f_one_b_rounds, versions_read
-from pipelag.tensors import as_tuple
+from pipelag.tensors import alone, as_tuple
 from pipelag.weights import FlatParameters, Versions, hand_over, shadows
 
 
@@ -46,20 +46,21 @@ class ReplicatedWorker(Worker):
         keeper: Keeper | None = None,
         again: dict[str, Any] | None = None,
     ) -> None:
-        self.job, self.module, self.assignment, self.keeper, self.again = job, module, assignment, keeper, again
-        self.replicas, self.start, self.offset = assignment.phase.replicas, assignment.start, assignment.offset
+        super().__init__(job, module, assignment, keeper)
+        self.replicas, self.again = assignment.phase.replicas, again
         self.stage, self.replica = places(self.replicas)[job.rank]
         self.count = self.replicas[self.stage - 1]
         stages = len(self.replicas)
-        self.actions = one_f_one_b_rounds(stages, assignment.steps, self.replicas).workers[job.rank]
+        whole = one_f_one_b_rounds(stages, assignment.phase.steps, self.replicas)
+        left = one_f_one_b_rounds(stages, assignment.steps, self.replicas) if self.offset else whole
+        self.actions = left.workers[job.rank]
         self.flat = FlatParameters(module.parameters())
         self.shadows = shadows(self.flat.parameters)
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [self.stage])
         self.versions = Versions(self.flat)
         # What the forwards of the whole phase read; a pipeline that fills again after a restart has newer weights.
-        self.read = versions_read(one_f_one_b_rounds(stages, assignment.phase.steps, self.replicas))[self.stage - 1]
+        self.read = versions_read(whole)[self.stage - 1]
         self.kept: dict[int, tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], int]] = {}
-        self.record = Record()
         # Every rank makes every group, in one order: torch.distributed demands it.
         offset = 0
         self.mates: Any = None
@@ -140,7 +141,7 @@ class ReplicatedWorker(Worker):
             value = self.inputs(step)
         else:
             received = received_inputs(self.inputs_from[self.rank_of(self.stage - 1, m)])
-            value = received[0] if len(received) == 1 else received
+            value = alone(received)
         version = self.version(m)
         self.versions.show(version)
         seed_stage(self.assignment.seed, step, self.stage, self.job.device)

@@ -111,8 +111,9 @@ def _task(
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
     best: dict[str, float] | None = None
     rows, ends, done = [], sorted(ends_of(spec)), 0
+    written = set(checkpoints.steps())
     for step in sorted(evaluations(spec)):
-        if step not in checkpoints.steps():
+        if step not in written:
             if step < resume:  # of another pipeline, which was evaluated elsewhere
                 continue
             raise PipelagError(

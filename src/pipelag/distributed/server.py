@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
-from pipelag.distributed.links import PeerLost
+from pipelag.distributed.links import reaching
 from pipelag.distributed.worker import Assignment, Job, Record, Worker
 from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
@@ -33,11 +33,11 @@ class ParameterServer:
     """The weights, and the updates made of gradients in the order in which they come.
 
     Args:
-        model: a copy of its own. told: the phase; keeper: writes the checkpoints.
+        model: a copy of its own. told: the phase. after_update: called with the run's updates, before the next one.
     """
 
-    def __init__(self, model: nn.Module, told: Assignment, workers: int, keeper: Keeper | None) -> None:
-        self.model, self.told, self.keeper = model, told, keeper
+    def __init__(self, model: nn.Module, told: Assignment, workers: int, after_update: Callable[[int], None]) -> None:
+        self.model, self.told, self.after_update = model, told, after_update
         self.flat = FlatParameters(model.parameters())
         self.optimizer = group_by_stage(told.optimizer, [self.flat.parameters], told.phase.stage_lr, [1])
         self.lock = Lock()
@@ -46,7 +46,6 @@ class ParameterServer:
         self.losses: list[torch.Tensor] = []  # in the order of updates, as are the ages
         self.ages: list[int] = []
         self.updated: list[float] = []
-        self.on_checkpoint: Callable[[int], None] = lambda step: None
 
     def exchange(self, gradients: Buffers, version: int, loss: float) -> tuple[int, int, Buffers]:
         """Update by a gradient computed with the weights of `version`; returns (next minibatch, version, weights)."""
@@ -61,8 +60,7 @@ class ParameterServer:
             self.ages.append(self.updates - version)
             self.updated.append(time.perf_counter())
             self.updates += 1
-            if self.keeper is not None and self.keeper.wants(step + 1):
-                self.on_checkpoint(step + 1)
+            self.after_update(step + 1)
             number, self.next = self.next, self.next + 1
             number = number if number < self.told.steps else NONE
             return number, self.updates, [buffer.clone() for buffer in self.flat.buffers]
@@ -75,15 +73,15 @@ class AsynchronousWorker(Worker):
     """
 
     def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
-        self.job, self.module, self.assignment, self.keeper = job, model, assignment, keeper
+        super().__init__(job, model, assignment, keeper)
         # Gradients and weights travel by gloo, on the CPU, on connections of their own: a server thread per worker.
         self.group: Any = dist.new_group(backend="gloo")
-        self.server = ParameterServer(copy.deepcopy(model), assignment, job.world, keeper) if job.rank == 0 else None
+        self.server: ParameterServer | None = None
+        if job.rank == 0:
+            self.server = ParameterServer(copy.deepcopy(model), assignment, job.world, self.checkpoint)
         self.flat = FlatParameters(model.parameters())
         self.optimizer = self.server.optimizer if self.server else None
         self.shadows = self.server.flat.parameters if self.server else self.flat.parameters
-        self.record = Record()
-        self.receivers, self.senders = (), ()
         self.failure: BaseException | None = None
         self.counting = Lock()
         self.waited = 0.0
@@ -93,8 +91,6 @@ class AsynchronousWorker(Worker):
         self.began = time.perf_counter()
         peers = range(1, min(self.job.world, self.assignment.steps)) if self.server else ()
         threads = [Thread(target=self.serve, args=(peer,), daemon=True) for peer in peers]
-        if self.server:
-            self.server.on_checkpoint = self.checkpoint
         for thread in threads:
             thread.start()
         number, version = self.job.rank, 0
@@ -115,14 +111,12 @@ class AsynchronousWorker(Worker):
                 mine.copy_(new)
             self.record.losses, self.record.ages = self.server.losses, self.server.ages
             self.record.updated = self.server.updated
-        for name, value in self.clock().items():
-            setattr(self.record, name, value)
+        self.stop_clock()
         return self.record
 
-    def clock(self) -> dict[str, float]:
-        """The waiting is that for the server's answers."""
-        before = self.keeper.base.get("waited", 0.0) if self.keeper is not None else 0.0
-        return super().clock() | {"waited": self.waited + before}
+    def waiting(self) -> float:
+        """For the server's answers."""
+        return self.waited
 
     @property
     def trained(self) -> nn.Module:
@@ -178,22 +172,19 @@ class AsynchronousWorker(Worker):
     def send(self, message: Sequence[torch.Tensor], peer: int) -> None:
         """Send tensors one after the other."""
         for tensor in message:
-            try:
+            with reaching(self.job.rank, peer):
                 dist.send(tensor, peer, group=self.group)
-            except RuntimeError as error:
-                raise PeerLost(self.job.rank, peer, str(error).splitlines()[0]) from error
             with self.counting:
                 self.synchronised += tensor.numel() * tensor.element_size()
 
     def receive(self, message: Sequence[torch.Tensor], peer: int) -> None:
         """Receive into these tensors."""
         for tensor in message:
-            try:
+            with reaching(self.job.rank, peer):
                 dist.recv(tensor, peer, group=self.group)
-            except RuntimeError as error:
-                raise PeerLost(self.job.rank, peer, str(error).splitlines()[0]) from error
 
     def checkpoint(self, step: int) -> None:
         """After `step` updates, whichever minibatches made them; the statistics are rank 0's of this moment."""
-        self.keep_buffers(step)
-        self.write_checkpoint(step, None)
+        if self.keeper is not None and self.keeper.wants(step):
+            self.keep_buffers(step)
+            self.write_checkpoint(step, None)

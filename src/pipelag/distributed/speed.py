@@ -25,9 +25,9 @@ from pipelag.distributed.training import RealTraining
 from pipelag.distributed.worker import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.folder import RunFolder
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.speedup import speedups
+from pipelag.runs.speedup import finish, speedups
 from pipelag.runs.tasks import open_task
 from pipelag.runs.train import phases_of
 from pipelag.simulate.training import Phase
@@ -49,22 +49,9 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     folder.rewind(0)
     each = max(1, threads // spec.workers)
     rows, described = launch(_task, spec.workers, device, each, spec=spec)
-    for row in rows:
-        folder.log(row)
     per_arm = {arm: speedups(rows, arm) for arm in ("pipelined", "hybrid")}
-    summary = {
-        "status": "finished",
-        "seconds": round(sum(row["seconds"] for row in rows), 3),
-        "batch": spec.batch,
-        "workers": spec.workers,
-        "threads_per_worker": each,
-        "speedup": {arm: median(values) for arm, values in per_arm.items()},
-        "speedups": per_arm,
-        "data": described,
-        "device": device,
-    }
-    folder.finish(summary, environment(device, each))
-    return summary
+    medians = {arm: median(values) for arm, values in per_arm.items()}
+    return finish(folder, spec, rows, each, device, described, speedup=medians, speedups=per_arm)
 
 
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -23,7 +23,7 @@ from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through, recompute_lags, segmented
 from pipelag.schedules import Action
-from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
+from pipelag.tensors import alone, as_tuple, kept_for_backward, unchanged_buffers
 from pipelag.weights import FlatParameters, hand_over, shadows
 
 
@@ -59,7 +59,6 @@ class StageWorker(Worker):
 
     Args:
         module: the stage. Its parameters become views of one flat buffer.
-        keeper: writes the stage's checkpoints; None: there are none.
         again: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.history`). None at the
             phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then fills anew.
     """
@@ -72,11 +71,10 @@ class StageWorker(Worker):
         keeper: Keeper | None = None,
         again: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(job, module, assignment, keeper)
         phase = assignment.phase
         stage, stages, method = job.rank + 1, phase.stages, phase.method
-        self.job, self.stage, self.stages, self.module, self.method = job, stage, stages, module, method
-        self.assignment, self.keeper, self.again = assignment, keeper, again
-        self.start, self.offset = assignment.start, assignment.offset
+        self.stage, self.stages, self.method, self.again = stage, stages, method, again
         self.microbatches, self.segment = phase.microbatches, int(phase.recompute)
         self.delays = method.delays(stages, self.microbatches)
         steps, microbatches = assignment.steps, self.microbatches
@@ -101,7 +99,6 @@ class StageWorker(Worker):
             self.weights.correct_recomputation(gap)
         self.kept: dict[int, Kept] = {}
         self.kept_bytes = self.entering_bytes = 0
-        self.record = Record()
         self.events: list[torch.cuda.Event] = []
         self.parts: dict[str, tuple[int, list[Any]]] = {}
         up, down = job.rank - 1, job.rank + 1
@@ -190,7 +187,7 @@ class StageWorker(Worker):
             received: tuple[torch.Tensor, ...] = ()
         else:
             received = received_inputs(self.receive_input)
-            value = received[0] if len(received) == 1 else received
+            value = alone(received)
         self.weights.load("F", self.version(m, self.delays.forward_lags))
         entering = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
@@ -218,7 +215,7 @@ class StageWorker(Worker):
         kept = self.kept[m]
         if self.receive_again is not None:
             received = received_inputs(self.receive_again)
-            kept.inputs, kept.entering = received, received[0] if len(received) == 1 else received
+            kept.inputs, kept.entering = received, alone(received)
         self.weights.load("R", self.version(m, self.again_lags))
         with unchanged_buffers(self.module):
             value = self.compute(kept.entering, m)

@@ -136,20 +136,28 @@ def received_inputs(receiver: Receiver) -> tuple[torch.Tensor, ...]:
 
 
 class Worker:
-    """What every worker of a pipeline is: a list of actions to perform, and the optimizer of one stage's weights."""
+    """What every worker of a pipeline is: a list of actions to perform, and the optimizer of one stage's weights.
+
+    Args:
+        module: what it trains, a stage or the whole model.
+        keeper: writes the stage's checkpoints; None: there are none.
+    """
 
     stage: int
-    module: nn.Module
-    assignment: Assignment
-    keeper: Keeper | None
     actions: Sequence[Action]
-    record: Record
     optimizer: torch.optim.Optimizer | None
     shadows: list[nn.Parameter]
     flat: FlatParameters
     synchronising = 0.0  # seconds and bytes that went into the sums of replicas
     synchronised = 0
     saving = 0.0  # seconds that went into checkpoints, which no clock counts
+
+    def __init__(self, job: Job, module: nn.Module, assignment: Assignment, keeper: Keeper | None) -> None:
+        self.job, self.module, self.assignment, self.keeper = job, module, assignment, keeper
+        self.start, self.offset = assignment.start, assignment.offset
+        self.record = Record()
+        self.receivers: Sequence[Receiver] = ()
+        self.senders: Sequence[Sender] = ()
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase, once the optimizer has its state."""
@@ -168,21 +176,29 @@ class Worker:
         self.receivers, self.senders = receivers, senders
         self.began = time.perf_counter()
         for action in self.actions:
-            start, aside = time.perf_counter(), self.saving + sum(receiver.waited for receiver in receivers)
+            start, aside = time.perf_counter(), self.saving + self.waiting()
             self.perform(action)
-            start += self.saving + sum(receiver.waited for receiver in receivers) - aside
+            start += self.saving + self.waiting() - aside
             self.record.spans.append((self.named(action), start, time.perf_counter()))
         for sender in senders:
             sender.finish()
+        self.stop_clock()
+
+    def stop_clock(self) -> None:
+        """The phase is over: note the times and the traffic."""
         for name, value in self.clock().items():
             setattr(self.record, name, value)
+
+    def waiting(self) -> float:
+        """Seconds that went into waiting for messages."""
+        return sum(receiver.waited for receiver in self.receivers)
 
     def clock(self) -> dict[str, float]:
         """The phase so far, what went before a restart included: see `Record`."""
         before = self.keeper.base if self.keeper is not None else {}
         now = {
             "seconds": time.perf_counter() - self.began - self.saving,
-            "waited": sum(receiver.waited for receiver in self.receivers),
+            "waited": self.waiting(),
             "sending": sum(sender.seconds for sender in self.senders) + self.synchronising,
             "sent_bytes": sum(sender.bytes for sender in self.senders) + self.synchronised,
         }
@@ -212,8 +228,8 @@ class Worker:
     def write_checkpoint(self, step: int, policy: dict[str, Any] | None) -> None:
         """This stage's part of the checkpoint after `step` minibatches."""
         assert self.keeper is not None
-        clock, start, began = self.clock(), self.assignment.start, time.perf_counter()
-        losses = self.losses_so_far()[self.keeper.last - start : step - start]
+        clock, began = self.clock(), time.perf_counter()
+        losses = self.losses_so_far()[self.keeper.last - self.start : step - self.start]
         self.keeper.save(step, self.trained, self.optimizer, self.optimizer_state(), losses, clock, policy)
         self.saving += time.perf_counter() - began
 

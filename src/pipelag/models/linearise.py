@@ -19,7 +19,7 @@ from torch import nn
 from pipelag.errors import PipelagError, unknown
 from pipelag.models.steps import Ref, Step, Traced, attribute, filled, refs
 from pipelag.models.tracing import OVERWRITING, trace
-from pipelag.tensors import as_tuple
+from pipelag.tensors import alone, as_tuple
 
 LAYERS = ("weights", "operators")
 SCALARS = {"shape", "ndim", "dtype", "device", "size", "dim", "numel", "stride"}  # of a tensor, themselves none
@@ -133,11 +133,6 @@ def linearise(
         output = traced.output if end == len(steps) else alone([Ref(name) for name in live(steps, traced, end)])
         pieces.append(Piece(model, [*(constants[name] for name in used), *steps[start:end]], inputs, output))
     return Linearised(*pieces).train(model.training)
-
-
-def alone(values: Sequence[Any]) -> Any:
-    """One value by itself, several as a tuple."""
-    return values[0] if len(values) == 1 else tuple(values)
 
 
 def in_order(steps: Sequence[Step], model: nn.Module) -> list[Step]:

@@ -12,7 +12,7 @@ from pipelag.data.labelled import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.layers import Layer
 from pipelag.models.recurrent import Recurrent
-from pipelag.models.transformer import Embedding, Operator, Tensors, decoder_block, encoder_block
+from pipelag.models.transformer import Embedding, Operator, Tensors, check_size, decoder_block, encoder_block
 
 
 class State(nn.Module):
@@ -111,8 +111,7 @@ def sentiment_transformer(
     Raises:
         PipelagError: a size that the heads do not divide, or an odd one.
     """
-    if size % heads or size % 2:
-        raise PipelagError(f"the size must be even and divisible by the {heads} heads, not {size}")
+    check_size(size, heads)
     layers: list[nn.Module] = [TextEmbedding("embedding", words, size, dropout)]
     for block in range(1, blocks + 1):
         layers += encoder_block(f"encoder {block}", size, hidden, heads, dropout)

@@ -172,6 +172,12 @@ class Scores(Operator):
         return scores
 
 
+def check_size(size: int, heads: int) -> None:
+    """Refuse a size that the heads do not divide, or an odd one, of which positions have no sines and cosines."""
+    if size % heads or size % 2:
+        raise PipelagError(f"the size must be even and divisible by the {heads} heads, not {size}")
+
+
 def transformer(
     source_words: int = 8848,
     target_words: int = 6632,
@@ -189,8 +195,7 @@ def transformer(
     Raises:
         PipelagError: a size that the heads do not divide, or an odd one.
     """
-    if size % heads or size % 2:
-        raise PipelagError(f"the size must be even and divisible by the {heads} heads, not {size}")
+    check_size(size, heads)
     layers: list[nn.Module] = [Embedding("source embedding", source_words, size, False, dropout)]
     for block in range(1, blocks + 1):
         layers += encoder_block(f"encoder {block}", size, hidden, heads, dropout)
