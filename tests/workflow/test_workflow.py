@@ -39,7 +39,7 @@ def planned(folder: Path, *words: str) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
-    for name in ("config", "workflow"):
+    for name in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Snakefile", folder)
     (folder / "results/published/cpu").mkdir(parents=True)
@@ -90,7 +90,9 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     done = snakemake(project, target)
     assert done.returncode == 0, done.stderr
     assert (project / "figures/quick/stale_weights/figure_5a.pdf").exists()
-    assert "Nothing to be done" in (again := snakemake(project, target)).stdout + again.stderr
+    again = snakemake(project, target)
+    assert "Nothing to be done" in again.stdout + again.stderr
+    assert "Using workflow specific profile profiles/default" in again.stdout + again.stderr
     assert planned(project, "--config", "device=cpu", "--", target) == {}  # another device remakes nothing
 
     logs = sorted((project / "results/quick/runs").glob("*/metrics.jsonl"))

@@ -7,9 +7,7 @@ sampling), the losses, and the boxes' decoding. Where it would choose regions, M
 from __future__ import annotations
 
 import torch
-import torchvision
 from torch import nn
-from torchvision.ops import RoIAlign
 
 from pipelag.models.linearise import linearise
 
@@ -22,7 +20,9 @@ class SSD300(nn.Module):
 
     def __init__(self, classes: int = 81) -> None:
         super().__init__()
-        resnet = torchvision.models.resnet34(weights=None)
+        from torchvision.models import resnet34  # costs seconds, which no other model's run is to pay
+
+        resnet = resnet34(weights=None)
         for convolution in (resnet.layer3[0].conv1, resnet.layer3[0].downsample[0]):
             convolution.stride = (1, 1)
         stem = (resnet.conv1, resnet.bn1, resnet.relu, resnet.maxpool)
@@ -63,9 +63,10 @@ class MaskRCNN(nn.Module):
 
     def __init__(self, classes: int = 81, masks: int = 128) -> None:
         super().__init__()
-        model = torchvision.models.detection.maskrcnn_resnet50_fpn(
-            weights=None, weights_backbone=None, num_classes=classes
-        )
+        from torchvision.models.detection import maskrcnn_resnet50_fpn
+        from torchvision.ops import RoIAlign
+
+        model = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=classes)
         self.backbone, self.proposals, self.masks = model.backbone, model.rpn.head, masks
         heads = model.roi_heads
         self.boxes, self.box, self.outlines = heads.box_head, heads.box_predictor, heads.mask_head
@@ -97,4 +98,6 @@ def ssd300(classes: int = 81) -> nn.Sequential:
 
 def mask_rcnn(classes: int = 81, masks: int = 128) -> nn.Sequential:
     """Mask R-CNN as a row of layers; its input is the tuple (images, regions)."""
+    from torchvision.ops import RoIAlign
+
     return linearise(MaskRCNN(classes, masks), whole=(RoIAlign,))
