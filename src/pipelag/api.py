@@ -20,6 +20,7 @@ from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.models.cut import stages as cut_stages
 from pipelag.optim import OptimizerFactory
+from pipelag.randomness import preserved_randomness
 from pipelag.runs.checkpoint import alone
 from pipelag.schedules import Delays
 from pipelag.simulate.training import Phase, SimulatedTraining
@@ -130,10 +131,11 @@ def train(
                 "which keeps simulated runs safe too"
             )
         place = torch.device(device)
-        training = SimulatedTraining(sequence.to(place), phases, optimizer, loss, rate, seed, place)
-        losses = []
-        for inputs, targets in _first(batches, total):
-            losses.append(training.step(_to(inputs, place), _to(targets, place)))
+        with preserved_randomness(place) as callers:
+            training = SimulatedTraining(sequence.to(place), phases, optimizer, loss, rate, seed, place)
+            losses = []
+            for inputs, targets in callers.while_drawing(_first(batches, total)):
+                losses.append(training.step(_to(inputs, place), _to(targets, place)))
         values = torch.stack(losses).double().tolist()
     else:
         kept = _checkpoints(checkpoints, checkpoint_every, phases)

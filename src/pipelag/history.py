@@ -16,7 +16,8 @@ import torch
 from pipelag.policy import StageWeights
 from pipelag.weights import Versions
 
-Entry = dict[str, list[torch.Tensor]]
+Buffers = list[torch.Tensor]
+Entry = dict[tuple[str, float], Buffers]  # by what a pass reads of a version, and by its amount
 
 
 class History:
@@ -47,13 +48,23 @@ class History:
         self.entries[version] = entry_of(self.weights)
 
 
+def rings_of(weights: StageWeights) -> dict[tuple[str, float], list[Buffers]]:
+    """The rings of a stage's older versions and of what passes read of them."""
+    rings = {("seen", amount): ring for amount, ring in weights.seen.items()}
+    return {
+        ("live", 0.0): weights.plain,
+        **rings,
+        **{("again", amount): ring for amount, ring in weights.again.items()},
+    }
+
+
 def entry_of(weights: StageWeights | Versions) -> Entry:
-    """The live version, and what a forward reads of it where that is something else."""
-    entry = {"live": copies(weights.live)}
-    if isinstance(weights, StageWeights) and weights.forward is not None:
-        entry["seen"] = copies(weights.seen[weights.version % len(weights.seen)])
-    if isinstance(weights, StageWeights) and weights.again:
-        entry["again"] = copies(weights.again[weights.version % len(weights.again)])
+    """The live version, and what passes read of it where that is something else."""
+    entry = {("live", 0.0): copies(weights.live)}
+    if isinstance(weights, StageWeights):
+        for key, ring in rings_of(weights).items():
+            if key[0] != "live":
+                entry[key] = copies(ring[weights.version % len(ring)])
     return entry
 
 
@@ -62,7 +73,7 @@ def state_of(weights: StageWeights, history: History) -> dict[str, Any]:
     return {
         "version": weights.version,
         "steps": weights.steps,
-        "state": {name: copies(buffers) for name, buffers in weights.state.items()},
+        "memories": {name: copies(memory.buffers) for name, memory in weights.memories.items()},
         "entries": history.entries,
     }
 
@@ -70,15 +81,15 @@ def state_of(weights: StageWeights, history: History) -> dict[str, Any]:
 def restore(weights: StageWeights, state: dict[str, Any]) -> None:
     """Continue a policy whose rings reach back as far as the entries.
 
-    Weights, the optimizer's state and the rate of its last update must be there.
+    Weights, the optimizer's state and the rate of the coming update must be there.
     """
-    version, rings = state["version"], {"live": weights.plain, "seen": weights.seen, "again": weights.again}
+    version, rings = state["version"], rings_of(weights)
     for old, entry in state["entries"].items():
-        for kind, buffers in entry.items():
-            if len(rings[kind]) > 1 and version - len(rings[kind]) < old:
-                torch._foreach_copy_(rings[kind][old % len(rings[kind])], buffers)
-    for name, mine in weights.state.items():
-        torch._foreach_copy_(mine, state["state"][name])
+        for key, buffers in entry.items():
+            if len(rings[key]) > 1 and version - len(rings[key]) < old:
+                torch._foreach_copy_(rings[key][old % len(rings[key])], buffers)
+    for name, memory in weights.memories.items():
+        torch._foreach_copy_(memory.buffers, state["memories"][name])
     weights.steps = state["steps"]
     weights.begin_at(version)
     weights.first = 0

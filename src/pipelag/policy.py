@@ -1,30 +1,31 @@
 """The weight policy of a method carried out on one stage: the same object in every executor.
 
 Between two updates a stage's weights have a version. `load` puts into the live weights what a pass reads, `restore`
-puts the live version back, and `before_step`/`after_step` surround the optimizer's step. What a pass reads at a version
-is a function of the stage's state at that version alone, so executors that agree on versions agree bit for bit.
+puts the live version back, and `before_step`/`after_step` surround the optimizer's step; `prepare`, once the rate of
+the coming update is set, makes what passes read of the new version. What a pass reads at a version is a function of the
+stage's state at that version alone, so executors that agree on versions agree bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
+from pipelag.carriers import Buffers, Memory, Reading
 from pipelag.errors import PipelagError
 from pipelag.methods import Method
-from pipelag.methods.reads import Correct, DelayCompensation, LookAhead, Predict, SpikeCompensation
-from pipelag.prediction import keeps_velocity, rule_of, velocity
+from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.weights import FlatParameters
 
-Buffers = list[torch.Tensor]
-Content = tuple[str, int]  # ("live" | "F" | "B", version)
-SMOOTHING = 0.9  # gamma of the averages kept here, where the optimizer keeps none (SpecTrain section 3.3)
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # XPipe's moments over an optimizer that keeps none (Adam's defaults)
+Ring = list[Buffers]
+Content = tuple[str, int, float]  # ("live" | "F" | "B" | "R", version, amount)
+M = TypeVar("M", bound=Memory)
 
 
 class StageWeights:
@@ -54,37 +55,39 @@ class StageWeights:
     ) -> None:
         self.flat, self.live, self.method = flat, flat.buffers, method
         self.optimizer, self.parameters, self.back = optimizer, parameters, back
-        self.delay, self.distance = delays.forward[stage - 1], delays.distance[stage - 1]
+        self.stage, self.delay = stage, delays.forward[stage - 1]
+        self.distance = self.delay - delays.backward[stage - 1]
         self.version = self.first = 0
-        self.shown: Content = ("live", 0)
-        self.state: dict[str, Buffers] = {}  # what the policy itself remembers, flat
+        self.shown: Content = ("live", 0, 0.0)
+        self.memories: dict[str, Memory] = {}
         self.steps = 0  # updates seen, for the bias correction of moments kept here
-        self.foresee: Callable[[Buffers, float], None] | None = None  # a prediction so many updates ahead
+        self.prepared = False
         active = bool(flat.buffers) and optimizer is not None
         groups = optimizer.param_groups if optimizer is not None else []
         self.group_number = next((i for i, g in enumerate(groups) if g["stage"] == stage), -1)
-        self.forward = self._reader(method.forward_reads, stage, stages) if active else None
-        stashed = method.backward_reads == "stashed" or method.random is not None
-        self.backward = None if stashed or not active else self._reader(method.backward_reads, stage, stages)
-        self.stashed = stashed
-        self.change = method.update if active and (self.delay or isinstance(method.update, LookAhead)) else None
-        self._check_update()
-        if isinstance(self.change, LookAhead) and self.change.gamma:
-            self.state.setdefault("difference", self._like())
-        if self.forward is not None and not self.stashed and max(delays.backward_lags[stage - 1]):
+        self.stashed = method.backward_reads == "stashed" or method.random is not None
+        # By how much the passes of each microbatch are changed, and what changes them.
+        self.passes = {kind: method.passes(kind, stage, stages, delays) for kind in ("F", "B")}
+        self.amounts: dict[str, Amounts] = {}
+        self.readings: dict[str, Reading] = {}
+        if active:
+            self._read("F", method.forward_reads)
+            if not self.stashed:
+                self._read("B", method.backward_reads)
+        self.change = method.update.change(self) if active and method.update is not None else None
+        if "F" in self.readings and not self.stashed and max(delays.backward_lags[stage - 1]):
             raise PipelagError(
                 f"method '{method.name}' predicts the forward's weights and reads old ones in the backward, which no "
                 "executor keeps; let the backward read live or stashed weights"
             )
-        moved = active and (back > 0 or self.forward is not None or self.backward is not None)
-        kept = back + 1 if self.forward is None else 1  # predicted weights have a ring of their own, `seen`
-        self.plain = [self._like() for _ in range(kept)] if moved else []
-        self.seen = [self._like() for _ in range(back + 1)] if self.forward else []
-        self.corrected = self._like() if self.backward else []
-        self.gap, self.again = 0.0, list[Buffers]()  # of recomputation by segments, see correct_recomputation
-        self.previous = self._like() if self.state.keys() & {"difference", "delta"} else []
+        moved = active and (back > 0 or bool(self.readings))
+        as_they_are = "F" not in self.readings or 0 in self.amounts["F"]  # some forward reads a version itself
+        self.plain: Ring = self._ring(back + 1 if as_they_are else 1) if moved else []
+        self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
+        self.corrected: dict[float, Buffers] = {amount: self.like() for amount in self._different("B")}
+        self.again: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
+        self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
         self.saved = -1  # the version whose copy `plain` holds last
-        self.begin_at(0)
 
     @property
     def group(self) -> dict[str, Any]:
@@ -92,108 +95,104 @@ class StageWeights:
         assert self.optimizer is not None
         return self.optimizer.param_groups[self.group_number]
 
-    def _like(self) -> Buffers:
+    @property
+    def prediction(self) -> Reading | None:
+        """What foresees weights so many updates ahead, where the method predicts."""
+        return self.readings.get("F") if isinstance(self.method.forward_reads, Predict) else None
+
+    def like(self) -> Buffers:
+        """Zeros in the layout of the weights."""
         return [torch.zeros_like(buffer) for buffer in self.live]
 
-    def _reader(self, what: Any, stage: int, stages: int) -> Callable[[Buffers], None] | None:
-        """What writes the weights that a pass reads into given buffers; None for the live ones."""
-        if isinstance(what, Predict):
-            horizon = what.horizon(stage, stages, self.delay)
-            if not horizon:
-                return None
-            self.foresee = ahead = self._prediction(what.direction)
-            return lambda out: ahead(out, horizon)
-        if isinstance(what, LookAhead) and what.gamma:
-            gamma = what.gamma
-            self.state["difference"] = self._like()
-            return lambda out: self._along(out, "difference", gamma)
-        if isinstance(what, Correct) and self.distance > 0:
-            self.state["delta"] = self._like()
-            return lambda out: self._along(out, "delta", -self.distance)
-        return None
+    def remember(self, name: str, kind: type[M]) -> M:
+        """The memory of that name; whoever asks first makes it."""
+        if name not in self.memories:
+            self.memories[name] = kind(self)
+        memory = self.memories[name]
+        assert isinstance(memory, kind)
+        return memory
 
-    def _prediction(self, direction: str) -> Callable[[Buffers, float], None]:
-        """What writes the weights foreseen so many updates ahead into given buffers."""
-        assert self.optimizer is not None
-        if direction == "difference":
-            self.state["difference"] = self._like()
-            return lambda out, horizon: self._along(out, "difference", horizon)
-        if direction == "velocity" and not keeps_velocity(self.optimizer):
-            self.state["average"] = self._like()
-            return lambda out, horizon: self._along(out, "average", -horizon * self.group["lr"])
-        if direction == "moments" and not isinstance(self.optimizer, (torch.optim.Adam, torch.optim.NAdam)):
-            self.state |= {"first": self._like(), "second": self._like()}
-            return self._moments_ahead
-        rule = velocity if direction == "velocity" else rule_of(self.optimizer)
-        return lambda out, horizon: self._ahead(out, horizon, rule)
+    def _ring(self, size: int) -> Ring:
+        return [self.like() for _ in range(size)]
 
-    def _check_update(self) -> None:
-        if isinstance(self.change, SpikeCompensation):
-            plain = type(self.optimizer) is SGD and not (self.group["nesterov"] or self.group["dampening"])
-            if not plain:
-                raise PipelagError(
-                    f"spike compensation is defined for SGD with momentum v <- m v + g, not for "
-                    f"{type(self.optimizer).__name__} as given; use torch.optim.SGD without nesterov and dampening"
-                )
-        if isinstance(self.change, LookAhead) and self.group.get("momentum"):
-            raise PipelagError(
-                "nesterov_async brings its own momentum; use an optimizer without (SGD with momentum=0), or the method "
-                "pipedream with NAdam"
-            )
+    def _read(self, kind: str, reads: Any) -> None:
+        """Note what passes of a kind read instead of the live weights, unless that changes nothing."""
+        if isinstance(reads, str):
+            return
+        amounts = reads.amounts(self.passes[kind])
+        if any(amounts):
+            self.amounts[kind], self.readings[kind] = amounts, reads.carry(self)
+
+    def _different(self, kind: str) -> list[float]:
+        return sorted({amount for amount in self.amounts.get(kind, ()) if amount})
 
     # What a pass reads ---------------------------------------------------------------------------------------------
 
     def begin_at(self, version: int) -> None:
-        """Count versions from this one, the live one; earlier ones are not there."""
-        self.version, self.first, self.shown = version, version, ("live", version)
-        self.begin()
+        """Count versions from this one, the live one; earlier ones are not there. The rate must be set."""
+        self.version, self.first, self.shown = version, version, ("live", version, 0.0)
+        self.prepared = False
+        self.prepare()
 
-    def begin(self) -> None:
-        """A version has become the live one: make what passes at this version read of it."""
-        if self.forward is not None:
-            self.forward(self.seen[self.version % len(self.seen)])
-        if self.backward is not None:
-            self.backward(self.corrected)
-        if self.again:
-            self._along(self.again[self.version % len(self.again)], "delta", -self.gap)
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Make what passes at the live version read of it; the coming update's rate must be set."""
+        if self.prepared:
+            return
+        for amount, ring in self.seen.items():
+            self.readings["F"].write(ring[self.version % len(ring)], amount)
+        for amount, buffers in self.corrected.items():
+            self.readings["B"].write(buffers, amount)
+        for amount, ring in self.again.items():
+            self.readings["B"].write(ring[self.version % len(ring)], amount)
+        self.prepared = True
 
-    def _content(self, kind: str, version: int) -> Content:
-        if kind == "R":
-            return ("R" if self.gap else "live", version)
-        if kind == "B" and not self.stashed:
-            return ("B" if self.backward is not None else "live", version)
-        return ("F" if self.forward is not None else "live", version)
+    def _content(self, kind: str, version: int, j: int) -> Content:
+        kind = "F" if kind == "B" and self.stashed else kind
+        amount = self.amounts[kind][j] if kind in self.amounts else 0.0
+        assert self.prepared or not amount, "prepare() comes before a pass reads what it makes"
+        return (kind, version, amount) if amount else ("live", version, 0.0)
 
-    def correct_recomputation(self, gap: float) -> None:
-        """Let T2 correct what a recomputation ("R") reads, by `gap` = tau_fwd - tau_recomp (PipeMare D.1)."""
-        if "delta" in self.state and gap > 0 and self.plain:
-            self.gap, self.again = gap, [self._like() for _ in range(self.back + 1)]
-            self.begin()
+    def correct_recomputation(self, lags: Sequence[int]) -> None:
+        """Let T2 correct what a recomputation ("R") reads, `lags` updates old per microbatch (PipeMare D.1).
 
-    def load(self, kind: str, version: int) -> None:
-        """Let the parameters hold what a forward ("F"), backward ("B") or recomputation ("R") at `version` reads.
+        It goes back by tau_fwd - tau_recomp along the trajectory of the version that is recomputed, as in the paper's
+        characteristic polynomial; the text's delta_t is not known yet when a recomputation starts.
+        """
+        if "B" not in self.readings or not isinstance(self.method.backward_reads, Correct):
+            return
+        amounts = self.method.backward_reads.amounts(replace(self.passes["B"], lags=tuple(lags)))
+        if any(amounts):
+            self.amounts["R"] = amounts
+            self.again = {amount: self._ring(self.back + 1) for amount in self._different("R")}
+            self.prepared = False
 
-        For a stashed backward that is the version of its forward. The version is at most `back` updates old.
+    def load(self, kind: str, version: int, j: int = 0) -> None:
+        """Let the parameters hold what a pass at `version` reads, for the j-th microbatch of a minibatch.
+
+        `kind`: forward ("F"), backward ("B") or recomputation ("R"). For a stashed backward that is the version of its
+        forward. The version is at most `back` updates old.
         """
         if self.plain:
-            self._show(self._content(kind, version))
+            self._show(self._content(kind, version, j))
 
     def restore(self) -> None:
         """Let the parameters hold the live version again."""
         if self.plain:
-            self._show(("live", self.version))
+            self._show(("live", self.version, 0.0))
 
     def _show(self, content: Content) -> None:
         if content == self.shown:
             return
-        if self.shown == ("live", self.version):
+        if self.shown == ("live", self.version, 0.0):
             self._save()
-        kind, version = content
-        source = self.plain[version % len(self.plain)] if kind == "live" else self.corrected
-        if kind == "F":
-            source = self.seen[version % len(self.seen)]
-        if kind == "R":
-            source = self.again[version % len(self.again)]
+        kind, version, amount = content
+        if kind == "B":
+            source = self.corrected[amount]
+        else:
+            ring = {"live": self.plain, "F": self.seen.get(amount), "R": self.again.get(amount)}[kind]
+            assert ring is not None
+            source = ring[version % len(ring)]
         torch._foreach_copy_(self.live, source)
         self.shown = content
 
@@ -203,26 +202,10 @@ class StageWeights:
             torch._foreach_copy_(self.plain[self.version % len(self.plain)], self.live)
             self.saved = self.version
 
-    def _ahead(self, out: Buffers, horizon: float, rule: Callable[..., torch.Tensor | None]) -> None:
-        assert self.optimizer is not None
-        torch._foreach_copy_(out, self.live)
-        group = self.group
-        for parameter, view in zip(self.parameters, self.flat.views(out), strict=True):
-            step = rule(self.optimizer.state.get(parameter, {}), group)
-            if step is not None:
-                view.sub_(step, alpha=horizon)
-
-    def _along(self, out: Buffers, name: str, factor: float) -> None:
-        torch._foreach_copy_(out, self.live)
-        torch._foreach_add_(out, self.state[name], alpha=factor)
-
-    def _moments_ahead(self, out: Buffers, horizon: float) -> None:
-        torch._foreach_copy_(out, self.live)
-        if self.steps:
-            bias = 1 - BETA2**self.steps
-            rate = -horizon * self.group["lr"] / (1 - BETA1**self.steps)
-            for o, first, second in zip(out, self.state["first"], self.state["second"], strict=True):
-                o.addcdiv_(first, (second / bias + EPSILON).sqrt_(), value=rate)
+    def stale_views(self) -> list[torch.Tensor]:
+        """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
+        old = max(self.first, self.version - self.delay)
+        return self.flat.views(self.plain[old % len(self.plain)])
 
     # What an update does beyond the optimizer's step ---------------------------------------------------------------
 
@@ -232,68 +215,25 @@ class StageWeights:
         self.restore()
         if self.back and self.plain:
             self._save()
-        if isinstance(self.change, DelayCompensation):
-            stale = self.flat.views(self.plain[max(self.first, self.version - self.delay) % len(self.plain)])
-            for parameter, old in zip(self.parameters, stale, strict=True):
-                if parameter.grad is not None:
-                    g = parameter.grad
-                    g.addcmul_(g * g, parameter - old, value=self.change.strength)
-        if isinstance(self.change, SpikeCompensation):
-            decay = self.group["weight_decay"]
-            self.gradients = [
-                None if p.grad is None else p.grad.add(p, alpha=decay) if decay else p.grad.clone()
-                for p in self.parameters
-            ]
-        if "average" in self.state or "first" in self.state:
-            self._smooth()
+        if self.change is not None:
+            self.change.before_step()
+        for memory in self.memories.values():
+            memory.before_step()
         if self.previous:
             torch._foreach_copy_(self.previous, self.live)
 
-    def _smooth(self) -> None:
-        """The averages of the gradient that the optimizer does not keep."""
-        for name, keep, square in (("average", SMOOTHING, False), ("first", BETA1, False), ("second", BETA2, True)):
-            if name not in self.state:
-                continue
-            for parameter, mean in zip(self.parameters, self.flat.views(self.state[name]), strict=True):
-                if parameter.grad is not None:
-                    value = parameter.grad * parameter.grad if square else parameter.grad
-                    mean.mul_(keep).add_(value, alpha=1 - keep)
-
     @torch.no_grad()
     def after_step(self) -> None:
-        """The optimizer has stepped: the next version is live."""
+        """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""
         self.steps += 1
-        if isinstance(self.change, SpikeCompensation):
-            self._compensate()
-        if self.previous:
-            made = [new - old for new, old in zip(self.live, self.previous, strict=True)]
-            if isinstance(self.change, LookAhead):
-                gamma = self.change.gamma
-                made = [gamma * d + (1 - gamma) * m for d, m in zip(self.state["difference"], made, strict=True)]
-                for live, old, step in zip(self.live, self.previous, made, strict=True):
-                    torch.add(old, step, out=live)
-            if "difference" in self.state:
-                torch._foreach_copy_(self.state["difference"], made)
-            if "delta" in self.state:
-                assert isinstance(self.method.backward_reads, Correct)
-                gamma = self.method.backward_reads.decay ** (1 / self.distance)
-                torch._foreach_mul_(self.state["delta"], gamma)
-                torch._foreach_add_(self.state["delta"], made, alpha=1 - gamma)
+        if self.change is not None:
+            self.change.after_step()
+        made = [new - old for new, old in zip(self.live, self.previous, strict=True)] if self.previous else []
+        for memory in self.memories.values():
+            memory.after_step(made)
         self.version += 1
-        self.shown = ("live", self.version)
-        self.begin()
-
-    def _compensate(self) -> None:
-        """What a v + b g adds to the v that SGD has subtracted already."""
-        assert self.optimizer is not None
-        momentum, rate = self.group["momentum"], self.group["lr"]
-        a = momentum**self.delay
-        b = (1 - a) / (1 - momentum)
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            if gradient is not None:
-                step = self.optimizer.state[parameter].get("momentum_buffer")
-                step = gradient if step is None else step
-                parameter.data.sub_((a - 1) * step + b * gradient, alpha=rate)
+        self.shown = ("live", self.version, 0.0)
+        self.prepared = False
 
     # Memory and state ----------------------------------------------------------------------------------------------
 
@@ -301,12 +241,19 @@ class StageWeights:
     def versions_held(self) -> int:
         """How many versions of the stage's weights are kept once the pipeline is full, the live one included."""
         distinct = self.back + 1
-        return max(distinct, 2 if self.forward or self.backward else 1) if self.plain else 1
+        return max(distinct, 2 if self.readings else 1) if self.plain else 1
+
+    @property
+    def rings(self) -> list[Ring]:
+        """The older versions, and what passes read of them."""
+        return [self.plain, *self.seen.values(), *self.again.values()]
 
     @property
     def bytes(self) -> int:
         """Bytes of weight copies and of what the policy remembers, the live weights not counted."""
-        kept = [*self.plain, *self.seen, *self.again, self.corrected, *self.state.values(), self.previous]
+        remembered = [memory.buffers for memory in self.memories.values()]
+        kept = [buffers for ring in self.rings for buffers in ring]
+        kept += [*self.corrected.values(), *remembered, self.previous]
         return sum(buffer.numel() * buffer.element_size() for buffers in kept for buffer in buffers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -315,20 +262,20 @@ class StageWeights:
             "version": self.version,
             "steps": self.steps,
             "saved": self.saved,
-            "plain": self.plain,
-            "seen": self.seen,
-            "again": self.again,
-            "state": self.state,
+            "rings": self.rings,
+            "memories": {name: memory.buffers for name, memory in self.memories.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place; the weights and the optimizer must have been restored before."""
         self.version, self.steps, self.saved = state["version"], state["steps"], state["saved"]
-        self.shown = ("live", self.version)
-        pairs = [*zip(self.plain, state["plain"], strict=True), *zip(self.seen, state["seen"], strict=True)]
-        pairs += zip(self.again, state["again"], strict=True)
-        pairs += [(self.state[name], state["state"][name]) for name in self.state]
+        self.shown, self.prepared = ("live", self.version, 0.0), False
+        pairs = [
+            pair
+            for mine, saved in zip(self.rings, state["rings"], strict=True)
+            for pair in zip(mine, saved, strict=True)
+        ]
+        pairs += [(memory.buffers, state["memories"][name]) for name, memory in self.memories.items()]
         for mine, saved in pairs:
             for buffer, value in zip(mine, saved, strict=True):
                 buffer.copy_(value)
-        self.begin()

@@ -71,6 +71,34 @@ def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | 
     return state["exp_avg"].div(below).mul_(group["lr"] / (1 - float(state["mu_product"])))
 
 
+def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """lr mhat / sqrt(vhat + eps), eps inside the root: XPipe's form over Adam's state (PipeOptim, equation 6)."""
+    if "exp_avg" not in state:
+        return None
+    beta1, beta2 = group["betas"]
+    t = float(state["step"])
+    below = state["exp_avg_sq"].div(1 - beta2**t).add_(group["eps"]).sqrt_()
+    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - beta1**t))
+
+
+def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torch.Tensor) -> torch.Tensor | None:
+    """lr (u m + (1 - dampening) g) with the last gradient g, which m holds already (PipeOptim, ambiguity D2)."""
+    buffer = state.get("momentum_buffer")
+    if buffer is None:
+        return None
+    return (buffer * group["momentum"]).add_(gradient, alpha=1 - group["dampening"]).mul_(group["lr"])
+
+
+def coupled_decay(parameter: torch.Tensor, group: Mapping[str, Any]) -> torch.Tensor:
+    """The gradient that the optimizer steps along: with the L2 term where it adds one, not with a decoupled decay."""
+    gradient = parameter.grad
+    assert gradient is not None
+    decay = group.get("weight_decay", 0.0)
+    if not decay or group.get("decoupled_weight_decay"):
+        return gradient
+    return gradient.add(parameter, alpha=decay)
+
+
 def rule_of(optimizer: Optimizer) -> Rule:
     """The rule for this optimizer (the nearest base class that has one).
 

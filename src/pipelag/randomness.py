@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
 import torch
 
+T = TypeVar("T")
 _MASK = (1 << 63) - 1
 
 
@@ -28,10 +32,37 @@ def seed_stage(seed: int, minibatch: int, stage: int, device: torch.device) -> N
 
 
 class preserved_randomness:
-    """Put the CPU generator back as it was on leaving: a run must not disturb its caller's random numbers."""
+    """Put the generators back as they were on leaving: a run must not disturb its caller's random numbers.
 
-    def __enter__(self) -> None:
+    Args:
+        device: whose generator is kept beside the CPU's.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device if device is not None and device.type == "cuda" else None
+
+    def __enter__(self) -> preserved_randomness:
         self.state = torch.get_rng_state()
+        if self.device is not None:
+            self.on_device = torch.cuda.get_rng_state(self.device)
+        return self
+
+    def while_drawing(self, items: Iterable[T]) -> Iterator[T]:
+        """The items of the caller's, each drawn with the caller's random numbers, which go on from one to the next."""
+        iterator = iter(items)
+        while True:
+            inside = torch.get_rng_state()
+            torch.set_rng_state(self.state)
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.state = torch.get_rng_state()
+                torch.set_rng_state(inside)
+            yield item
 
     def __exit__(self, *exception: object) -> None:
         torch.set_rng_state(self.state)
+        if self.device is not None:
+            torch.cuda.set_rng_state(self.on_device, self.device)

@@ -4,8 +4,8 @@ What the second forward reads is what the backward reads: the forward's own vers
 weights that are live (corrected, predicted) then.
 
 With several stages to a segment (PipeMare Recompute, appendices A.3 and D) only the first stage's input is kept, and
-the segment's forwards run again shortly before its gradient arrives (`schedules.library.cycle`), with weights of an age
-between: tau_bkwd < tau_recomp < tau_fwd. T2 corrects what the recomputation reads by tau_fwd - tau_recomp.
+the segment's forwards run again shortly before its gradient arrives (`schedules.library.pipemare`), with weights of an
+age between: tau_bkwd <= tau_recomp < tau_fwd. T2 corrects what the recomputation reads by tau_fwd - tau_recomp.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods.base import Method
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.delays import versions
-from pipelag.schedules.library import cycle
+from pipelag.schedules.library import pipemare
 from pipelag.tensors import as_tuple
 
 
@@ -46,25 +46,24 @@ def segmented(method: Method, stages: int, minibatches: int, microbatches: int, 
     Raises:
         PipelagError: a method whose pipeline is not PipeMare's, or whose forward reads anything but live weights.
     """
-    if method.build is not cycle or method.random is not None or method.forward_reads != "live":
+    if method.build is not pipemare or method.random is not None or method.held or method.forward_reads != "live":
         raise PipelagError(
             f"recomputation by segments is defined for PipeMare's pipeline (and its stashing variant), not for "
             f"'{method.name}'; use recompute with one stage per segment"
         )
-    return cycle(stages, minibatches, microbatches=microbatches, segment=size)
+    return pipemare(stages, minibatches, microbatches, size)
 
 
 def recompute_lags(method: Method, stages: int, microbatches: int, size: int) -> list[tuple[int, ...]]:
     """Per stage and microbatch, how many updates lie between what its recomputation reads and its own update.
 
-    Derived from the schedule; a stashed recomputation reads what its forward read, and in the last segment, where
-    nothing runs again, that is what the activations were computed with.
+    Derived from the schedule; a stashed recomputation reads what its forward read.
     """
     schedule = segmented(method, stages, -(-2 * stages // microbatches) + 4, microbatches, size)
     forward, read = method.delays(stages, microbatches).forward_lags, versions(schedule)
     total, lags = schedule.minibatches * microbatches, []
     for stage in range(1, stages + 1):
-        if method.backward_reads == "stashed" or ("R", stage) not in schedule.owners:
+        if method.backward_reads == "stashed":
             lags.append(forward[stage - 1])
             continue
         ages = [m // microbatches - read[Action("R", stage, m)] for m in range(total)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pipelag
 from pipelag.methods import METHODS, Method
 from pipelag.schedules.library import cycle
 from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
+from tests.core.toy import convolutional, sgd
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,3 +125,28 @@ def test_the_python_examples_in_the_docs_run(page: str, tmp_path: Path) -> None:
     assert blocks
     (tmp_path / "page.py").write_text("\n".join(blocks))
     subprocess.run([sys.executable, "page.py"], cwd=tmp_path, check=True, timeout=120)
+
+
+def test_the_callers_random_numbers_go_on_as_if_nothing_had_trained() -> None:
+    """But for what the caller's own data draws, in the caller's stream: dropout draws elsewhere."""
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            yield torch.randn(4, 3, 8, 8), torch.randint(4, (4,))
+
+    torch.manual_seed(3)
+    expected = [next(batches())[0] for _ in range(5)]
+    after = torch.rand(3)
+    torch.manual_seed(3)
+    seen: list[torch.Tensor] = []
+
+    def noted() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for pair in batches():
+            seen.append(pair[0])
+            yield pair
+
+    model = convolutional()
+    torch.manual_seed(3)
+    pipelag.train(model, noted(), method="pipedream", cuts=(3,), steps=5, optimizer=sgd, seed=9)
+    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+    assert torch.equal(torch.rand(3), after)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelag import methods
+from pipelag.distributed.worker import in_flight
 from pipelag.errors import PipelagError
-from pipelag.schedules import Action, Schedule, check, delays, schedule, steady_delays
+from pipelag.schedules import SCHEDULES, Action, Schedule, check, delays, schedule, steady_delays
 
 
 @pytest.mark.parametrize("k", range(1, 11))
@@ -58,10 +61,84 @@ def test_stashing_reads_the_forwards_version() -> None:
     assert lags.backward == lags.forward == (6, 4, 2, 0)
 
 
-def test_one_stage_of_any_method_is_plain_training() -> None:
+def test_one_stage_of_any_method_is_plain_training_but_for_pipemares_pipeline() -> None:
+    """Its last stage is an update late too: tau = ceil((2(P-i)+1)/N) = 1 (appendix A.1)."""
     for method in methods.METHODS.values():
         lags = method.delays(1)
-        assert lags.forward == lags.backward == (0,)
+        late = method.build is SCHEDULES["pipemare"]
+        assert lags.forward == ((2 if method.random else 1,) if late else (0,))
+        assert lags.backward == (lags.forward if method.random or method.backward_reads == "stashed" else (0,))
+
+
+@given(stages=st.integers(1, 12), n=st.integers(1, 20))
+def test_pipemares_delays_come_out_of_its_schedule(stages: int, n: int) -> None:
+    derived = steady_delays(SCHEDULES["pipemare"], stages, n)
+    every = range(1, stages + 1)
+    assert derived.forward == tuple(math.ceil((2 * (stages - i) + 1) / n) for i in every)
+    assert derived.forward_lags == tuple(
+        tuple(math.ceil((2 * (stages - i) + 1 - k) / n) for k in range(n)) for i in every
+    )
+    assert set(derived.backward) == {0}
+
+
+@pytest.mark.parametrize(("stages", "n"), [(107, 8), (107, 16), (93, 19), (91, 25), (214, 8), (186, 19), (150, 8)])
+def test_pipemares_delays_at_the_sizes_of_its_tables(stages: int, n: int) -> None:
+    formula = tuple(math.ceil((2 * (stages - i) + 1) / n) for i in range(1, stages + 1))
+    assert steady_delays(SCHEDULES["pipemare"], stages, n).forward == formula
+
+
+@pytest.mark.parametrize(("stages", "size"), [(16, 4), (12, 3), (11, 3), (7, 7), (6, 1)])
+def test_pipemare_caches_as_many_activations_as_appendix_a_counts(stages: int, size: int) -> None:
+    """2(P-i)+1 per stage; with recomputation 2(S-j)+1, j = 1 .. S, which add up to S squared in a segment."""
+    plain, again = (schedule("pipemare", stages=stages, minibatches=3 * stages, segment=s) for s in (0, size))
+    check(plain)
+    check(again)
+    assert [in_flight(row) for row in plain.workers] == [2 * (stages - i) + 1 for i in range(1, stages + 1)]
+    held = [in_flight(row, "R") for row in again.workers]
+    for first in range(0, stages, size):
+        segment = held[first : first + size]
+        assert segment == [2 * (len(segment) - j) + 1 for j in range(1, len(segment) + 1)]
+        assert sum(segment) == len(segment) ** 2
+
+
+@given(stages=st.integers(1, 9))
+def test_how_far_a_minibatch_is_from_the_end_of_its_round_trip(stages: int) -> None:
+    """SpecTrain's equations 5 and 6, and its authors' port to 1F1B (ambiguity E1)."""
+    dual, one = steady_delays(SCHEDULES["dualpipe"], stages), steady_delays(SCHEDULES["1f1b"], stages)
+    gpus = range(stages)
+    assert [dual.forward[k] + dual.beyond[k] for k in gpus] == [2 * stages - k - 2 for k in gpus]
+    assert [dual.backward[k] + dual.beyond[k] for k in gpus] == list(gpus)
+    assert [one.forward[k] + one.beyond[k] for k in gpus] == [k // 2 + stages - k - 1 for k in gpus]
+    assert list(one.beyond) == [k // 2 for k in gpus]
+
+
+@given(stages=st.integers(1, 8), n=st.integers(1, 7))
+def test_the_versions_of_the_entry_and_of_the_end_are_those_of_a_clock(stages: int, n: int) -> None:
+    """Against a walk over the cycles that counts updates."""
+    minibatches = -(-2 * stages // n) + 4
+    plan = schedule("cycle", stages=stages, minibatches=minibatches, microbatches=n)
+    derived, done = delays(plan), dict.fromkeys(range(1, stages + 1), 0)
+    entered: dict[int, dict[int, int]] = {}
+    ended: dict[int, dict[int, int]] = {}
+    assert plan.cycles is not None
+    for now in range(plan.length):
+        happening = [
+            action
+            for row, cycles in zip(plan.workers, plan.cycles, strict=True)
+            for action, cycle in zip(row, cycles, strict=True)
+            if cycle == now
+        ]
+        for kind, stage, number in happening:
+            if (kind, stage) == ("F", 1):
+                entered[number] = dict(done)
+            if (kind, stage) == ("B", 1) and number % n == n - 1:
+                ended[number // n] = dict(done)
+        for kind, stage, _ in happening:
+            done[stage] += kind == "U"
+    for stage in range(1, stages + 1):
+        for m, then in entered.items():
+            assert then[stage] == max(0, m // n - derived.entry_lags[stage - 1][m % n])
+        assert max(then[stage] - t for t, then in ended.items()) == derived.beyond[stage - 1]
 
 
 F, B, U = (lambda s, m, k=k: Action(k, s, m) for k in "FBU")

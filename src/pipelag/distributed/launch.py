@@ -29,10 +29,9 @@ from torch.distributed.rendezvous import rendezvous
 from pipelag.distributed import namespaces
 from pipelag.distributed.links import PeerLost
 from pipelag.distributed.processes import be_parent, leave_with_parent
-from pipelag.distributed.worker import Job
+from pipelag.distributed.worker import ENDLESS, Job
 from pipelag.errors import PipelagError
 
-ENDLESS = timedelta(days=365)
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
 
 

@@ -112,7 +112,7 @@ class ReplicatedWorker(Worker):
         if self.again is not None:
             for old, entry in self.again["entries"].items():
                 self.versions.kept[old] = [
-                    value.to(live.device) for value, live in zip(entry["live"], self.flat.buffers, strict=True)
+                    value.to(live.device) for value, live in zip(entry["live", 0.0], self.flat.buffers, strict=True)
                 ]
         back = max(m // self.count - read for m, read in enumerate(self.read))
         marks = [mark // self.count for mark in self.assignment.marks(self.keeper)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -77,6 +76,7 @@ class StageWorker(Worker):
         self.stage, self.stages, self.method, self.again = stage, stages, method, again
         self.microbatches, self.segment = phase.microbatches, int(phase.recompute)
         self.delays = method.delays(stages, self.microbatches)
+        self.taus = method.rate_taus(stages, self.microbatches)
         steps, microbatches = assignment.steps, self.microbatches
         if self.segment > 1:
             schedule = segmented(method, stages, steps, microbatches, self.segment)
@@ -95,8 +95,7 @@ class StageWorker(Worker):
         self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
         self.again_lags = recompute_lags(method, stages, microbatches, self.segment) if self.segment > 1 else []
         if self.again_lags:
-            gap = fmean(self.delays.forward_lags[stage - 1]) - fmean(self.again_lags[stage - 1])
-            self.weights.correct_recomputation(gap)
+            self.weights.correct_recomputation(self.again_lags[stage - 1])
         self.kept: dict[int, Kept] = {}
         self.kept_bytes = self.entering_bytes = 0
         self.events: list[torch.cuda.Event] = []
@@ -114,7 +113,7 @@ class StageWorker(Worker):
             group = job.recomputation()
             if self.runs_again and not self.heads:
                 self.receive_again = Receiver(job.wire(group, f"R{stage - 1}"), up, count)
-            if self.runs_again and not schedule.heads(stage + 1):
+            if self.runs_again and not last and not schedule.heads(stage + 1):
                 self.send_again = Sender(job.wire(group, f"R{stage}"), down, ahead)
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
@@ -133,7 +132,7 @@ class StageWorker(Worker):
 
     def go_on(self) -> None:
         """Bring the policy to the version that the phase begins or goes on with, the optimizer's state being there."""
-        self.set_rates(0 if self.again is None else -1)  # predictions go by the rate of the last update, or the first
+        self.set_rates(0)  # what predictions of the first version go by
         if self.again is not None:
             restore(self.weights, self.again)
         else:
@@ -188,7 +187,7 @@ class StageWorker(Worker):
         else:
             received = received_inputs(self.receive_input)
             value = alone(received)
-        self.weights.load("F", self.version(m, self.delays.forward_lags))
+        self.weights.load("F", self.version(m, self.delays.forward_lags), m % self.microbatches)
         entering = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
         if m == 0:
@@ -216,7 +215,7 @@ class StageWorker(Worker):
         if self.receive_again is not None:
             received = received_inputs(self.receive_again)
             kept.inputs, kept.entering = received, alone(received)
-        self.weights.load("R", self.version(m, self.again_lags))
+        self.weights.load("R", self.version(m, self.again_lags), m % self.microbatches)
         with unchanged_buffers(self.module):
             value = self.compute(kept.entering, m)
         kept.outputs = as_tuple(value)
@@ -244,7 +243,7 @@ class StageWorker(Worker):
         """B(stage, m): with the kept activations and the weights that the method's backward reads."""
         kept = self.kept.pop(m)
         gradients = self.receive_gradient.receive() if self.receive_gradient is not None else (None,)
-        self.weights.load("B", self.version(m, self.delays.backward_lags))
+        self.weights.load("B", self.version(m, self.delays.backward_lags), m % self.microbatches)
         output: Any = kept.outputs
         if self.recompute:
             with unchanged_buffers(self.module):
@@ -258,11 +257,13 @@ class StageWorker(Worker):
         step = self.start + m
         if self.optimizer is not None:
             hand_over(self.flat.parameters, self.shadows)
-            self.set_rates(m)
             self.weights.before_step()
             self.optimizer.step()
             self.weights.after_step()
             self.optimizer.zero_grad(set_to_none=True)
+            if m + 1 < self.assignment.steps:
+                self.set_rates(m + 1)
+                self.weights.prepare()
             self.history.note()
         self.mark()
         if self.keeper is not None and self.keeper.wants(step + 1):
@@ -270,9 +271,9 @@ class StageWorker(Worker):
             self.write_checkpoint(step + 1, None if over else state_of(self.weights, self.history))
 
     def set_rates(self, m: int) -> None:
-        """The rate of the update of minibatch m, counted from where this worker began."""
+        """The rate of the update of minibatch m, counted from where this worker began; predictions go by it before."""
         if self.optimizer is not None:
-            policy, tau = self.method.learning_rate, self.delays.tau[self.stage - 1]
+            policy, tau = self.method.learning_rate, self.taus[self.stage - 1]
             own = policy(self.stage, self.stages, self.offset + m, tau) if policy else 1.0
             set_rates(self.optimizer, lambda stage: self.assignment.rate(self.start + m) * own)
 

@@ -119,6 +119,7 @@ class RealTraining:
             stage, replica = self.job.rank + 1, 0
             piece = pieces[stage - 1] if stage <= len(pieces) else nn.Sequential()
         part: dict[str, Any] = {}
+        self.job.meet(*conversations(self.job, phase))
         if stage <= len(pieces):
             keeper, again = self._keeper(told, stage, replica, piece) if kept else (None, None)
             check_rounds(phase.replicas, told.marks(keeper))
@@ -181,6 +182,7 @@ class RealTraining:
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         parts: list[dict[str, Any]] = [{}] * self.job.world
+        self.job.arrive()
         dist.all_gather_object(parts, part)
         merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
         self.model.load_state_dict(merged)
@@ -203,6 +205,24 @@ class RealTraining:
             self.seconds += time.perf_counter() - began
             first += phase.steps
         return records
+
+
+def conversations(job: Job, phase: Phase) -> tuple[set[tuple[int, int]], list[dist.ProcessGroup | None]]:
+    """The pairs of ranks that send each other messages in a phase, and the groups in which they do."""
+    if phase.method.data_parallel or phase.stages == 1:
+        return set(), []  # collectives, in which all meet anyway
+    if phase.method.torch_schedule:
+        return {(rank, rank + 1) for rank in range(phase.stages - 1)}, [None]
+    groups: list[dist.ProcessGroup | None] = [job.forward, job.backward]
+    groups += [job.recomputation()] if phase.recompute > 1 else []
+    counts = phase.replicas or (1,) * phase.stages
+    first = [sum(counts[:stage]) for stage in range(phase.stages)]
+    pairs = {
+        (first[stage] + m % counts[stage], first[stage + 1] + m % counts[stage + 1])
+        for stage in range(phase.stages - 1)
+        for m in range(lcm(counts[stage], counts[stage + 1]))
+    }
+    return pairs, groups
 
 
 def losses_of(phase: Phase, records: dict[int, Record], world: int) -> list[torch.Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
-from pipelag.distributed.links import Receiver, Sender, TensorMeta, Wire
+from pipelag.distributed.links import Receiver, Sender, TensorMeta, Wire, reaching
 from pipelag.optim import OptimizerFactory
 from pipelag.schedules import Action
 from pipelag.schedules.actions import Kind
@@ -20,6 +21,7 @@ from pipelag.simulate.training import Phase
 from pipelag.weights import FlatParameters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+ENDLESS = timedelta(days=365)
 
 
 @dataclass
@@ -39,12 +41,39 @@ class Job:
     again: dist.ProcessGroup | None = None
     uneven: bool = False  # minibatches differ in shape
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
+    met: set[tuple[Any, int, int]] = field(default_factory=set)  # (group, rank, rank) that have exchanged a message
 
     def recomputation(self) -> dist.ProcessGroup:
         """A third group, for what recomputing stages send; all ranks ask for it together."""
         self.again = self.again or dist.new_group(backend=dist.get_backend())  # type: ignore[assignment]
         assert self.again is not None
         return self.again
+
+    def meet(self, pairs: Iterable[tuple[int, int]], groups: Iterable[dist.ProcessGroup | None]) -> None:
+        """Let ranks that will talk exchange a first message, before any schedule runs.
+
+        A backend may connect two ranks at their first message, and block until both have come to it (nccl does). All
+        ranks call this with the same pairs, which meet in one order: so nobody waits in a circle.
+        """
+        token = torch.zeros(1, device=self.device)
+        for group in groups:
+            for low, high in sorted(set(pairs)):
+                if self.rank not in (low, high) or (group, low, high) in self.met:
+                    continue
+                peer = high if self.rank == low else low
+                with reaching(self.rank, peer):
+                    for sender in (low, high):
+                        talk = dist.isend if sender == self.rank else dist.irecv
+                        work = talk(token, peer, group=group)
+                        assert work is not None
+                        work.wait()
+                self.met.add((group, low, high))
+
+    def arrive(self) -> None:
+        """Wait, for ever if need be, until every rank is here: in a collective one would time out that has no work."""
+        names = [f"phase{self.phases}/done/{rank}" for rank in range(self.world)]
+        self.store.set(names[self.rank], "yes")
+        self.store.wait(names, ENDLESS)
 
     def wire(self, group: dist.ProcessGroup, name: str) -> Wire:
         """The wiring of a link of the present phase."""

@@ -88,10 +88,14 @@ class Runs(Strict):
 
 
 class Claim(Strict):
-    """A checkable claim of the paper: the predicate is in `pipelag.results`, under this id."""
+    """A checkable claim of the paper: the predicate is in `pipelag.results`, under this id.
+
+    because: why it cannot be judged at all, instead of a predicate.
+    """
 
     id: str
     text: str
+    because: str = ""
 
 
 class Result(Strict):

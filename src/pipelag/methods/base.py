@@ -7,11 +7,12 @@ for its schedule and for what a pass reads; every staleness follows from the sch
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 
 from pipelag.errors import PipelagError, unknown
-from pipelag.methods.reads import BackwardReads, Correct, ForwardReads, LookAhead, Predict, RandomDelays, Update
+from pipelag.methods.random_delays import RandomDelays
+from pipelag.methods.reads import Amounts, BackwardReads, ForwardReads, Passes, Update
 from pipelag.schedules import Delays, Schedule, lagged, steady_delays
 
 METHODS: dict[str, Method] = {}
@@ -24,15 +25,17 @@ class Method:
     build: `(stages, minibatches)` -> `Schedule` with one worker per stage; with a keyword `microbatches` where the
         method can split a minibatch.
     forward_reads: "live", the weights present when the forward runs, or what is made of them (`Predict`, `LookAhead`).
-    held: the lag of the version that a forward reads, where that is older than the live one: from (stage, the lag of
-        the live version for every stage, in updates). Vertical sync and double buffering.
+    held: the lags of the versions that a stage's forwards read, per microbatch of a minibatch, where those are older
+        than the live ones: from (stage, `Delays` of the schedule). Vertical sync and double buffering.
     backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
         read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
     update: what an update does beyond the optimizer's step.
     learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, tau), where tau is the
-        stage's delay counted as PipeMare does (`Delays.tau`: 1 where nothing is stale).
+        stage's delay in updates (PipeMare's tau_fwd; the mean of random delays), at least 1.
     random: delays drawn at random instead of the schedule's; simulated executor only.
     options: from keyword options to the method with these settings (`get(name, **options)`).
+    revision: raised when what the method computes changes, so that logs of before are not taken for its own: it is part
+        of a run's id from 2 on.
     """
 
     name: str
@@ -40,16 +43,17 @@ class Method:
     source: str
     build: Callable[..., Schedule]
     backward_reads: BackwardReads = "live"
-    learning_rate: Callable[[int, int, int, int], float] | None = None
+    learning_rate: Callable[[int, int, int, float], float] | None = None
     pipelined: bool = True  # False: stages are never at work together, so cuts change nothing but who computes
     data_parallel: bool = False  # real workers are replicas of the whole model, not stages
     parameter_server: bool = False  # these replicas wait for nobody: a server applies their gradients as they come
     torch_schedule: str | None = None  # real workers leave the schedule to this class of torch.distributed.pipelining
     forward_reads: ForwardReads = "live"
-    held: Callable[[int, tuple[int, ...]], int] | None = None
+    held: Callable[[int, Delays], tuple[int, ...]] | None = None
     update: Update | None = None
     random: RandomDelays | None = None
     options: Callable[..., Method] | None = None
+    revision: int = 1
 
     def schedule(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
         """The schedule over `stages` stages; raises `PipelagError` for counts below 1."""
@@ -90,14 +94,21 @@ class Method:
         own = self.delays(stages, microbatches)
         copies = []
         for stage, back in enumerate(self.versions_back(stages, microbatches), start=1):
-            made = [
-                isinstance(reads, LookAhead)
-                or (isinstance(reads, Correct) and own.distance[stage - 1] > 0)
-                or (isinstance(reads, Predict) and reads.horizon(stage, stages, own.forward[stage - 1]) != 0)
-                for reads in (self.forward_reads, self.backward_reads)
-            ]
-            copies.append(max(back + 1, 2 if any(made) else 1))
+            made = any(any(self.amounts(kind, stage, stages, own)) for kind in ("F", "B"))
+            copies.append(max(back + 1, 2 if made else 1))
         return tuple(copies)
+
+    def passes(self, kind: str, stage: int, stages: int, delays: Delays) -> Passes:
+        """The forwards ("F") or backwards ("B") of a stage; `delays`: this method's."""
+        lags = (delays.forward_lags if kind == "F" else delays.backward_lags)[stage - 1]
+        beyond = delays.beyond[stage - 1] if delays.beyond else 0
+        return Passes(stage, stages, lags, delays.forward_lags[stage - 1], beyond)
+
+    def amounts(self, kind: str, stage: int, stages: int, delays: Delays) -> Amounts:
+        """By how much what a pass reads differs from a version as it is, per microbatch: updates foreseen, say."""
+        reads = self.forward_reads if kind == "F" else self.backward_reads
+        passes = self.passes(kind, stage, stages, delays)
+        return (0.0,) * len(passes.lags) if isinstance(reads, str) else reads.amounts(passes)
 
     def delays(self, stages: int, microbatches: int = 1) -> Delays:
         """Steady-state staleness per stage, as the weight policy leaves it. Random delays: their upper bound."""
@@ -106,21 +117,38 @@ class Method:
         derived = steady_delays(self.build, stages, microbatches)
         forward, backward = derived.forward_lags, derived.backward_lags
         if self.random is not None:
-            forward = tuple((self.random.most(stage, stages),) for stage in range(1, stages + 1))
+            forward = ((self.random.bound(self.taus(stages)),),) * stages
         if self.held is not None:
-            live = derived.forward
-            forward = tuple((self.held(stage, live),) * microbatches for stage in range(1, stages + 1))
-            for stage, (held, lag) in enumerate(zip(forward, live, strict=True), start=1):
-                if held[0] < lag:
+            forward = tuple(self.held(stage, derived) for stage in range(1, stages + 1))
+            for stage, (held, live) in enumerate(zip(forward, derived.forward_lags, strict=True), start=1):
+                if any(a < b for a, b in zip(held, live, strict=True)):
                     raise PipelagError(
-                        f"method '{self.name}' keeps {held[0] + 1} versions, but with {microbatches} microbatches over "
-                        f"{stages} stages the weights of stage {stage} are {lag} updates old already; use at least as "
-                        "many microbatches as stages"
+                        f"method '{self.name}' keeps {max(held) + 1} versions, but with {microbatches} microbatches "
+                        f"over {stages} stages the weights of stage {stage} are {max(live)} updates old already; use "
+                        "at least as many microbatches as stages"
                     )
         if self.backward_reads == "stashed" or self.random is not None:
             backward = forward
         minibatches = len(derived.forward_versions[0]) // microbatches
-        return Delays(forward, backward, lagged(forward, minibatches), lagged(backward, minibatches))
+        versions = lagged(forward, minibatches), lagged(backward, minibatches)
+        return replace(
+            derived,
+            forward_lags=forward,
+            backward_lags=backward,
+            forward_versions=versions[0],
+            backward_versions=versions[1],
+        )
+
+    def taus(self, stages: int, microbatches: int = 1) -> tuple[int, ...]:
+        """The delays by which random ones go: of the schedule with the law's own number of microbatches."""
+        return steady_delays(self.build, stages, self.random.microbatches if self.random else microbatches).forward
+
+    def rate_taus(self, stages: int, microbatches: int = 1) -> tuple[float, ...]:
+        """Per stage the tau of `learning_rate`."""
+        taus: tuple[float, ...] = self.delays(stages, microbatches).forward
+        if self.random is not None:
+            taus = self.random.means(self.taus(stages))
+        return tuple(max(1, tau) for tau in taus)
 
 
 def register(method: Method) -> Method:

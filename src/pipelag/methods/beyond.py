@@ -36,7 +36,8 @@ lwp_v = register(
         name="lwp_v",
         summary="1F1B with linear weight prediction from the velocity, D updates ahead",
         source="arXiv 2003.11666",
-        forward_reads=Predict("velocity", lambda stage, stages, delay: delay),
+        forward_reads=Predict("velocity"),
+        revision=2,  # predicts by the coming update's rate
     )
 )
 lwp_w = register(
@@ -45,7 +46,7 @@ lwp_w = register(
         name="lwp_w",
         summary="1F1B with linear weight prediction from the last step made, D updates ahead; any optimizer",
         source="arXiv 2003.11666",
-        forward_reads=Predict("difference", lambda stage, stages, delay: delay),
+        forward_reads=Predict("difference"),
     )
 )
 lwp_sc = register(

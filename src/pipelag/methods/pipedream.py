@@ -31,7 +31,8 @@ vertical_sync = register(
         name="pipedream_vertical_sync",
         summary="1F1B with weight stashing, and one version for a minibatch on all stages (vertical sync)",
         source="pipedream section 3.3",
-        held=lambda stage, live: live[0],  # the version that stage 1 read travels with the minibatch
+        held=lambda stage, live: live.forward_lags[0],  # the version that stage 1 read travels with the microbatch
+        revision=2,  # with microbatches, each has a version of its own
     )
 )
 
@@ -41,7 +42,8 @@ two_buffers = register(
         name="pipedream_2bw",
         summary="1F1B with double-buffered weights: every stage one update behind, two versions in all",
         source="PipeDream-2BW (arXiv 2006.09503) section 3.1; pipeoptim table II",
-        held=lambda stage, live: min(1, len(live) - 1),  # one stage alone has nothing to wait for
+        # One stage alone has nothing to wait for.
+        held=lambda stage, live: (min(1, len(live.forward_lags) - 1),) * len(live.forward_lags[0]),
     )
 )
 

@@ -1,4 +1,4 @@
-"""PipeMare: Asynchronous Pipeline Parallel DNN Training (2019), section 3, and its Hogwild experiment (appendix E).
+"""PipeMare: Asynchronous Pipeline Parallel DNN Training, section 3, and its Hogwild experiment (appendix E).
 
 The asynchronous pipeline with P stages and N microbatches: tau_fwd = ceil((2(P-i)+1)/N), tau_bkwd = 0, one copy of the
 weights. Each remedy alone and both together; W, synchronous warm-up epochs, is a phase of `gpipe` before.
@@ -6,57 +6,77 @@ weights. Each remedy alone and both together; W, synchronous warm-up epochs, is 
     T1   lr_{k,i} = lr_k / tau_i^{p_k},  p_k = 1 - min(k/K, 1)                       (equation 4)
     T2   u_bkwd = w - (tau_fwd - tau_bkwd) delta,  delta <- gamma delta + (1 - gamma)(w_{t+1} - w_t)    (section 3.2)
 
-k counts minibatches from the start of the asynchronous phase, and tau_i is at least 1 (ambiguities B13, B14). T2 goes
-back by the mean number of updates between the forward and the backward of a minibatch's microbatches.
+k counts minibatches from the start of the asynchronous phase (ambiguities B13, B14). Microbatch k = 0 .. N-1 of a
+minibatch lags ceil((2(P-i)+1-k)/N) updates; the largest of these is the printed tau, which T1 and T2 go by.
+
+Options of T2: `reading="own"` corrects each microbatch by its own lag. Of all: `queue=True` is the machine that the
+authors simulated (section 4.1), a queue of weights with the integer delay tau for the whole minibatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from pipelag.errors import PipelagError
 from pipelag.methods.base import Method, register
-from pipelag.methods.reads import Correct, RandomDelays
-from pipelag.schedules.library import cycle as build
+from pipelag.methods.random_delays import RandomDelays
+from pipelag.methods.reads import Correct
+from pipelag.schedules import Delays
+from pipelag.schedules.library import pipemare as build
 
 ANNEALING = 400  # K where none is given, in minibatches; the papers' values are in the configs
 DECAY = 0.1  # D; the paper: 0.5 for ResNet on CIFAR-10, 0.1 for the Transformer on IWSLT14 (ambiguity B8)
+Reading = Literal["printed", "own"]
 
 
-def annealed(steps: int) -> Callable[[int, int, int, int], float]:
+def annealed(steps: int) -> Callable[[int, int, int, float], float]:
     """T1 with K = `steps` minibatches; 0 leaves the rate alone."""
+    if steps < 0:
+        raise PipelagError(f"T1 anneals over 0 or more minibatches, not {steps}")
 
-    def factor(stage: int, stages: int, step: int, tau: int) -> float:
+    def factor(stage: int, stages: int, step: int, tau: float) -> float:
         power = 1.0 - min(step / steps, 1.0) if steps else 0.0
         return float(tau**-power)
 
     return factor
 
 
-def _check(annealing: int, decay: float) -> None:
-    if annealing < 0 or not 0 < decay < 1:
-        raise PipelagError(
-            f"PipeMare needs annealing >= 0 minibatches and 0 < decay < 1, not annealing={annealing}, decay={decay}"
-        )
+def corrected(decay: float, reading: Reading) -> Correct:
+    """T2 with this D."""
+    if not 0 < decay < 1:
+        raise PipelagError(f"T2's decay D lies between 0 and 1, and {decay} does not")
+    if reading not in ("printed", "own"):
+        raise PipelagError(f"T2 corrects by the 'printed' tau or by each microbatch's 'own', not by '{reading}'")
+    return Correct(decay, reading)
 
 
-def pipemare_with(annealing: int = ANNEALING, decay: float = DECAY) -> Method:
+def printed_tau(stage: int, live: Delays) -> tuple[int, ...]:
+    """One lag for all microbatches of a minibatch: the largest."""
+    return (live.forward[stage - 1],) * len(live.forward_lags[stage - 1])
+
+
+def pipemare_with(
+    annealing: int = ANNEALING, decay: float = DECAY, reading: Reading = "printed", queue: bool = False
+) -> Method:
     """T1 and T2."""
-    _check(annealing, decay)
-    return replace(pipemare, learning_rate=annealed(annealing), backward_reads=Correct(decay))
+    return replace(
+        pipemare,
+        learning_rate=annealed(annealing),
+        backward_reads=corrected(decay, reading),
+        held=printed_tau if queue else None,
+    )
 
 
-def t1_with(annealing: int = ANNEALING) -> Method:
+def t1_with(annealing: int = ANNEALING, queue: bool = False) -> Method:
     """T1 alone."""
-    _check(annealing, DECAY)
-    return replace(t1, learning_rate=annealed(annealing))
+    return replace(t1, learning_rate=annealed(annealing), held=printed_tau if queue else None)
 
 
-def t2_with(decay: float = DECAY) -> Method:
+def t2_with(decay: float = DECAY, reading: Reading = "printed", queue: bool = False) -> Method:
     """T2 alone."""
-    _check(0, decay)
-    return replace(t2, backward_reads=Correct(decay))
+    return replace(t2, backward_reads=corrected(decay, reading), held=printed_tau if queue else None)
 
 
 pipemare = register(
@@ -68,6 +88,7 @@ pipemare = register(
         learning_rate=annealed(ANNEALING),
         backward_reads=Correct(DECAY),
         options=pipemare_with,
+        revision=2,  # the last stage is an update late too, and segments recompute two cycles later
     )
 )
 t1 = register(
@@ -90,7 +111,7 @@ t2 = register(
         options=t2_with,
     )
 )
-neither = register(
+neither: Method = register(
     replace(
         pipemare,
         name="pipemare_naive",
@@ -98,17 +119,18 @@ neither = register(
         source="pipemare section 3, Figure 4",
         learning_rate=None,
         backward_reads="live",
-        options=None,
+        options=lambda queue=False: replace(neither, held=printed_tau if queue else None),
     )
 )
 
-stashed = register(
+stashed: Method = register(
     replace(
         neither,
         name="pipedream_cycle",
         summary="weight stashing on PipeMare's pipeline: PipeDream as that paper's table 1 has it",
         source="pipemare appendix A.1",
         backward_reads="stashed",
+        options=lambda queue=False: replace(stashed, held=printed_tau if queue else None),
     )
 )
 
@@ -116,43 +138,50 @@ stashed = register(
 def hogwild_with(
     mean: float | None = None, most: int | None = None, annealing: int | None = None, microbatches: int = 1
 ) -> Method:
-    """Hogwild with another mean delay or bound, for all stages; `annealing` adds T1.
+    """Another mean delay or bound, for all stages; `annealing` adds T1 with each stage's mean delay.
 
-    `microbatches`: N, which divides the delays that are not given, as PipeMare's tau_fwd is divided.
+    `microbatches`: N of the means that are not given, which are PipeMare's tau_fwd.
     """
-    base = hogwild if annealing is None else hogwild_t1
-    if microbatches < 1:
-        raise PipelagError(f"a minibatch has 1 or more microbatches, not {microbatches}")
-    return replace(
-        base,
-        random=RandomDelays(
-            lambda stage, stages: 2.0 * (stages - stage) / microbatches if mean is None else mean,
-            lambda stage, stages: -(-2 * (stages - 1) // microbatches) if most is None else most,
-        ),
-        learning_rate=None if annealing is None else annealed(annealing),
-    )
+    return _hogwild(hogwild, mean, most, annealing, microbatches)
+
+
+def _hogwild(base: Method, mean: float | None, most: int | None, annealing: int | None, microbatches: int) -> Method:
+    assert base.random is not None
+    law = RandomDelays(base.random.of, microbatches, mean, most)
+    return replace(base, random=law, learning_rate=None if annealing is None else annealed(annealing))
 
 
 hogwild = register(
     Method(
         name="hogwild",
-        summary="every stage's weights a random number of updates old (truncated exponential), the same in both passes",
+        summary="every stage's gradient a random number of updates old (truncated exponential)",
         source="pipemare appendix E, equation 16 (means and bound: ambiguity B18)",
         build=build,
-        random=RandomDelays(
-            mean=lambda stage, stages: 2.0 * (stages - stage), most=lambda stage, stages: 2 * (stages - 1)
-        ),
+        random=RandomDelays("gradient"),
         options=hogwild_with,
+        revision=2,  # equation 16, and laws that have the mean asked for
     )
 )
-hogwild_t1 = register(
+hogwild_t1: Method = register(
     replace(
         hogwild,
         name="hogwild_t1",
-        summary="random delays with T1",
+        summary="hogwild with T1 by each stage's mean delay",
         learning_rate=annealed(ANNEALING),
-        options=lambda annealing=ANNEALING, mean=None, most=None, microbatches=1: hogwild_with(
-            mean, most, annealing, microbatches
+        options=lambda annealing=ANNEALING, mean=None, most=None, microbatches=1: _hogwild(
+            hogwild_t1, mean, most, annealing, microbatches
+        ),
+    )
+)
+hogwild_mixed: Method = register(
+    replace(
+        hogwild,
+        name="hogwild_mixed",
+        summary="variant of hogwild whose passes mix weights of random ages, a stage's the same in both",
+        source="pipemare appendix E, equation 16 read as one pass of minibatch t",
+        random=RandomDelays("weights"),
+        options=lambda mean=None, most=None, annealing=None, microbatches=1: _hogwild(
+            hogwild_mixed, mean, most, annealing, microbatches
         ),
     )
 )

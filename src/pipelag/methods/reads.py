@@ -1,31 +1,69 @@
 """The vocabulary of weight policies: what a pass may read instead of the live weights, and what an update may add.
 
-Values only, no torch: `pipelag.policy` carries them out on a stage, in the same way for every executor.
+Values, without torch. Each says by which amounts it acts on a stage, one per microbatch of a minibatch (0: not at all,
+the pass reads the live weights), and makes what carries it out there (`carry`: a `pipelag.carriers` object), in the
+same way for every executor. Another kind of read is a class with these two methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-Horizon = Callable[[int, int, int], float]  # (stage, stages, delay of the stage's forward) -> updates ahead
+if TYPE_CHECKING:
+    from pipelag.policy import StageWeights
+
+Amounts = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The forwards or backwards of a stage, as the schedule has them, per microbatch of a minibatch.
+
+    lags: updates between the weights that they read and the minibatch's own update; forward: those of the forwards.
+    beyond: updates of the stage from its own one to the end of the minibatch's round trip (`Delays.beyond`).
+    """
+
+    stage: int
+    stages: int
+    lags: tuple[int, ...]
+    forward: tuple[int, ...]
+    beyond: int
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Read w - s * step, the weights foreseen `horizon` = s updates ahead; no step before the first update.
+    """Read w - s * step, the weights foreseen s updates ahead; no step before the first update.
 
-    direction: what one step is taken to be.
+    direction: what one step is taken to be, at the rate of the coming update.
         "update": the optimizer's own rule applied to its present state (PipeOptim, table I).
+        "update again": the same with the last gradient counted once more, SGD only (PipeOptim, ambiguity D2).
         "velocity": lr * the smoothed gradient: SGD's momentum buffer, Adam's first moment (SpecTrain, equation 4). An
             optimizer without either gets an average kept here, v = 0.9 v + 0.1 g (equation 1).
+        "average": lr * that average, whatever the optimizer, v_0 = 0 (SpecTrain, equation 1 as it is printed).
         "moments": lr * mhat / sqrt(vhat + eps), Adam's form whatever the optimizer (XPipe).
         "difference": the last step as it was made, w_{t-1} - w_t (LWP_w); knows no optimizer.
+    horizon: what s counts, derived from the schedule for each microbatch:
+        "own update": the updates between the pass and the minibatch's own update (PipeOptim section III-A).
+        "round trip": those until the minibatch's last backward is done (SpecTrain section 3.3).
+        Or a function of (stage, stages, updates until the own one).
     """
 
-    direction: Literal["update", "velocity", "moments", "difference"]
-    horizon: Horizon
+    direction: Literal["update", "update again", "velocity", "average", "moments", "difference"]
+    horizon: Literal["own update", "round trip"] | Callable[[int, int, int], float] = "own update"
+
+    def amounts(self, passes: Passes) -> Amounts:
+        """s of each microbatch."""
+        if callable(self.horizon):
+            return tuple(self.horizon(passes.stage, passes.stages, lag) for lag in passes.lags)
+        return tuple(lag + (passes.beyond if self.horizon == "round trip" else 0) for lag in passes.lags)
+
+    def carry(self, stage: StageWeights) -> Any:
+        """The prediction on a stage."""
+        from pipelag import carriers
+
+        return carriers.prediction(self.direction, stage)
 
 
 @dataclass(frozen=True)
@@ -33,21 +71,63 @@ class Correct:
     """PipeMare's T2 (section 3.2): read w - (tau_fwd - tau_bkwd) delta, close to what the forward read.
 
     delta <- gamma delta + (1 - gamma)(w_{t+1} - w_t) with gamma = decay^(1 / (tau_fwd - tau_bkwd)).
+
+    reading: what tau_fwd is where a minibatch has several microbatches, whose forwards read different versions.
+        "printed": ceil((2(P-i)+1)/N), the largest, for all of them (appendix A.1).
+        "own": each microbatch's own lag; gamma stays that of the printed one.
     """
 
     decay: float = 0.1
+    reading: Literal["printed", "own"] = "printed"
+
+    def amounts(self, passes: Passes) -> Amounts:
+        """tau_fwd - tau_bkwd (or - tau_recomp) of each microbatch; nothing where a pass reads as old weights."""
+        own = tuple(max(0, before - now) for before, now in zip(passes.forward, passes.lags, strict=True))
+        printed = max(0, max(passes.forward) - max(passes.lags))
+        return own if self.reading == "own" else (printed,) * len(own)
+
+    def carry(self, stage: StageWeights) -> Any:
+        """The correction on a stage."""
+        from pipelag import carriers
+
+        return carriers.Correction(stage, self.decay)
 
 
 @dataclass(frozen=True)
 class LookAhead:
-    """Read w + gamma (w_t - w_{t-1}): Nesterov's point for asynchronous pipelines (arXiv 2505.01099)."""
+    """Read w + gamma (w_t - w_{t-1}): Nesterov's point for asynchronous pipelines (arXiv 2505.01099).
+
+    As an update: w_{t+1} = w_t + gamma (w_t - w_{t-1}) + (1 - gamma) * (the optimizer's own step).
+    """
 
     gamma: float = 0.9
+
+    def amounts(self, passes: Passes) -> Amounts:
+        """gamma."""
+        return (self.gamma,) * len(passes.lags)
+
+    def carry(self, stage: StageWeights) -> Any:
+        """The look-ahead on a stage."""
+        from pipelag import carriers
+
+        return carriers.Along(stage, 1.0)
+
+    def change(self, stage: StageWeights) -> Any:
+        """The damped update on a stage."""
+        from pipelag import carriers
+
+        return carriers.DampedStep(stage, self.gamma)
 
 
 @dataclass(frozen=True)
 class SpikeCompensation:
     """After v <- m v + g, step by lr (a v + b g) with a = m^D, b = (1 - m^D)/(1 - m) (arXiv 2003.11666, SC_D)."""
+
+    def change(self, stage: StageWeights) -> Any:
+        """The compensation on a stage; none where nothing is delayed."""
+        from pipelag import carriers
+
+        return carriers.Spike(stage) if stage.delay else None
 
 
 @dataclass(frozen=True)
@@ -56,17 +136,11 @@ class DelayCompensation:
 
     strength: float = 0.04
 
+    def change(self, stage: StageWeights) -> Any:
+        """The compensation on a stage; none where nothing is delayed."""
+        from pipelag import carriers
 
-@dataclass(frozen=True)
-class RandomDelays:
-    """Hogwild-style delays (PipeMare appendix E): each stage's weights are tau updates old, tau drawn per minibatch.
-
-    tau follows the exponential law of mean `mean(stage, stages)` updates, cut off at `most(stage, stages)`, rounded
-    down; forward and backward read the same version.
-    """
-
-    mean: Callable[[int, int], float]
-    most: Callable[[int, int], int]
+        return carriers.Compensation(stage, self.strength) if stage.delay else None
 
 
 ForwardReads = Literal["live"] | Predict | LookAhead

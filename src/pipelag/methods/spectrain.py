@@ -7,10 +7,18 @@ the weights of a pass by those foreseen for the time unit in which the minibatch
     v_t = gamma v_{t-1} + (1 - gamma) g_t      W^_{t+s} = W_t - s lr v_{t-1}       (equations 1 and 4)
     s = 2N - k - 2 in the forward, s = k in the backward of GPU k = 0 .. N-1       (equations 5 and 6)
 
-v is the optimizer's own momentum buffer, at the scale in which it steps (ambiguity E3). On GPU k > 0 the s of
-equation 5 looks beyond the weights at the minibatch's own update, because versions are counted in time units (E2):
-`spectrain_batch_order` is the consistent alternative. On 1F1B, s counts versions: floor(k/2) + N - k - 1 and
-floor(k/2), as in the authors' public port (E1).
+s counts "the time units between current pipeline stage and the time a batch completes its round trip": derived, as
+the updates that a stage makes until then, so that the formulas are tests. v is the optimizer's own momentum buffer, at
+the scale in which it steps (ambiguity E3), lr the coming update's. `spectrain_smoothed` keeps the v of equation 1 by
+itself, v_0 = 0, whatever the optimizer: for one that steps along raw or damped gradients (E4).
+
+On GPU k > 0 the s of equation 5 looks beyond the weights at the minibatch's own update, since versions are counted
+in time units (E2): `spectrain_batch_order` is the consistent alternative. On 1F1B, s counts whole rounds, floor(k/2) +
+N - k - 1 and floor(k/2), as in the authors' public port (E1); counted as equations 5 and 6 count, it would be
+ceil(k/2).
+
+`dualpipe_stashed` is figure 8c: a minibatch reads W_t, "the version of weights at time unit t" (section 3.2) in which
+it entered, on every GPU and in both passes; by then GPU k has made k updates more than GPU 0 (E6).
 """
 
 from dataclasses import replace
@@ -33,10 +41,11 @@ dualpipe_stashed = register(
     replace(
         dualpipe,
         name="dualpipe_stashed",
-        summary="DualPipe with one version per minibatch on all GPUs, the one its first forward read",
+        summary="DualPipe with one version per minibatch on all GPUs, that of the time unit in which it entered",
         source="spectrain Figure 8c (ambiguity E6)",
-        held=lambda stage, live: live[0],
+        held=lambda stage, live: live.entry_lags[stage - 1],
         backward_reads="stashed",
+        revision=2,  # versions are those of a time unit
     )
 )
 
@@ -46,8 +55,20 @@ spectrain = register(
         name="spectrain",
         summary="DualPipe with weights foreseen from the smoothed gradient: s = 2N-k-2 forward, k backward",
         source="spectrain section 3.3, equations 3 to 6",
-        forward_reads=Predict("velocity", lambda stage, stages, delay: 2 * stages - (stage - 1) - 2),
-        backward_reads=Predict("velocity", lambda stage, stages, delay: stage - 1),
+        forward_reads=Predict("velocity", "round trip"),
+        backward_reads=Predict("velocity", "round trip"),
+        revision=2,  # predicts by the coming update's rate
+    )
+)
+
+smoothed = register(
+    replace(
+        spectrain,
+        name="spectrain_smoothed",
+        summary="variant of SpecTrain with a smoothed gradient of its own, v_0 = 0 and v = 0.9 v + 0.1 g",
+        source="spectrain section 3.3, equation 1 (ambiguities E3, E4)",
+        forward_reads=Predict("average", "round trip"),
+        backward_reads=Predict("average", "round trip"),
     )
 )
 
@@ -57,7 +78,8 @@ batch_order = register(
         name="spectrain_batch_order",
         summary="variant of SpecTrain whose s counts a stage's own updates: 2(N-1-k) forward, 0 backward",
         source="spectrain section 3.3, ambiguity E2",
-        forward_reads=Predict("velocity", lambda stage, stages, delay: delay),
+        forward_reads=Predict("velocity", "own update"),
+        revision=2,
     )
 )
 
@@ -67,7 +89,8 @@ on_1f1b = register(
         summary="SpecTrain's prediction on 1F1B: s = floor(k/2)+N-k-1 forward, floor(k/2) backward",
         source="pipeoptim section III-B, equation 6; spectrain ambiguity E1",
         build=one_f_one_b,
-        forward_reads=Predict("velocity", lambda stage, stages, delay: (stage - 1) // 2 + stages - stage),
-        backward_reads=Predict("velocity", lambda stage, stages, delay: (stage - 1) // 2),
+        forward_reads=Predict("velocity", "round trip"),
+        backward_reads=Predict("velocity", "round trip"),
+        revision=2,  # predicts by the coming update's rate
     )
 )

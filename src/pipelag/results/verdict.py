@@ -1,16 +1,31 @@
-"""A claim's verdict over the logs. A judge returns True, False or None with the numbers that it rests on."""
+"""A claim's verdict over the logs: holds, fails or cannot be judged; with the numbers it rests on and its tolerance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pipelag.results.logs import Context, RunLog
 
-Finding = tuple[bool | None, str]  # (holds, fails or cannot be judged; why)
-Judge = Callable[[Context], Finding]
-JUDGES: dict[tuple[str, str, str], Judge] = {}
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a judge finds. Made by `exact`, `measured`, `trend` and `sized` (`pipelag.results.judging`).
+
+    holds: True, False, or None where it cannot be told. why: the numbers that it rests on, in words.
+    tolerance: how far off the claim may be and where that comes from; "exact" where nothing may be off.
+    """
+
+    holds: bool | None
+    why: str
+    tolerance: str
+
+
+Judge = Callable[[Context], Any]  # of a Finding; a pair (holds, why) until all judges are ported
+JUDGES: dict[tuple[str, str, str], Judge] = {}
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,7 @@ class Verdict:
     text: str
     verdict: str
     why: str
+    tolerance: str = ""
 
 
 def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
@@ -34,7 +50,7 @@ def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
 
 
 class NotLogged(Exception):
-    """A number that a judge asks for has no log."""
+    """A number that a judge asks for has no log, or no log of the right kind; the message says which."""
 
 
 def need(value: float | None, what: str) -> float:
@@ -53,12 +69,16 @@ def log_of(context: Context, **labels: str) -> RunLog:
 
 
 def verdicts(context: Context) -> list[Verdict]:
-    """Every claim of a result, judged."""
+    """Every claim of a result, judged; one without a judge cannot be, and its text in the config says why."""
     found = []
     for claim in context.result.claims:
+        if claim.because:
+            found.append(Verdict(claim.id, claim.text, WORDS[None], claim.because))
+            continue
         try:
-            outcome, why = JUDGES[context.paper.id, context.name, claim.id](context)
+            found_ = JUDGES[context.paper.id, context.name, claim.id](context)
+            finding = found_ if isinstance(found_, Finding) else Finding(*found_, "")
         except NotLogged as missing:
-            outcome, why = None, str(missing)
-        found.append(Verdict(claim.id, claim.text, WORDS[outcome], why))
+            finding = Finding(None, str(missing), "")
+        found.append(Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance))
     return found

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pipelag.methods import METHODS
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -105,6 +107,9 @@ LATER: dict[str, dict[str, Any]] = {
     "phases": {"microbatches": 1, "recompute": False, "replicas": []},
 }
 
+# Studies of kind `theory` that compute other things than they once did: part of a run's id, like a method's revision.
+STUDIES = {"caching": 2}
+
 
 class RunSpec(_Strict):
     """One run. `kind`:
@@ -154,16 +159,34 @@ class RunSpec(_Strict):
         return sum(phase.steps for phase in self.phases)
 
     def canonical(self) -> str:
-        """The JSON text that `id` hashes: sorted keys, no spaces, defaults written out but for those of `LATER`."""
+        """The JSON text of the spec: sorted keys, no spaces, defaults written out but for those of `LATER`."""
+        return json.dumps(self._without_later(), sort_keys=True, separators=(",", ":"))
+
+    def _without_later(self) -> dict[str, Any]:
         dumped = self.model_dump(mode="json")
         for key, defaults in LATER.items():
             for part in dumped[key] if isinstance(dumped[key], list) else [dumped[key] or {}]:
                 for name, default in defaults.items():
                     if part.get(name, default) == default:
                         part.pop(name, None)
-        return json.dumps(dumped, sort_keys=True, separators=(",", ":"))
+        return dumped
+
+    @property
+    def revisions(self) -> dict[str, int]:
+        """What the spec names that does not mean any more what it did, with its revision (`Method.revision`)."""
+        named = {phase.method: METHODS[phase.method].revision for phase in self.phases if phase.method in METHODS}
+        if self.kind == "theory":
+            study = str(self.options.get("study"))
+            named[study] = STUDIES.get(study, 1)
+        return {name: revision for name, revision in named.items() if revision > 1}
 
     @property
     def id(self) -> str:
-        """Twelve hex digits of the SHA-256 of `canonical()`: equal runs have equal ids, so they run once."""
-        return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]
+        """Twelve hex digits of a SHA-256: equal runs have equal ids, so they run once.
+
+        Of `canonical()`, and of `revisions` where there are any: a method that means something else gives other ids.
+        """
+        content = self.canonical()
+        if self.revisions:
+            content += json.dumps(self.revisions, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()[:12]

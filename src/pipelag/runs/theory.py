@@ -226,7 +226,7 @@ def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
         own = {"weights": weights, "gradients": weights, "optimizer": sum(t.numel() for t in state)}
         policy = training.pipeline.weights[0]
         assert isinstance(policy, StageWeights)
-        average = sum(buffer.numel() for buffer in policy.state.get("delta", []))
+        average = sum(buffer.numel() for memory in policy.memories.values() for buffer in memory.buffers)
         yield {"method": method, "elements": weights, **own, "average": average}
 
 

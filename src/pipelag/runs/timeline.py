@@ -13,6 +13,7 @@ from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import PhaseSpec, RunSpec
 from pipelag.schedules import Schedule, check, schedule
 from pipelag.schedules.actions import Action
+from pipelag.schedules.delays import update_cycles
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.timed import Timing, time_schedule
 from pipelag.timing.trace import row_of, transfer_rows, write_trace
@@ -73,7 +74,6 @@ def lay_out(spec: RunSpec, out: Path) -> dict[str, Any]:
     summary |= {
         "forward_delays": list(lags.forward),
         "backward_delays": list(lags.backward),
-        "tau": list(lags.tau),
         "weight_copies": list(method.weight_copies(stages, phase.microbatches)),
     }
     folder.finish(summary, environment("cpu", 1))
@@ -142,13 +142,21 @@ class Readings:
     """What each pass of a schedule reads, in words that a figure can show.
 
     `reads`: the version of the stage's own weights, counted in updates. `ahead`: how many updates (in SpecTrain's
-    DualPipe: time units) a prediction looks beyond it. `unit`: on a clock, the version in time units, as SpecTrain
-    counts: weights at time unit u are W_u on every GPU.
+    DualPipe: time units) a prediction looks beyond it. On a clock also `units`, [first, last]: the time units at whose
+    start the stage's weights were at that version (SpecTrain section 3.2: W_u are the weights at unit u), and `unit`,
+    the one of these that a figure names: the present one, of kept weights that in which the minibatch entered the
+    pipeline if it is among them; what a prediction looks ahead is added to it.
     """
 
     def __init__(self, plan: Schedule, method: Method, clocked: bool) -> None:
         self.plan, self.method, self.clocked = plan, method, clocked
         self.lags = method.delays(plan.stages, plan.microbatches)
+        self.updates = update_cycles(plan) if clocked else {}
+        self.entered = {}
+        if clocked:
+            assert plan.cycles is not None
+            row, cycles = plan.workers[plan.owners["F", 1]], plan.cycles[plan.owners["F", 1]]
+            self.entered = {a.number: c for a, c in zip(row, cycles, strict=True) if (a.kind, a.stage) == ("F", 1)}
 
     def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
         """The log line of a forward or backward."""
@@ -157,9 +165,7 @@ class Readings:
         minibatch, j = divmod(m, per)
         delay = (self.lags.forward_lags if forward else self.lags.backward_lags)[stage - 1][j]
         reads = self.method.forward_reads if forward else self.method.backward_reads
-        ahead = 0.0
-        if isinstance(reads, Predict):
-            ahead = reads.horizon(stage, self.plan.stages, self.lags.forward[stage - 1])
+        ahead = self.method.amounts(kind, stage, self.plan.stages, self.lags)[j] if isinstance(reads, Predict) else 0.0
         row = row_of(worker, action, start, end, per) | {
             "reads": max(0, minibatch - delay),
             "writes": None if forward or j < per - 1 else minibatch + 1,
@@ -168,6 +174,13 @@ class Readings:
             "stashed": not forward and reads == "stashed",
         }
         if self.clocked:
-            kept = self.method.held is not None or (not forward and reads == "stashed")
-            row["unit"] = m if kept else start + ahead
+            first, last = self.units(stage, row["reads"])
+            kept = self.method.held is not None or row["stashed"]
+            row |= {"units": [first, last], "unit": max(first, min(last, self.entered[m] if kept else start)) + ahead}
         return row
+
+    def units(self, stage: int, version: int) -> tuple[int, int]:
+        """The first and the last time unit at whose start a stage has made so many updates."""
+        updates = self.updates[stage]
+        first = updates[version - 1] + 1 if version else 0
+        return first, updates[version] if version < len(updates) else max(self.plan.length, first)

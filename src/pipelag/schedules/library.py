@@ -79,7 +79,7 @@ def clocked(
 
 
 @register_schedule
-def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: int = 1, segment: int = 0) -> Schedule:
+def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: int = 1) -> Schedule:
     """The stale-weights paper's pipeline (section 3): every stage does one forward and one backward per cycle.
 
         colocated, K = 1          0    1    2        3        4
@@ -90,9 +90,7 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
     set-up (section 6.5); a worker runs its forward first, so that staleness is what 2K+1 accelerators have.
     Otherwise the paper's 2K+1 accelerators: FS_1 .. FS_K, then FS_{K+1} with BKS_1, then BKS_2 .. BKS_{K+1}.
 
-    DualPipe (the spectrain paper, section 3.1) is the colocated form; PipeMare (section 2) adds microbatches, and
-    recomputation in segments of so many stages (`segment`, appendix A.3): the j-th of S stages (from 0) runs its
-    forward again 2(S - j) cycles before its backward. In the last segment the forward's activations are still there.
+    DualPipe (the spectrain paper, section 3.1) is the colocated form.
     """
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
@@ -100,10 +98,34 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
         backward_worker = forward_worker if colocated else 2 * stages - stage - 1
         back = 2 * stages - 1 - stage  # the wave reaches the last stage, and comes back a stage per cycle
         turns[forward_worker] += [("F", stage, stage - 1)]
-        if segment and (stage - 1) // segment < (stages - 1) // segment:
-            turns[backward_worker] += [("R", stage, back - 2 * (segment - (stage - 1) % segment))]
         turns[backward_worker] += [("B", stage, back), ("U", stage, back)]
-    return replace(clocked("cycle", stages, minibatches, turns, microbatches=microbatches), segment=segment)
+    return clocked("cycle", stages, minibatches, turns, microbatches=microbatches)
+
+
+@register_schedule
+def pipemare(stages: int, minibatches: int, microbatches: int = 1, segment: int = 0) -> Schedule:
+    """PipeMare's pipeline (section 2, appendix A.1): 2(P-i)+1 cycles lie between the two passes of stage i.
+
+        P = 2      0    1    2        3        4
+        worker 0   1F0  1F1  1F2      1B0+1F3  1B1+1F4
+        worker 1        2F0  2B0+2F1  2B1+2F2  2B2+2F3
+
+    The wave turns round in a cycle of its own, so that the last stage too is an update late (N = 1). In a cycle every
+    pass reads the weights of the cycle's start, and the update comes at its end.
+
+    `segment`: recomputation in segments of so many stages (appendix A.3; the last may be shorter): the j-th of a
+    segment's S stages, from 1, runs its forward again 2(S-j) cycles before its backward, so that the last one's
+    activation "arrives right at the time" when its backward needs it.
+    """
+    turns: dict[int, list[Turn]] = defaultdict(list)
+    for stage in range(1, stages + 1):
+        back = 2 * stages - stage
+        if segment:
+            before = (stage - 1) // segment * segment  # stages in front of this one's segment
+            size = min(segment, stages - before)
+            turns[stage - 1] += [("R", stage, back - 2 * (size - (stage - before)))]
+        turns[stage - 1] += [("B", stage, back), ("F", stage, stage - 1), ("U", stage, back)]
+    return replace(clocked("pipemare", stages, minibatches, turns, microbatches=microbatches), segment=segment)
 
 
 @register_schedule

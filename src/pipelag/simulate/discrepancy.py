@@ -59,7 +59,7 @@ class Discrepancy:
             self.add((kind, index), rms(self.seen[index], weights.live, self.sizes[index]))
 
     def _predicting(self) -> list[int]:
-        return [index for index, weights in enumerate(self.pipeline.weights) if weights.foresee is not None]
+        return [index for index, weights in enumerate(self.pipeline.weights) if weights.prediction is not None]
 
     def _foresee(self, t: int) -> None:
         """What the weights will be s updates from now, and what they are, to be compared then."""
@@ -69,8 +69,8 @@ class Discrepancy:
             for index in stages:
                 weights = self.pipeline.weights[index]
                 out = [torch.zeros_like(buffer) for buffer in weights.live]
-                assert weights.foresee is not None
-                weights.foresee(out, s)
+                assert weights.prediction is not None
+                weights.prediction.write(out, s)
                 predicted.append(out)
                 stale.append([buffer.clone() for buffer in weights.live])
             self.foreseen.setdefault(t + s, []).append((s, predicted, stale))

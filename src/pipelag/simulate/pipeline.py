@@ -9,10 +9,8 @@ of a minibatch; what a pass makes of its version (a prediction, a correction) is
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from random import Random
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from pipelag.data.split import split
 from pipelag.methods import Method
 from pipelag.optim import set_rates
 from pipelag.policy import StageWeights
-from pipelag.randomness import mix, seed_stage
+from pipelag.randomness import seed_stage
 from pipelag.recompute import backward_through, fresh, recompute_lags, segments_of
 from pipelag.tensors import unchanged_buffers
 from pipelag.weights import FlatParameters
@@ -64,12 +62,17 @@ class SimulatedPipeline:
         self.recompute = recompute
         count = len(self.stages)
         self.delays = method.delays(count, microbatches)
-        self.set_rates(start)  # what the first version's predictions go by
+        self.taus = method.rate_taus(count, microbatches)
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
         self.weights = []
+        # Of random delays of the gradient: those of the last minibatches, newest first, per stage and parameter.
+        self.old_gradients: deque[list[list[torch.Tensor | None]]] | None = None
+        if method.random is not None and method.random.of == "gradient":
+            self.old_gradients = deque(maxlen=method.random.bound(method.taus(count)) + 1)
         for number, stage in enumerate(self.stages, start=1):
             flat = FlatParameters(stage.parameters())
             back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
+            back = 0 if self.old_gradients is not None else back
             self.weights.append(
                 StageWeights(flat, method, number, count, self.delays, optimizer, flat.parameters, back)
             )
@@ -79,8 +82,8 @@ class SimulatedPipeline:
         if self.segments:
             self.heads = {segment[0] for segment in self.segments}
             self.again = recompute_lags(method, count, microbatches, int(recompute))
-            for weights, forward, again in zip(self.weights, self.delays.forward_lags, self.again, strict=True):
-                weights.correct_recomputation(fmean(forward) - fmean(again))
+            for weights, again in zip(self.weights, self.again, strict=True):
+                weights.correct_recomputation(again)
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
 
@@ -91,15 +94,18 @@ class SimulatedPipeline:
         """
         t = step - self.start
         total: torch.Tensor | None = None
+        self.set_rates(step)
+        for _, weights in self.moved:
+            weights.prepare()
         if self.observe is not None:
             self.observe("start", t, 0)
-        drawn = self._drawn(t) if self.method.random is not None else None
+        drawn = self._drawn(t)
         parts = zip(split(inputs, self.microbatches), split(targets, self.microbatches), strict=True)
         for j, (value, target) in enumerate(parts):
             forward = drawn or [lags[j] for lags in self.delays.forward_lags]
             backward = drawn or [lags[j] for lags in self.delays.backward_lags]
             for index, weights in self.moved:
-                weights.load("F", max(0, t - forward[index]))
+                weights.load("F", max(0, t - forward[index]), j)
             if self.observe is not None and j == 0:
                 for index, _ in self.moved:
                     self.observe("F", t, index)
@@ -117,7 +123,7 @@ class SimulatedPipeline:
                 total = loss.detach() if total is None else total + loss.detach()
                 continue
             for index, weights in self.moved:
-                weights.load("B", max(0, t - backward[index]))
+                weights.load("B", max(0, t - backward[index]), j)
             if self.observe is not None and j == 0:
                 for index, _ in self.moved:
                     self.observe("B", t, index)
@@ -155,7 +161,7 @@ class SimulatedPipeline:
         gradients: tuple[torch.Tensor | None, ...] = (None,)
         for segment in reversed(self.segments):
             for number in segment:
-                self.weights[number - 1].load("R", max(0, t - self.again[number - 1][j]))
+                self.weights[number - 1].load("R", max(0, t - self.again[number - 1][j]), j)
             value = inputs = entering[segment[0] - 1]
             for number in segment:
                 seed_stage(self.seed, m, number, self.device)
@@ -164,21 +170,25 @@ class SimulatedPipeline:
             if segment[-1] == len(self.stages):
                 value = self._loss(value, target)
             for number in segment:
-                self.weights[number - 1].load("B", max(0, t - self.delays.backward_lags[number - 1][j]))
+                self.weights[number - 1].load("B", max(0, t - self.delays.backward_lags[number - 1][j]), j)
             gradients = backward_through(value, gradients, inputs)
 
     def _drawn(self, t: int) -> list[int]:
-        """The random delays of minibatch t, per stage (PipeMare appendix E)."""
-        law, count = self.method.random, len(self.stages)
-        assert law is not None
-        lags = []
-        for stage in range(1, count + 1):
-            mean, most = law.mean(stage, count), law.most(stage, count)
-            uniform = Random(mix(self.seed, t, stage, 1)).random()
-            # The inverse of the exponential law's distribution, cut off at most + 1 and rounded down.
-            tau = int(-mean * math.log1p(-uniform * -math.expm1(-(most + 1) / mean))) if mean > 0 and most else 0
-            lags.append(min(tau, most))
-        return lags
+        """The random ages of the weights that minibatch t reads, per stage; none where delays are not random."""
+        law = self.method.random
+        if law is None or law.of == "gradient":
+            return []
+        return law.draw(self.method.taus(len(self.stages)), self.seed, t)
+
+    def _exchange_gradients(self, t: int) -> None:
+        """Keep minibatch t's gradient, and give each stage its part of an older one (PipeMare, equation 16)."""
+        law, kept = self.method.random, self.old_gradients
+        assert law is not None and kept is not None
+        kept.appendleft([[p.grad for p in weights.flat.parameters] for weights in self.weights])
+        drawn = law.draw(self.method.taus(len(self.stages)), self.seed, t)
+        for index, (weights, delay) in enumerate(zip(self.weights, drawn, strict=True)):
+            for parameter, gradient in zip(weights.flat.parameters, kept[min(t, delay)][index], strict=True):
+                parameter.grad = gradient
 
     def update(self, step: int) -> None:
         """Version t -> t+1 of every stage, at this step's rates."""
@@ -188,7 +198,8 @@ class SimulatedPipeline:
                 self.observe("U", step - self.start, index)
         if self.optimizer is None:
             return
-        self.set_rates(step)
+        if self.old_gradients is not None:
+            self._exchange_gradients(step - self.start)
         for _, weights in self.moved:
             weights.before_step()
         self.optimizer.step()
@@ -197,7 +208,7 @@ class SimulatedPipeline:
         self.optimizer.zero_grad(set_to_none=True)
 
     def set_rates(self, step: int) -> None:
-        """The stages' rates at a step of the run."""
+        """The stages' rates at a step of the run; predictions of this step's version go by them too."""
         if self.optimizer is None:
             return
         common = self.rate(step)
@@ -205,14 +216,23 @@ class SimulatedPipeline:
         if policy is None:
             set_rates(self.optimizer, lambda stage: common)
         else:
-            phase_step, taus = step - self.start, self.delays.tau
-            set_rates(self.optimizer, lambda stage: common * policy(stage, stages, phase_step, taus[stage - 1]))
+            phase_step = step - self.start
+            set_rates(self.optimizer, lambda stage: common * policy(stage, stages, phase_step, self.taus[stage - 1]))
 
     def state_dict(self) -> dict[str, Any]:
         """The versions kept; weights and optimizer state are the model's and the optimizer's own."""
-        return {"weights": [weights.state_dict() for weights in self.weights]}
+        state: dict[str, Any] = {"weights": [weights.state_dict() for weights in self.weights]}
+        if self.old_gradients is not None:
+            state["gradients"] = list(self.old_gradients)
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the versions (in place), after the weights and the optimizer's state."""
         for weights, saved in zip(self.weights, state["weights"], strict=True):
             weights.load_state_dict(saved)
+        if self.old_gradients is not None:
+            self.old_gradients.clear()
+            self.old_gradients.extend(
+                [[g if g is None else g.to(self.device) for g in stage] for stage in gradients]
+                for gradients in state["gradients"]
+            )

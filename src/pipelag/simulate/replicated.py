@@ -116,7 +116,7 @@ class ReplicatedPipeline:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore, after the model's weights."""
-        self.sums = state["sums"]
+        self.sums = [[g if g is None else g.to(self.device) for g in stage] for stage in state["sums"]]
         for weights, (version, kept) in zip(self.weights, state["versions"], strict=True):
             weights.version = weights.shown = version
-            weights.kept = dict(kept)
+            weights.kept = {old: [buffer.to(self.device) for buffer in buffers] for old, buffers in kept.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt
 
 from pipelag.errors import PipelagError
-from pipelag.schedules.library import cycle
+from pipelag.schedules.library import pipemare
 
 
 def segment_of(size: int | str, count: int) -> int:
@@ -18,46 +18,40 @@ def segment_of(size: int | str, count: int) -> int:
     return size
 
 
-def passes(stages: int) -> dict[int, tuple[int, int]]:
-    """The cycles of a microbatch's (forward, backward) at each stage, by PipeMare's schedule; it enters in cycle 0."""
-    plan = cycle(stages, 1)
+def passes(stages: int, segment: int = 0) -> dict[int, dict[str, int]]:
+    """The cycles of one microbatch's passes at each stage, by PipeMare's schedule; it enters in cycle 0."""
+    plan = pipemare(stages, 1, segment=segment)
     assert plan.cycles is not None
-    clock = {
-        (action.kind, action.stage): now
-        for row, cycles in zip(plan.workers, plan.cycles, strict=True)
-        for action, now in zip(row, cycles, strict=True)
-    }
-    return {stage: (clock["F", stage], clock["B", stage]) for stage in range(1, stages + 1)}
+    clock: dict[int, dict[str, int]] = {stage: {} for stage in range(1, stages + 1)}
+    for row, cycles in zip(plan.workers, plan.cycles, strict=True):
+        for action, now in zip(row, cycles, strict=True):
+            clock[action.stage][action.kind] = now
+    return clock
 
 
 def asynchronous(stages: int, segment: int | None = None) -> list[int]:
     """Microbatch activations cached by each stage of an asynchronous pipeline in its steady state.
 
-    One microbatch enters per cycle, so a stage caches as many as the cycles for which it keeps one, both ends counted.
-    With recomputation, a segment's first stage keeps its input until the segment runs again; the j-th stage (from 0)
-    runs again 2(S - j) cycles before its gradient arrives (A.3) and keeps what it computes until then. The first
-    stage's own input serves as its recomputed activation.
+    One microbatch enters per cycle, so a stage caches as many as the cycles for which it keeps one: from its forward
+    to its backward, 2(P-i)+1 (A.2). With recomputation only a segment's first stage does, whose input is its
+    activation; the j-th stage (from 1) keeps what it computes again from then to its backward, both cycles counted:
+    2(S-j)+1 (A.3).
     """
     held = []
-    for stage, (forward, backward) in passes(stages).items():
-        if segment is None:
-            held.append(backward - forward + 1)
-            continue
-        place = (stage - 1) % segment
-        size = min(segment, stages - (stage - 1 - place))  # the last segment may be shorter
-        held.append(backward - forward + 1 if place == 0 else min(2 * (size - place), backward - forward + 1))
+    for stage, at in passes(stages, segment or 0).items():
+        head = segment is None or (stage - 1) % segment == 0
+        held.append(at["B"] - at["F"] if head else at["B"] - at["R"] + 1)
     return held
 
 
 def synchronous(stages: int, microbatches: int, segment: int | None = None) -> list[int]:
     """The same for GPipe: all microbatches of a minibatch at once; with recomputation, in segments of stages (A.3).
 
-    Without: every stage caches N. With segments of S stages the first caches N inputs, and the others what is
-    recomputed while gradients return, at most 2(S - j).
+    Without: every stage caches N. With segments of S stages the first caches N inputs, and the others as many as
+    PipeMare's, at most N.
     """
-    held = []
-    for stage in range(1, stages + 1):
-        place = 0 if segment is None else (stage - 1) % segment
-        full = segment is None or place == 0
-        held.append(microbatches if full else min(microbatches, 2 * ((segment or 1) - place)))
-    return held
+    if segment is None:
+        return [microbatches] * stages
+    again = asynchronous(stages, segment)
+    heads = [stage % segment == 0 for stage in range(stages)]
+    return [microbatches if head else min(microbatches, held) for head, held in zip(heads, again, strict=True)]

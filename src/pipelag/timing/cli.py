@@ -23,7 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--forward", type=float, default=1.0, help="time of a stage's forward (default: 1)")
     parser.add_argument("--backward", type=float, default=2.0, help="time of a stage's backward (default: 2)")
     parser.add_argument("--transfer", type=float, default=0.0, help="time of a message between stages (default: 0)")
-    parser.add_argument("--segment", type=int, default=0, help="stages recomputed together (cycle only; default: none)")
+    parser.add_argument(
+        "--segment", type=int, default=0, help="stages recomputed together (pipemare only; default: none)"
+    )
     parser.add_argument("--until", type=float, help="draw only what begins before this time")
 
 

@@ -1,0 +1,107 @@
+"""What the judges of all papers share: how far a scale lets a claim be judged, and comparisons over seeds.
+
+A claim is about one of four things, and each has its own rule:
+
+    exact     schedules, counts, theory: judged wherever they are logged
+    measured  times: of this machine or of the timed executor; a stated factor is the tolerance
+    trend     an order among trained arms: judged on whatever data the scale has, which the verdict names
+    sized     how large an accuracy or a difference is, or what happens on a named data set: judged on the paper's data,
+              model and length only; elsewhere the verdict gives the numbers and says what is missing
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from pipelag.results.logs import Context
+from pipelag.results.verdict import Finding, NotLogged
+
+# Student's t, two-sided 95 %, by degrees of freedom.
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
+    """For what follows from schedules, counts or theory."""
+    return Finding(holds, why, tolerance)
+
+
+def measured(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
+    """For times; names how the timed runs fall short of the paper's. `labels`: of the runs that the claim rests on."""
+    short = context.shortfall(**labels)
+    return Finding(holds, why + (f" (here {short})" if short else ""), tolerance)
+
+
+def trend(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
+    """For an order among trained arms, judged at any scale, which the sentence names."""
+    said = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
+    return Finding(holds, why + (f" (at this scale: {said})" if said else ""), tolerance)
+
+
+def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
+    """For sizes, and for what happens on a data set that the claim names: they need the paper's runs."""
+    short = context.shortfall(**labels)
+    if short:
+        return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance)
+    release = context.releases(**labels)
+    return Finding(holds, why + (f" ({release})" if release else ""), tolerance)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences a - b over seeds, and half the width of its 95 % interval (Student's t).
+
+    With one seed there is no interval: the sign decides, and `text` says so.
+    """
+
+    mean: float
+    error: float | None
+    seeds: int
+
+    @classmethod
+    def of(cls, a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
+        """From values by seed; seeds that both have are paired. Raises `NotLogged` where they share none."""
+        pairs = [a[seed] - b[seed] for seed in a if seed in b]
+        if not pairs:
+            raise NotLogged("the two arms have no seed in common")
+        if len(pairs) < 2:
+            return cls(pairs[0], None, 1)
+        quantile = T95[min(len(pairs) - 2, len(T95) - 1)]
+        return cls(fmean(pairs), quantile * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
+
+    def above(self, bound: float = 0.0) -> bool | None:
+        """Whether a - b is above a bound; None where the seeds do not tell."""
+        error = self.error or 0.0
+        if self.mean - error > bound:
+            return True
+        return False if self.mean + error <= bound else None
+
+    def below(self, bound: float = 0.0) -> bool | None:
+        """Whether a - b is at most a bound; None where the seeds do not tell."""
+        above = self.above(bound)
+        return None if above is None else not above
+
+    def text(self) -> str:
+        """In words."""
+        if self.error is None:
+            return f"{self.mean:+.2f} (one seed)"
+        return f"{self.mean:+.2f} ± {self.error:.2f} ({self.seeds} seeds)"
+
+
+def all_of(outcomes: Iterable[bool | None]) -> bool | None:
+    """True where all are; False where any is not; else it cannot be told."""
+    found = list(outcomes)
+    if any(outcome is False for outcome in found):
+        return False
+    return None if any(outcome is None for outcome in found) else True
+
+
+def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
+    """Whether each arm's values (by seed) lie above the next one's; and the differences in words."""
+    steps = [Difference.of(a, b) for a, b in zip(values[:-1], values[1:], strict=True)]
+    return all_of(step.above() for step in steps), ", ".join(step.text() for step in steps)
+
+
+SEEDS = "paired over seeds, 95 % interval of Student's t; the sign alone where there is one seed"

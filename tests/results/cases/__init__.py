@@ -1,0 +1,1 @@
+"""How every claim is made true and false, a file per paper."""

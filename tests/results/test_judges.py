@@ -1,0 +1,72 @@
+"""Every judge's verdict can turn: logs that make its sentence true, and logs that make it false."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelag.experiments import load_paper, load_scale, papers
+from pipelag.results.verdict import JUDGES, NotLogged
+from tests.results.made_up import CASES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(ROOT)
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+    yield
+
+
+def _load() -> list[tuple[str, str, str]]:
+    names = sorted(path.stem for path in (ROOT / "config/papers").glob("*.yaml"))
+    for name in names:
+        importlib.import_module(f"pipelag.results.{name}")
+        if (ROOT / f"tests/results/cases/{name}.py").exists():
+            importlib.import_module(f"tests.results.cases.{name}")
+    return sorted(JUDGES)
+
+
+EVERY = _load()
+
+
+def test_every_claim_has_a_judge_or_a_reason_and_every_judge_a_claim() -> None:
+    claims, reasons = set(), set()
+    for name in papers():
+        for result, content in load_paper(name).results.items():
+            for claim in content.claims:
+                (reasons if claim.because else claims).add((name, result, claim.id))
+    assert claims == set(JUDGES) and not reasons & claims
+
+
+def test_every_case_is_of_a_judge() -> None:
+    assert set(CASES) <= set(JUDGES)
+
+
+@pytest.mark.parametrize("key", EVERY, ids=".".join)
+def test_a_verdict_turns(key: tuple[str, str, str]) -> None:
+    assert key in CASES, f"nothing makes {'.'.join(key)} true and false: add a case to tests/results/cases/{key[0]}.py"
+    holds, fails = CASES[key]()
+    good, bad = JUDGES[key](holds), JUDGES[key](fails)
+    assert good.holds is True, good.why
+    assert bad.holds is False, bad.why
+    for finding in (good, bad):
+        assert finding.tolerance and finding.why
+
+
+@pytest.mark.parametrize("key", EVERY, ids=".".join)
+def test_without_logs_it_cannot_be_judged(key: tuple[str, str, str]) -> None:
+    from tests.results.made_up import context
+
+    try:
+        finding = JUDGES[key](context(key[0], key[1], lambda arm: None))
+    except NotLogged as missing:
+        assert re.search(r"\w", str(missing))
+        return
+    assert finding.holds is None, finding.why
