@@ -27,6 +27,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     verdicts = ("holds", "fails", "cannot be judged")
     for number, name in enumerate(load_paper(PAPER).results):
         verdict = {"claim": "c", "text": f"claim of {name}", "verdict": verdicts[number % 3], "why": f"a < b in {name}"}
+        verdict["tolerance"] = "exact"
         run = {"id": "0123456789ab", "labels": {"arm": "4-stage"}, "seed": 0, "status": "no log"}
         record = {
             "result": name,
@@ -37,7 +38,9 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "devices": [],
         }
         record |= {"logged": 0, "asked": 1, "runs": [run], "verdicts": [verdict]}
-        Table([Column("a", "A")], [{"a": None}]).save(folder / name)
+        table = Table([Column("a", "A")], [{"a": None}])
+        table.save(folder / name)
+        record["table"] = table.texts()
         (folder / f"{name}.json").write_text(json.dumps(record))
     return tmp_path
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelag.report.cli import table_of, title_of
-from pipelag.report.tables import Column, Table
+from pipelag.report.cli import title_of
+from pipelag.report.tables import Col, Column, Table, table
 
 TABLE = Table(
     [
@@ -41,12 +41,24 @@ def test_latex_rows_have_as_many_cells_as_columns_and_groups_span_theirs() -> No
     assert sum(line.startswith(r"\begin") for line in lines) == sum(line.startswith(r"\end") for line in lines)
 
 
-def test_the_page_reads_a_table_back(tmp_path: Path) -> None:
-    TABLE.save(tmp_path / "t")
-    rows, notes = table_of(tmp_path / "t")
-    assert rows[0] == ["Network", "accuracy % paper", "accuracy % ours", "time"]
-    assert rows[1:] == [["A", "91.50", "90.12", "–"], ["B", "–", "0.00", "diverged"]]
-    assert notes == ["One note."]
+def test_the_page_gets_groups_and_cells_as_a_reader_sees_them() -> None:
+    shown = TABLE.texts()
+    assert shown["groups"] == [("", 1), ("accuracy %", 2), ("", 1)]
+    assert shown["titles"] == ["Network", "paper", "ours", "time"]
+    assert shown["rows"] == [["A", "91.50", "90.12", "–"], ["B", "–", "0.00", "diverged"]]
+    assert (shown["rules"], shown["notes"]) == ([1], ["One note."])
+
+
+def test_a_table_of_rows_and_columns_said_once_is_the_same_table() -> None:
+    rows = [{"name": "A", "paper": 91.5, "own": 90.123456}, {"name": "B", "own": 0.0, "time": "diverged"}]
+    cols = [
+        Col("Network", "name"),
+        Col("paper", "paper", "{:.2f}", "accuracy %"),
+        Col("ours", lambda row: row["own"], "{:.2f}", "accuracy %"),
+        Col("time", "time"),
+    ]
+    made = table(rows, cols, "Accuracy & time", ["One note."], rule_by="Network")
+    assert (made.csv(), made.markdown(), made.latex("t")) == (TABLE.csv(), TABLE.markdown(), TABLE.latex("t"))
 
 
 def test_labels_of_two_papers_tables_differ(tmp_path: Path) -> None:

@@ -67,8 +67,6 @@ def read(folder: Path, paper: str, result: str) -> dict[str, Any]:
             run["link"] = Path(os.path.relpath(run["folder"], folder)).as_posix()
     if record["is_figure"]:
         record["svg"] = base.with_suffix(".svg").read_text().split("<svg", 1)[1]
-    else:
-        record["table"], record["notes"] = table_of(base)
     return record
 
 
@@ -76,14 +74,3 @@ def title_of(result: str) -> str:
     """`table_2` -> "Table 2", `text_headline_speedup` -> "In the text: headline speedup"."""
     kind, _, rest = result.partition("_")
     return f"In the text: {rest.replace('_', ' ')}" if kind == "text" else f"{kind.capitalize()} {rest}"
-
-
-def table_of(base: Path) -> tuple[list[list[str]], list[str]]:
-    """The rows of a table's Markdown file (header first), and its notes."""
-    rows, notes = [], []
-    for line in base.with_suffix(".md").read_text().splitlines():
-        if line.startswith("|") and not line.startswith("| ---") and "---" not in line:
-            rows.append([cell.strip() for cell in line.strip("|").split("|")])
-        elif line.startswith("- "):
-            notes.append(line[2:])
-    return rows, notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,40 @@ def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[
     return plt.subplots(figsize=(width, height), **options)
 
 
-def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png")) -> None:
-    """Write <base>.pdf, .svg and .png (or some of them), without dates, so that equal figures are equal files."""
+def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), footer: str = "") -> None:
+    """Write <base>.pdf, .svg and .png (or some of them), without dates, so that equal figures are equal files.
+
+    `footer`: a sentence below the figure, small and grey, wrapped to its width.
+    """
     import matplotlib.pyplot as plt
 
+    if footer:
+        write_below(fig, textwrap.wrap(footer, int(26 * fig.get_figwidth())))
     base.parent.mkdir(parents=True, exist_ok=True)
     dates: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
     for end in ends:
         fig.savefig(base.with_suffix(end), metadata=dates[end])
     plt.close(fig)
+
+
+def write_below(fig: Any, lines: Sequence[str]) -> None:
+    """Make the figure so much taller, and write the lines there; what was laid out stays as it is."""
+    fig.draw_without_rendering()
+    fig.set_layout_engine("none")
+    width, height = fig.get_size_inches()
+    room = 0.06 + 0.1 * len(lines)
+    places = [(axes, axes.get_position()) for axes in fig.axes]
+    legends = [(legend, legend.get_window_extent().transformed(fig.transFigure.inverted())) for legend in fig.legends]
+    fig.set_size_inches(width, height + room)
+
+    def up(y: float) -> float:
+        return float((y * height + room) / (height + room))
+
+    for axes, place in places:
+        axes.set_position([place.x0, up(place.y0), place.width, up(place.y1) - up(place.y0)])
+    for legend, place in legends:
+        legend.set_loc((place.x0, up(place.y0)))
+    for text in fig.texts:
+        text.set_y(up(text.get_position()[1]))
+    place_of_text = {"ha": "left", "va": "top", "fontsize": 5.5, "color": "#59636E", "linespacing": 1.15}
+    fig.text(0.04 / width, (room - 0.02) / (height + room), "\n".join(lines), **place_of_text)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 EMPTY = "–"
 Cell = str | float | int | None
@@ -29,6 +30,41 @@ class Column:
         return value if isinstance(value, str) else self.format.format(value)
 
 
+@dataclass(frozen=True)
+class Col:
+    """A column of a table that is made from rows of any kind: its title, and how a row gives its cell.
+
+    value: a key of the row (a mapping or an object's attribute), or a function of the row.
+    """
+
+    title: str
+    value: str | Callable[[Any], Cell]
+    format: str = "{}"
+    group: str = ""
+
+    def of(self, row: Any) -> Cell:
+        """The row's cell; None where it has none."""
+        if callable(self.value):
+            return self.value(row)
+        return row.get(self.value) if isinstance(row, Mapping) else getattr(row, self.value, None)
+
+
+def table(
+    rows: Iterable[Any], cols: Sequence[Col], caption: str = "", notes: Sequence[str] = (), rule_by: str | None = None
+) -> Table:
+    """A table of rows, each of which gives every column its cell.
+
+    rule_by: the title of a column; a thin rule goes where its cell changes.
+    """
+    columns = [Column(str(number), col.title, col.group, col.format) for number, col in enumerate(cols)]
+    cells = [{str(number): col.of(row) for number, col in enumerate(cols)} for row in rows]
+    rules: list[int] = []
+    if rule_by is not None:
+        key = next(column.key for column in columns if column.title == rule_by)
+        rules = [i for i in range(1, len(cells)) if cells[i][key] != cells[i - 1][key]]
+    return Table(columns, cells, caption, list(notes), rules)
+
+
 @dataclass
 class Table:
     """Rows of cells under columns, a caption, and notes below. `rules`: row numbers before which a thin rule goes."""
@@ -47,6 +83,17 @@ class Table:
         for row in self.rows:
             writer.writerow(["" if row.get(c.key) is None else row[c.key] for c in self.columns])
         return out.getvalue()
+
+    def texts(self) -> dict[str, Any]:
+        """What a page shows: groups of columns as (title, width), titles, cells as a reader sees them, notes."""
+        groups = [(title, len(list(members))) for title, members in groupby(self.columns, key=lambda c: c.group)]
+        return {
+            "groups": groups if any(title for title, _ in groups) else [],
+            "titles": [column.title for column in self.columns],
+            "rows": [[column.text(row.get(column.key)) for column in self.columns] for row in self.rows],
+            "rules": list(self.rules),
+            "notes": list(self.notes),
+        }
 
     def markdown(self) -> str:
         """A GitHub table with caption and notes."""

@@ -38,17 +38,20 @@ def main(args: argparse.Namespace) -> int:
         )
     base = Path("figures") / scale.name / paper.id / args.result
     drawn = draw(context)
-    save(drawn, base, result.kind)
+    save(drawn, base, result.kind, context.footer())
     base.with_suffix(".json").write_text(json.dumps(record(context, drawn), indent=1) + "\n")
     return 0
 
 
-def save(drawn: Drawn, base: Path, kind: str) -> None:
-    """Write the result's files: tables as csv, md, tex; figures as pdf, svg, png with their data as csv."""
+def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
+    """Write the result's files: tables as csv, md, tex; figures as pdf, svg, png with their data as csv.
+
+    `footer`: what was trained, written under a figure.
+    """
     if drawn.figure is not None:
         from pipelag.report.style import save as save_figure
 
-        save_figure(drawn.figure, base)
+        save_figure(drawn.figure, base, footer=footer)
         assert drawn.data is not None
         base.with_suffix(".csv").write_text(drawn.data.to_csv(index=False))
     else:
@@ -88,6 +91,7 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
         "kind": context.result.kind,
         "caption": context.result.caption,
         "is_figure": drawn.figure is not None,
+        "table": drawn.table.texts() if drawn.table is not None else None,
         "shortfall": "; ".join(text for text in (context.shortfall(), context.releases()) if text),
         "data": sorted(sources),
         "devices": sorted({str(log.environment.get("device")) for log in logs}),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -13,13 +13,26 @@ from pipelag.report.tables import Table
 from pipelag.results.logs import Context
 
 
+class Chart(Protocol):
+    """Draws a data frame (`pipelag.report.frames`)."""
+
+    def draw(self, frame: pd.DataFrame) -> Any:
+        """The figure."""
+
+
 @dataclass
 class Drawn:
-    """A drawn result. Figures come with the numbers they show, as a data frame."""
+    """A drawn result. Figures come with the numbers they show, as a data frame; `of` draws the figure from it."""
 
     table: Table | None = None
     figure: Any = None
     data: pd.DataFrame | None = None
+
+    @classmethod
+    def of(cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> Drawn:
+        """A chart of the rows that are saved beside it."""
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
+        return cls(figure=chart.draw(frame), data=frame)
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

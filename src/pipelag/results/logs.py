@@ -109,14 +109,38 @@ class Context:
             assert spec.data and theirs.data and spec.model and theirs.model
             if spec.data.name != theirs.data.name and spec.kind == "train":
                 reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
-            if spec.model.options != theirs.model.options:
-                reasons["narrower models"] = None
+            if spec.model != theirs.model:
+                reasons["other models" if spec.model.name != theirs.model.name else "smaller models"] = None
+            mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
+            if mine != paper:
+                reasons[f"{mine} stages instead of {paper}"] = None
             if spec.kind != "train" and spec.batch != theirs.batch:
                 reasons[f"timed with minibatches of {spec.batch} instead of {theirs.batch}"] = None
             if spec.kind == "train" and spec.steps < theirs.steps:
                 reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
+
+    def footer(self) -> str:
+        """What a figure's training runs were: model, data, how far, seeds; with what falls short of the paper's."""
+        runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
+        said: dict[str, list[int]] = {}
+        for item in runs:
+            spec, log = item.arm.spec, item.log
+            assert spec.model is not None and log is not None
+            data = log.summary.get("data") or {}
+            what = f"{spec.model.name} on {data.get('title', data.get('name', '?'))}"
+            said.setdefault(what, []).append(spec.steps)
+        lengths = [
+            f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + " updates"
+            for what, steps in said.items()
+        ]
+        if not lengths:
+            return ""
+        seeds = len({item.arm.seed for item in runs})
+        lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
+        missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
+        return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""

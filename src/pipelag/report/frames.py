@@ -1,0 +1,248 @@
+"""Charts drawn from the data frame that is saved beside them, so that picture and CSV cannot disagree.
+
+A chart is a value: which columns are the axes, which the lines, bars and panels. Rows that differ in their seed only
+are one line: their mean, with a band of one standard deviation around it.
+
+    Lines(x="epoch", y="accuracy", line="arm", panel="task").draw(frame)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from pipelag.report.charts import greek
+from pipelag.report.figures import empty
+from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
+
+FEW = 12  # points of a line: as many or fewer are marked
+MARKERS = "os^DvP*X"
+Style = tuple[int, int]  # numbers of the colour and of the dashes
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A column of the frame, its title with the unit, and how it is laid out."""
+
+    column: str
+    title: str = ""
+    log: bool = False
+    ticks: tuple[float, ...] = ()
+    limits: tuple[float | None, float | None] = (None, None)
+
+    @property
+    def label(self) -> str:
+        """What is written along the axis."""
+        return greek(self.title or self.column)
+
+    def apply(self, axes: Any, which: str) -> None:
+        """Set up the axis of a panel."""
+        if self.log:
+            getattr(axes, f"set_{which}scale")("log", **({"base": 2} if self.ticks else {}))
+        if self.ticks:
+            getattr(axes, f"set_{which}ticks")(self.ticks, [f"{tick:g}" for tick in self.ticks])
+            getattr(axes, f"{which}axis").minorticks_off() if self.log else None
+        if self.limits != (None, None):
+            getattr(axes, f"set_{which}lim")(*self.limits)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A line per value of a column, a panel per value of another.
+
+    x, y: the axes, or the names of their columns; y may be one axis per panel, by the panel's name.
+    line, panel: columns; without them there is one. seed: the column over which the mean and the band are taken.
+    styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
+        black.
+    levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines.
+    steps: draw stairs instead of straight pieces.
+    """
+
+    x: Axis | str
+    y: Axis | str | Mapping[str, Axis]
+    line: str = ""
+    panel: str = ""
+    seed: str = "seed"
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
+    vertical: str = ""
+    steps: bool = False
+    shared_y: bool = False
+    height: float = 2.5
+
+    def draw(self, frame: pd.DataFrame) -> Any:
+        """The figure of a frame; an empty frame says that nothing is logged."""
+        x = self.x if isinstance(self.x, Axis) else Axis(self.x)
+        if frame.empty:
+            return empty("no run logged")
+        panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
+        names = list(frame[self.line].drop_duplicates()) if self.line else [""]
+        width = COLUMN if len(panels) == 1 else PAGE
+        fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
+        for axes, panel in zip(grid[0], panels, strict=True):
+            part = frame[frame[self.panel] == panel] if self.panel else frame
+            y = self._y(str(panel))
+            for number, name in enumerate(names):
+                mine = part[part[self.line] == name] if self.line else part
+                self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
+            for label, level in self.levels.items():
+                axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
+            x.apply(axes, "x")
+            y.apply(axes, "y")
+            axes.set_xlabel(x.label)
+            axes.set_ylabel(y.label if axes is grid[0][0] or not self.shared_y else "")
+            axes.set_title(greek(str(panel)))
+            axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
+            if x.title.startswith("iteration"):
+                axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+        legend(fig, grid[0], width)
+        return fig
+
+    def _y(self, panel: str) -> Axis:
+        if isinstance(self.y, Mapping):
+            return self.y[panel]
+        return self.y if isinstance(self.y, Axis) else Axis(self.y)
+
+    def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
+        if rows.empty:
+            return
+        points = over_seeds(rows, x.column, y.column, self.seed)
+        colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
+        axes.plot(
+            points.index,
+            points["mean"],
+            color=colour,
+            linestyle=dashes,
+            marker=MARKERS[style[0] % len(MARKERS)] if len(points) <= FEW else None,
+            markersize=3,
+            drawstyle="steps-post" if self.steps else "default",
+            label=greek(name) or None,
+        )
+        if (points["std"] > 0).any():
+            axes.fill_between(
+                points.index,
+                points["mean"] - points["std"],
+                points["mean"] + points["std"],
+                color=colour,
+                alpha=0.15,
+                linewidth=0,
+            )
+        if self.vertical and self.vertical in rows:
+            for place in rows[self.vertical].dropna().unique():
+                axes.axvline(place, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A group of bars per value of a column, a bar per value of another, the value above each.
+
+    y: the height. group, bar: columns. stack: a column whose values are stacked in a bar instead. number: the format of
+    the values. seed: bars are means over it, with whiskers of one standard deviation. level: a thin line.
+    """
+
+    y: Axis | str
+    group: str
+    bar: str = ""
+    stack: str = ""
+    panel: str = ""
+    number: str = "{:.2f}"
+    seed: str = "seed"
+    x_title: str = ""
+    levels: Mapping[str, float] = field(default_factory=dict)
+    height: float = 2.4
+
+    def draw(self, frame: pd.DataFrame) -> Any:
+        """The figure of a frame; an empty frame says that nothing is logged."""
+        y = self.y if isinstance(self.y, Axis) else Axis(self.y)
+        frame = frame.dropna(subset=[y.column]) if not frame.empty else frame
+        if frame.empty:
+            return empty("no run logged")
+        panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
+        count = sum(
+            len(part[[c for c in (self.group, self.bar) if c]].drop_duplicates())
+            for panel in panels
+            for part in [frame[frame[self.panel] == panel] if self.panel else frame]
+        )
+        width = COLUMN if count <= 8 and len(panels) == 1 else PAGE
+        fig, grid = figure(width, self.height, ncols=len(panels), squeeze=False)
+        parts = list(frame[self.stack].drop_duplicates()) if self.stack else [""]
+        bars = list(frame[self.bar].drop_duplicates()) if self.bar else [""]
+        for axes, panel in zip(grid[0], panels, strict=True):
+            rows = frame[frame[self.panel] == panel] if self.panel else frame
+            self._panel(axes, rows, y, bars, parts, small=count > 24)
+            axes.set_title(greek(str(panel)))
+            for label, level in self.levels.items():
+                axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
+        grid[0][0].set_ylabel(y.label)
+        legend(fig, grid[0], width)
+        return fig
+
+    def _panel(
+        self, axes: Any, rows: pd.DataFrame, y: Axis, bars: Sequence[Any], parts: Sequence[Any], small: bool
+    ) -> None:
+        groups = list(rows[self.group].drop_duplicates())
+        own = [bar for bar in bars if not self.bar or (rows[self.bar] == bar).any()]
+        width = 0.82 / len(own)
+        for number, bar in enumerate(own):
+            mine = rows[rows[self.bar] == bar] if self.bar else rows
+            below = dict.fromkeys(groups, 0.0)
+            for layer, part in enumerate(parts):
+                some = mine[mine[self.stack] == part] if self.stack else mine
+                if some.empty:
+                    continue
+                points = over_seeds(some, self.group, y.column, self.seed)
+                at = [groups.index(g) + (number - (len(own) - 1) / 2) * width for g in points.index]
+                colour = COLOURS[1 + (layer if self.stack else bars.index(bar)) % (len(COLOURS) - 1)]
+                axes.bar(
+                    at,
+                    points["mean"],
+                    width * 0.92,
+                    bottom=[below[g] for g in points.index],
+                    color=colour,
+                    yerr=points["std"] if (points["std"] > 0).any() and not self.stack else None,
+                    error_kw={"linewidth": 0.6, "capsize": 1.5},
+                    label=greek(str(part if self.stack else bar)) or None,
+                    log=y.log,
+                )
+                for group, value in zip(points.index, points["mean"], strict=True):
+                    below[group] += value
+            for group, value in below.items():
+                if group in set(mine[self.group]):
+                    place = groups.index(group) + (number - (len(own) - 1) / 2) * width
+                    text = self.number.format(value)
+                    axes.annotate(
+                        text,
+                        (place, value),
+                        textcoords="offset points",
+                        xytext=(0, 1.5),
+                        ha="center",
+                        va="bottom",
+                        fontsize=4.8 if small else 5.5,
+                        rotation=90 if small and len(text) > 3 else 0,
+                    )
+        axes.set_xticks(range(len(groups)), [greek(str(group)) for group in groups])
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlabel(greek(self.x_title))
+        y.apply(axes, "y")
+        axes.margins(y=0.18 if small else 0.12)
+
+
+def over_seeds(rows: pd.DataFrame, by: str, value: str, seed: str) -> pd.DataFrame:
+    """Mean and standard deviation (0 of one) of a value over seeds, by the values of a column, in its order."""
+    grouped = rows.groupby(by, sort=pd.api.types.is_numeric_dtype(rows[by]))[value]
+    found = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()})
+    return found.fillna({"std": 0.0})
+
+
+def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
+    """One legend for all panels, below them; none where there is one line or bar without a name."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if not handles:
+        return
+    columns = max(1, min(len(handles), int(width / (0.55 + 0.062 * max(map(len, handles))))))
+    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)

@@ -1,0 +1,69 @@
+"""Charts are drawn from the frame that is saved: what is in it is in the picture, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelag.report.frames import Axis, Bars, Lines, over_seeds
+from pipelag.report.style import save
+from pipelag.results.drawing import Drawn
+
+CURVES = pd.DataFrame(
+    [
+        {"task": task, "arm": arm, "seed": seed, "epoch": epoch, "accuracy": 10.0 * epoch + seed + (arm == "b")}
+        for task in ("one", "two")
+        for arm in ("a", "b")
+        for seed in (0, 1, 2)
+        for epoch in (1, 2, 3)
+    ]
+)
+
+
+def test_a_line_is_the_mean_over_seeds_with_a_band() -> None:
+    fig = Lines("epoch", Axis("accuracy", "accuracy (%)"), line="arm", panel="task").draw(CURVES)
+    assert [axes.get_title() for axes in fig.axes] == ["one", "two"]
+    for axes in fig.axes:
+        assert [list(line.get_ydata()) for line in axes.lines] == [[11.0, 21.0, 31.0], [12.0, 22.0, 32.0]]
+        assert len(axes.collections) == 2  # bands
+        assert all(line.get_marker() == marker for line, marker in zip(axes.lines, "os", strict=True))  # few points
+        assert axes.get_xlabel() == "epoch" and axes.get_ylabel() == "accuracy (%)"
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_one_seed_has_no_band_and_many_points_no_markers() -> None:
+    frame = pd.DataFrame({"x": range(50), "y": range(50)})
+    (axes,) = Lines("x", "y").draw(frame).axes
+    assert not axes.collections and axes.lines[0].get_marker() == "None"
+
+
+def test_bars_are_means_and_stacks_add_up() -> None:
+    frame = CURVES[CURVES["epoch"] == 3]
+    (axes,) = Bars("accuracy", group="task", bar="arm").draw(frame).axes
+    assert sorted(bar.get_height() for bar in axes.patches) == [31.0, 31.0, 32.0, 32.0]
+    stacked = pd.DataFrame({"who": ["x", "x"], "part": ["p", "q"], "seconds": [1.0, 2.5]})
+    (axes,) = Bars("seconds", group="who", stack="part").draw(stacked).axes
+    assert [(bar.get_y(), bar.get_height()) for bar in axes.patches] == [(0.0, 1.0), (1.0, 2.5)]
+    assert [text.get_text() for text in axes.texts] == ["3.50"]
+
+
+@pytest.mark.parametrize("chart", [Lines("x", "y"), Bars("y", group="x")])
+def test_an_empty_frame_says_so(chart: Lines | Bars) -> None:
+    drawn = Drawn.of(chart, [])
+    assert [text.get_text() for text in drawn.figure.axes[0].texts] == ["no run logged"]
+
+
+def test_the_order_of_groups_is_the_frames_but_numbers_are_sorted() -> None:
+    frame = pd.DataFrame({"k": ["b", "a", "b"], "n": [3, 1, 3], "y": [1.0, 2.0, 3.0]})
+    assert list(over_seeds(frame, "k", "y", "seed").index) == ["b", "a"]
+    assert list(over_seeds(frame, "n", "y", "seed").index) == [1, 3]
+
+
+def test_a_footer_is_in_the_picture_and_equal_figures_are_equal_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        fig = Lines("epoch", "accuracy", line="arm", panel="task").draw(CURVES)
+        save(fig, tmp_path / name, footer="resnet20 on CIFAR-10, 2,400 updates; one seed. " * 4)
+        assert len(fig.texts) == 1
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
