@@ -31,7 +31,23 @@ DATASETS: dict[str, Loader | str] = {
     "ptb": "pipelag.data.language:penn_treebank",
     "opinions": "pipelag.data.opinions:opinions",
     "imdb": "pipelag.data.imdb:imdb",
+    "imagenet": "pipelag.data.imagenet:imagenet",
 }
+# Sets that nobody may pass on: a run reads the user's own copy, and is left out where there is none.
+OWN = {
+    "imagenet": "ImageNet is not passed on: put train/ and val/, a folder per class, into a folder `imagenet` of one that "
+    "PIPELAG_MIRROR names",
+}
+
+
+def absent(name: str) -> str:
+    """Why a set of the user's own cannot be read here; empty where it can, and for all other sets."""
+    if name not in OWN:
+        return ""
+    from pipelag.data.fetch import mirror_folders
+
+    here = any((folder / name / "train").is_dir() for folder in mirror_folders())
+    return "" if here else OWN[name]
 
 
 def register(name: str) -> Callable[[Loader], Loader]:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
 from pipelag.experiments.names import check_names
 from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, read, validate
@@ -147,7 +148,9 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
                 labels = {**one.labels, "arm": label}
                 why = next((o.why for o in left_out if matches(labels, o.where)), "")
                 for seed in one.seeds or scale.seeds:
-                    yield Arm(labels, seed, spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}"), why)
+                    spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
+                    missing = absent(spec.data.name) if spec.data is not None and spec.kind == "train" else ""
+                    yield Arm(labels, seed, spec, why or missing)
 
 
 def matches(labels: Mapping[str, str], where: Mapping[str, str | list[str]]) -> bool:

@@ -169,7 +169,7 @@ class Accuracy:
         for item in items:
             asked += 1
             if item.arm.left_out:
-                note = "not run at this scale"
+                note = "not run here"
             elif item.log is not None and item.log.accuracy is not None:
                 values.append(item.log.accuracy)
             elif item.log is not None:
