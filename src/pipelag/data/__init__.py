@@ -12,11 +12,12 @@ from pipelag.errors import PipelagError, unknown
 
 if TYPE_CHECKING:
     from pipelag.data.dataset import Dataset
+    from pipelag.data.imagenet import ImageFolders
     from pipelag.data.labelled import LabelledText
     from pipelag.data.language import RunningText
     from pipelag.data.text import Corpus
 
-Loader = Callable[..., "Dataset | Corpus | RunningText | LabelledText"]
+Loader = Callable[..., "Dataset | ImageFolders | Corpus | RunningText | LabelledText"]
 # A loader, or where it is to be found, so that listing the names is cheap.
 DATASETS: dict[str, Loader | str] = {
     "digits": "pipelag.data.quick:digits",
@@ -35,8 +36,8 @@ DATASETS: dict[str, Loader | str] = {
 }
 # Sets that nobody may pass on: a run reads the user's own copy, and is left out where there is none.
 OWN = {
-    "imagenet": "ImageNet is not passed on: put train/ and val/, a folder per class, into a folder `imagenet` of one that "
-    "PIPELAG_MIRROR names",
+    "imagenet": "ImageNet is not passed on: put train/ and val/, with a folder per class, into a folder `imagenet` "
+    "inside one that PIPELAG_MIRROR names",
 }
 
 

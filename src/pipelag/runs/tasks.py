@@ -13,6 +13,7 @@ from torch import nn
 from pipelag import data, models
 from pipelag.data.batches import Batches, Evaluation
 from pipelag.data.dataset import Dataset
+from pipelag.data.imagenet import FolderBatches, FolderEvaluation, ImageFolders
 from pipelag.data.labelled import LabelledBatches, LabelledEvaluation, LabelledText
 from pipelag.data.language import LanguageBatches, RunningText
 from pipelag.data.minibatches import Minibatches
@@ -33,7 +34,7 @@ class Task:
     metrics of a model, `accuracy` and `test_loss` among them. shape: the model's options that follow from the data.
     """
 
-    data: Dataset | Corpus | RunningText | LabelledText
+    data: Dataset | ImageFolders | Corpus | RunningText | LabelledText
     batches: Minibatches
     loss: Callable[[Any, Any], torch.Tensor]
     measure: Callable[[nn.Module], dict[str, float]]
@@ -64,6 +65,8 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
         return _translation(spec, found, device)
     if isinstance(found, LabelledText):
         return _labelled(spec, found, device)
+    if isinstance(found, ImageFolders):
+        return _folders(spec, found, device)
     return _language(spec, found, device) if isinstance(found, RunningText) else _images(spec, found, device)
 
 
@@ -77,6 +80,17 @@ def _images(spec: RunSpec, images: Dataset, device: torch.device) -> Task:
         nn.functional.cross_entropy,
         partial(classify, test=test),
         {"classes": len(images.classes), "in_channels": int(images.train_images.shape[1])},
+    )
+
+
+def _folders(spec: RunSpec, folders: ImageFolders, device: torch.device) -> Task:
+    assert spec.data is not None
+    return Task(
+        folders,
+        FolderBatches(folders, spec.batch, spec.seed, spec.data.augment, device, True),
+        nn.functional.cross_entropy,
+        partial(classify, test=FolderEvaluation(folders, device=device, channels_last=True)),
+        {"classes": len(folders.classes), "in_channels": 3},
     )
 
 
@@ -121,7 +135,7 @@ def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
 
 
 @torch.no_grad()
-def classify(model: nn.Module, test: Evaluation | LabelledEvaluation) -> dict[str, float]:
+def classify(model: nn.Module, test: Evaluation | FolderEvaluation | LabelledEvaluation) -> dict[str, float]:
     """Top-1 accuracy (%) and mean cross-entropy over the test set, with the live weights."""
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=test.device)

@@ -1,0 +1,94 @@
+"""ImageNet from the user's own folder: what it must look like, and minibatches that depend on seed and number alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipelag import data
+from pipelag.data import absent
+from pipelag.data.imagenet import FolderBatches, FolderEvaluation, middle_box, random_box
+from pipelag.errors import PipelagError
+from pipelag.runs.cli import carry_out
+from pipelag.runs.spec import RunSpec
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two classes of 6 and 4 images of different sizes, the classes told by their colour."""
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 6), ("val", 4)):
+        for label, name in enumerate(("ants", "bees")):
+            folder = tmp_path / "imagenet" / part / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                noise = draw.integers(0, 60, (40 + 5 * i, 60 - 4 * i, 3))
+                noise[..., label] += 150
+                Image.fromarray(noise.astype(np.uint8)).save(folder / f"{i}.{('JPEG', 'png')[i % 2]}")
+    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path))
+    return tmp_path
+
+
+def test_minibatches_depend_on_seed_and_number_alone(mirror: Path) -> None:
+    folders = data.load("imagenet", size=16)
+    assert folders.classes == ("ants", "bees") and len(folders.train) == 12 and not folders.official
+    first, again = (FolderBatches(folders, 4, seed=3, augment=True) for _ in range(2))
+    again[0], again[2]
+    images, labels = first[1]
+    assert torch.equal(images, again[1][0]) and torch.equal(labels, again[1][1])
+    assert images.shape == (4, 3, 16, 16) and images.dtype == torch.float32
+    assert not torch.equal(images, FolderBatches(folders, 4, seed=4, augment=True)[1][0])
+    plain = FolderBatches(folders, 4, seed=3)
+    assert not torch.equal(images, plain[1][0]) and torch.equal(labels, plain[1][1])
+    seen = torch.cat([first.targets(t) for t in range(3)])
+    assert seen.bincount().tolist() == [6, 6]  # an epoch holds every image once
+    assert ((images[:, 0] > images[:, 1]).float().mean((1, 2)).round().long() == 1 - labels).all()
+
+
+def test_a_crop_lies_inside_and_has_the_ratio_that_it_should() -> None:
+    for seed in range(200):
+        (left, top, right, bottom), _ = random_box(random.Random(seed))(60, 40)
+        assert 0 <= left < right <= 60 and 0 <= top < bottom <= 40
+        assert 0.07 <= (right - left) * (bottom - top) / 2400 <= 1.0
+    assert middle_box(64, 32) == ((18.0, 2.0, 46.0, 30.0), False)
+
+
+def test_the_test_set_is_whole_and_in_order(mirror: Path) -> None:
+    parts = list(FolderEvaluation(data.load("imagenet", size=16), batch=3))
+    assert [len(labels) for _, labels in parts] == [3, 3, 2]
+    assert torch.cat([labels for _, labels in parts]).tolist() == [0] * 4 + [1] * 4
+
+
+def test_a_run_trains_on_it(mirror: Path, tmp_path: Path) -> None:
+    spec = RunSpec.model_validate(
+        {
+            "model": {"name": "resnet20", "options": {"width": 0.25}},
+            "data": {"name": "imagenet", "augment": True, "options": {"size": 32}},
+            "batch": 4,
+            "optimizer": {"lr": 0.05},
+            "phases": [{"method": "pipedream", "steps": 6, "cuts": [7]}],
+        }
+    )
+    summary = carry_out(spec, tmp_path / "run", "cpu", 1)
+    assert summary["status"] == "finished" and summary["data"]["note"] == "2 classes, 12 training images"
+
+
+def test_what_is_not_there_or_not_right_is_said(mirror: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert absent("imagenet") == "" and absent("cifar10") == ""
+    (mirror / "imagenet/val/bees").rename(mirror / "imagenet/val/wasps")
+    with pytest.raises(PipelagError, match="val must have the same folders as"):
+        data.load("imagenet")
+    (mirror / "imagenet/val/wasps").rename(mirror / "imagenet/val/bees")
+    (mirror / "imagenet/train/bees/0.JPEG").write_bytes(b"no image")
+    with pytest.raises(PipelagError, match="0.JPEG is no image that can be read"):
+        for t in range(3):
+            FolderBatches(data.load("imagenet", size=16), 4, seed=3)[t]
+    monkeypatch.delenv("PIPELAG_MIRROR")
+    assert "a folder per class" in absent("imagenet")
+    with pytest.raises(PipelagError, match="ImageNet is not passed on"):
+        data.load("imagenet")
