@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Make the virtual environment from requirements.lock. Usage: bootstrap.sh FOLDER
+# Make the virtual environment from the locks. Usage: bootstrap.sh FOLDER
 set -euo pipefail
 venv=$1
+envs=$(dirname "$0")/../envs
 
 python=""
 for candidate in python3 python3.11 python3.12 python3.13; do
@@ -21,8 +22,20 @@ if [ -f "$venv/.installed" ] && [ "$venv/.installed" -nt requirements.lock ] && 
   exit 0 # another make, waited for above, has just done it
 fi
 
-echo "making $venv with $("$python" --version) (torch is large: this takes a minute or more)"
+echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6 GB on disk"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$envs/uv.lock"
+install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@"; }
+
+# fairseq first: with torch in sight its build wants CUDA's compiler.
+if "$venv/bin/python" -c 'import importlib.util as u; raise SystemExit(u.find_spec("fairseq") is None)'; then
+  : # it is there
+elif ! command -v "${CXX:-g++}" >/dev/null && ! command -v c++ >/dev/null; then
+  echo "no C++ compiler (g++) is here, so fairseq is left out: what trains its network says so; install one and remove $venv to have it" >&2
+elif ! { install --require-hashes -r "$envs/fairseq-build.lock" &&
+  install --require-hashes --no-deps --no-build-isolation -r "$envs/fairseq.lock"; }; then
+  echo "fairseq could not be built, so it is left out: what trains its network says so" >&2
+fi
+install --require-hashes -r requirements.lock
+install --no-deps --no-build-isolation -e .
 touch "$venv/.installed"

@@ -4,12 +4,10 @@ its weights in our model. Its binarised data are in `pipelag.compat.binarised`.
 fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
 they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
 
-fairseq is no dependency: it installs with pip below 24.1 only, and without torch in sight, or the build of its
-extension fails (`pip install "pip<24.1" "setuptools<80" numpy cython`, then `--no-deps --no-build-isolation
-fairseq==0.12.2` with hydra-core 1.0.7, omegaconf 2.0.6, antlr4-python3-runtime 4.8, bitarray). Where it is missing,
-`pipelag.models.transformer` is the same network and `pipelag.runs.text.search` the same search; with fairseq,
-`weights_from` loads its parameters, and tests compare scores and translations (`pytest -p no:hydra_pytest`: hydra's own
-plugin is imported before anything of ours can help it).
+`make env` builds it, before torch is there, or the build of its extension fails (`workflow/envs/fairseq*.lock`); without
+a C++ compiler it is left out. Where it is missing, `pipelag.models.transformer` is the same network and
+`pipelag.runs.text.search` the same search; with fairseq, `weights_from` loads its parameters, and tests compare scores
+and translations (`pytest -p no:hydra_pytest`: hydra's own plugin is imported before anything of ours can help it).
 """
 
 from __future__ import annotations
@@ -50,8 +48,8 @@ def imported() -> Any:
         import fairseq.models.transformer
     except ImportError as error:
         raise PipelagError(
-            f"fairseq cannot be imported ({error}); install fairseq==0.12.2 with pip below 24.1, or use pipelag's own "
-            "model 'transformer', which is the same network"
+            f"fairseq cannot be imported ({error}); install a C++ compiler and make the environment anew (make env), or "
+            "use pipelag's own model 'transformer', which is the same network"
         ) from error
     finally:
         dataclasses.dataclass = plain
