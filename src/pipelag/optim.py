@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -108,6 +109,10 @@ def factor(spec: LRScheduleSpec, total: int) -> Callable[[int], float]:
             return warm * float((1 + spec.gamma * step) ** -spec.power)
         if spec.name == "inverse_sqrt":
             return warm * float((max(1, spec.warmup) / max(step + 1, spec.warmup, 1)) ** 0.5)
+        if spec.name == "polynomial":
+            return warm * float(max(0.0, 1 - step / horizon) ** spec.power)
+        if spec.name == "cosine":
+            return warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / horizon)))
         if spec.name == "milestones":
             return warm * float(spec.gamma ** sum(step >= bound for bound in bounds))
         return warm

@@ -75,11 +75,12 @@ class LRScheduleSpec(_Strict):
     """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
 
     constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
-    milestones: gamma^(number of milestones <= t), milestones as fractions of `horizon` so that a shortened run keeps
-    its shape. horizon: the steps that fractions refer to; the run's own total when null.
+    polynomial: (1 - t / horizon)^power. cosine: (1 + cos(pi t / horizon)) / 2. milestones: gamma^(number of milestones
+    <= t), milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
+    fractions refer to; the run's own total when null. Each is multiplied by the warm-up.
     """
 
-    name: Literal["constant", "inv", "milestones", "inverse_sqrt"] = "constant"
+    name: Literal["constant", "inv", "milestones", "inverse_sqrt", "polynomial", "cosine"] = "constant"
     gamma: float = 0.1
     power: float = 0.75
     milestones: tuple[float, ...] = ()

@@ -23,7 +23,7 @@ from pipelag.errors import PipelagError
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.text import LanguageTest, TranslationTest, shared_token_loss, token_loss, word_loss
 
-FINAL = ("bleu", "perplexity", "accuracy", "loss", "test_loss")  # what a summary says of the last evaluation
+FINAL = ("bleu", "perplexity", "accuracy", "top5", "loss", "test_loss")  # what a summary says of the last evaluation
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,25 @@ def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
 
 @torch.no_grad()
 def classify(model: nn.Module, test: Evaluation | FolderEvaluation | LabelledEvaluation) -> dict[str, float]:
-    """Top-1 accuracy (%) and mean cross-entropy over the test set, with the live weights."""
+    """Top-1 and, of more than five classes, top-5 accuracy (%), and mean cross-entropy over the test set.
+
+    With the live weights.
+    """
     model.eval()
-    correct = torch.zeros((), dtype=torch.int64, device=test.device)
+    right = torch.zeros(2, dtype=torch.int64, device=test.device)
     loss = torch.zeros((), dtype=torch.float64, device=test.device)
+    classes = 0
     for inputs, targets in test:
         logits = model(inputs)
-        correct += (logits.argmax(1) == targets).sum()
+        classes = logits.shape[1]
+        right[0] += (logits.argmax(1) == targets).sum()
+        if classes > 5:
+            right[1] += (logits.topk(5, 1).indices == targets[:, None]).sum()
         loss += nn.functional.cross_entropy(logits, targets, reduction="sum")
     model.train()
-    return {"accuracy": round(100.0 * int(correct) / test.samples, 4), "test_loss": float(loss) / test.samples}
+    first, fifth = (round(100.0 * count / test.samples, 4) for count in right.tolist())
+    top5 = {"top5": fifth} if classes > 5 else {}
+    return {"accuracy": first, **top5, "test_loss": float(loss) / test.samples}
 
 
 def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, float]:
@@ -153,7 +162,7 @@ def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, f
     metric = "bleu" if "bleu" in row else "accuracy"
     if before is not None and row[metric] <= before[metric]:
         return before
-    return {key: row[key] for key in dict.fromkeys((metric, "accuracy", "step"))}
+    return {key: row[key] for key in dict.fromkeys((metric, "accuracy", "top5", "step")) if key in row}
 
 
 def final_of(row: dict[str, Any]) -> dict[str, Any]:
