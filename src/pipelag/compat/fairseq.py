@@ -4,7 +4,7 @@ its weights in our model. Its binarised data are in `pipelag.compat.binarised`.
 fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
 they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
 
-`make env` builds it, before torch is there, or the build of its extension fails (`workflow/envs/fairseq*.lock`); without
+`make env` builds it, before torch is there, or its extension fails to build (`workflow/envs/fairseq*.lock`); without
 a C++ compiler it is left out. Where it is missing, `pipelag.models.transformer` is the same network and
 `pipelag.runs.text.search` the same search; with fairseq, `weights_from` loads its parameters, and tests compare scores
 and translations (`pytest -p no:hydra_pytest`: hydra's own plugin is imported before anything of ours can help it).
@@ -48,8 +48,8 @@ def imported() -> Any:
         import fairseq.models.transformer
     except ImportError as error:
         raise PipelagError(
-            f"fairseq cannot be imported ({error}); install a C++ compiler and make the environment anew (make env), or "
-            "use pipelag's own model 'transformer', which is the same network"
+            f"fairseq cannot be imported ({error}); install a C++ compiler and make the environment anew (make env), "
+            "or use pipelag's own model 'transformer', which is the same network"
         ) from error
     finally:
         dataclasses.dataclass = plain

@@ -12,7 +12,7 @@ from pipelag.data.fetch import Release, fetch
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.theory import quadratic
+from pipelag.theory import foreseen, quadratic
 from pipelag.theory.caching import asynchronous, segment_of, synchronous
 from pipelag.theory.quadratic import Characteristic
 
@@ -238,4 +238,5 @@ STUDIES: dict[str, Study] = {
     "regression": regression,
     "caching": caching,
     "copies": copies,
+    "predictions": foreseen.study,
 }

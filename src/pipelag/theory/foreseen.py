@@ -1,0 +1,70 @@
+"""How far each optimizer's prediction rule is off (PipeOptim, table I): foreseen weights against those that come.
+
+A weight vector is stepped by the optimizer itself, along gradients whose mean is constant; every so many updates the
+weights s updates ahead are foreseen by the rule of `pipelag.prediction` and compared once they are there. Without noise
+the rules are exact, but for what they leave out (a decoupled weight decay, ambiguity D4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pipelag.errors import PipelagError, unknown
+
+SIZE = 64  # weights
+
+
+def optimizers() -> Mapping[str, Callable[[Any], Any]]:
+    """The optimizers of PipeOptim's table I, and what a user may bring."""
+    import torch
+
+    return {
+        "SGDM": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
+        "SGDM, dampened": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.9),
+        "Adam": lambda params: torch.optim.Adam(params, lr=0.001),
+        "AdamW": lambda params: torch.optim.AdamW(params, lr=0.001, weight_decay=0.0),
+        "AdamW, decay": lambda params: torch.optim.AdamW(params, lr=0.001, weight_decay=0.1),
+        "NAdam": lambda params: torch.optim.NAdam(params, lr=0.001),
+    }
+
+
+def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
+    """Rows of one optimizer: {optimizer, horizons: [1, 2, 3], steps: 600, noise: 0.0}.
+
+    Yields:
+        Per horizon s: `predicted`, the root mean square of foreseen minus true weights over the last third of the
+        steps; `stale`, that of the weights as they were s updates ago; `share`, the one over the other.
+    """
+    import torch
+
+    from pipelag.prediction import rule_of
+
+    known = optimizers()
+    if options["optimizer"] not in known:
+        raise unknown("optimizer of the study 'predictions'", options["optimizer"], known)
+    horizons, steps = list(options.get("horizons", [1, 2, 3])), int(options.get("steps", 600))
+    if not horizons or min(horizons) < 1 or steps < 3 * max(horizons):
+        raise PipelagError(f"horizons are 1 or more updates and a third of the {steps} steps at most, not {horizons}")
+    draw = torch.Generator().manual_seed(seed)
+    weight = torch.nn.Parameter(torch.randn(SIZE, generator=draw, dtype=torch.float64))
+    mean = torch.randn(SIZE, generator=draw, dtype=torch.float64)
+    optimizer = known[options["optimizer"]]([weight])
+    rule, group = rule_of(optimizer), optimizer.param_groups[0]
+    waiting: dict[int, list[tuple[int, Any, Any]]] = {}
+    squares = {s: [0.0, 0.0] for s in horizons}
+    for step in range(steps):
+        for s, foreseen, before in waiting.pop(step, []):
+            squares[s][0] += float((foreseen - weight.detach()).square().mean())
+            squares[s][1] += float((before - weight.detach()).square().mean())
+        direction = rule(optimizer.state.get(weight, {}), group)
+        if direction is not None and step >= 2 * steps // 3 - max(horizons):
+            before = weight.detach().clone()
+            for s in horizons:
+                waiting.setdefault(step + s, []).append((s, before - s * direction, before))
+        noise = torch.randn(SIZE, generator=draw, dtype=torch.float64)
+        weight.grad = mean + options.get("noise", 0.0) * noise
+        optimizer.step()
+    for s, (predicted, stale) in squares.items():
+        share = (predicted / stale) ** 0.5
+        yield {"horizon": s, "predicted": predicted**0.5, "stale": stale**0.5, "share": share}

@@ -1,0 +1,32 @@
+"""Prediction rules against the optimizers themselves (PipeOptim, table I)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelag.errors import PipelagError
+from pipelag.theory.foreseen import optimizers, study
+
+
+@pytest.mark.parametrize("name", ["SGDM", "SGDM, dampened", "Adam", "AdamW"])
+def test_without_noise_a_rule_is_exact(name: str) -> None:
+    for row in study({"optimizer": name, "horizons": [1, 3]}, 0):
+        assert row["share"] < 1e-9 and row["stale"] > 0
+
+
+def test_what_a_rule_leaves_out_shows() -> None:
+    (decay,) = study({"optimizer": "AdamW, decay", "horizons": [3]}, 0)
+    assert 1e-4 < decay["share"] < 0.5
+
+
+@pytest.mark.parametrize("name", list(optimizers()))
+def test_noise_costs_accuracy_and_more_so_for_a_longer_look(name: str) -> None:
+    near, far = study({"optimizer": name, "horizons": [1, 6], "noise": 1.0}, 0)
+    assert far["predicted"] > near["predicted"] > 0
+
+
+def test_what_is_wrong_is_said() -> None:
+    with pytest.raises(PipelagError, match="did you mean 'Adam'"):
+        list(study({"optimizer": "Adan"}, 0))
+    with pytest.raises(PipelagError, match="horizons are 1 or more"):
+        list(study({"optimizer": "Adam", "horizons": [0]}, 0))
