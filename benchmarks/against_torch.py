@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from pipelag import methods, models
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job
+from pipelag.distributed.workers.base import Job
 from pipelag.models.cut import stages
-from pipelag.simulate.training import Phase
+from pipelag.phase import Phase
 
 PEERS = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 
