@@ -37,6 +37,7 @@ OPTIONS = (
     "cluster",
     "search",
     "compare",
+    "given",
     "depths",
     "data_parallel_over",
     "overlap",
@@ -55,6 +56,7 @@ def plan(spec: RunSpec, out: Path) -> dict[str, Any]:
         cluster: as `Cluster.of` takes it.
         search: false: no plan for the whole cluster, neither searched for nor data parallel.
         compare: also the plans that PipeDream is compared with.
+        given: {name: {cuts: last layers of all stages but the last, replicas: workers of each stage}}: plans to time.
         depths: minibatches in flight of the straight plan (Figure 18).
         data_parallel_over: numbers of workers for data parallelism alone (Figures 1 and 12).
         overlap: false: these sum gradients after the whole backward, not while it runs (Table 3).
@@ -155,12 +157,15 @@ def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterat
             yield measure(name, chosen) | {"search_seconds": time.perf_counter() - begun}
     if options.get("compare"):
         yield from compared(profile, cluster)
+    for name, one in options.get("given", {}).items():
+        yield measure(name, plan_given(profile, name, one))
     straight = count <= len(profile.layers) and (options.get("depths") or options.get("gpipe"))
     if straight:
         line = partition(profile, cluster, "ring", straight=True)
         for depth in options.get("depths", ()):
             at = partial(one_f_one_b_rr, len(line.stages), replicas=[1] * count, depth=depth)
-            yield measure(f"depth {depth}", line, lambda n, at=at: at(n), memory=memory_of(profile, line, depth))  # type: ignore[misc]
+            held = {"depth": depth, "versions": line.versions(depth)}
+            yield measure(f"depth {depth}", line, lambda n, at=at: at(n), memory=memory_of(profile, line, depth)) | held  # type: ignore[misc]
         if options.get("gpipe"):
             yield from under_gpipe(profile, cluster, line, float(options["gpipe"]["memory"]))
     for n in options.get("data_parallel_over", ()):
@@ -176,6 +181,20 @@ def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterat
     if options.get("sweep"):
         for number, one in enumerate(swept(profile, count), start=1):
             yield measure(f"partition {number}", one)
+
+
+def plan_given(profile: Profile, name: str, content: Any) -> Plan:
+    """The plan that `options.given` writes down; refused with its name where it is none for this profile."""
+    try:
+        cuts, replicas = [int(cut) for cut in content["cuts"]], [int(count) for count in content["replicas"]]
+        bounds = [0, *cuts, len(profile.layers)]
+        stages = zip(bounds[:-1], bounds[1:], replicas, strict=True)
+        return Plan(tuple(PlanStage(before + 1, last, count) for before, last, count in stages))
+    except (KeyError, TypeError, ValueError, PipelagError) as error:
+        raise PipelagError(
+            f"options.given: '{name}' takes cuts, the last layers of all stages but the last of a profile of "
+            f"{len(profile.layers)} layers, and replicas, the workers of each stage ({error})"
+        ) from error
 
 
 def compared(profile: Profile, cluster: Cluster) -> Iterator[Row]:
