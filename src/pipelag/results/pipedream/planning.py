@@ -203,7 +203,7 @@ def same_plans(model: str) -> Any:
 
 
 def unpublished(context: Context, model: str) -> str:
-    """That a plan rests on a data sheet at every scale, since the authors published no profile of the model; or empty."""
+    """That a plan rests on a data sheet at every scale, there being no published profile of the model; or empty."""
     rests = any(item.log is not None and not published(item.arm.spec) for item in context.select(model=model))
     return "; profile: a data sheet's, none is published" if rests and not context.shortfall(model=model) else ""
 

@@ -70,15 +70,19 @@ def one_at_a_time(context: Context) -> Finding:
     return exact(most == 1 and working == log.summary["workers"] == context.result.reported["workers"], why)
 
 
+def used(log: RunLog) -> float:
+    """The share of the workers' time in which they compute, from the first pass to the last."""
+    rows = [row for row in log.rows if row["kind"] in "FB"]
+    span = max(row["end"] for row in rows) - min(row["start"] for row in rows)
+    return sum(row["end"] - row["start"] for row in rows) / (span * log.summary["workers"])
+
+
 @judge(PAPER, "figure_2", "a_quarter_used")
 def quarter(context: Context) -> Finding:
     """Busy time over worker time, added up over the rows."""
-    log = log_of(context)
-    rows = [row for row in log.rows if row["kind"] in "FB"]
-    span = max(row["end"] for row in rows) - min(row["start"] for row in rows)
-    used = sum(row["end"] - row["start"] for row in rows) / (span * log.summary["workers"])
+    share = used(log_of(context))
     wanted = 1 / context.result.reported["workers"]
-    return exact(abs(used - wanted) < ALMOST, f"workers compute for {used:.4f} of their time")
+    return exact(abs(share - wanted) < ALMOST, f"workers compute for {share:.4f} of their time")
 
 
 @judge(PAPER, "figure_3", "idle_at_flush")
@@ -101,7 +105,7 @@ def flush_idles(context: Context) -> Finding:
 @judge(PAPER, "figure_3", "bubble_falls_with_m")
 def bubble_falls(context: Context) -> Finding:
     """Over m = 1, 2, 4, 8, 16."""
-    shares = [(int(arm), log_of(context, arm=arm).summary["bubble"]) for arm in context.values("arm")]
+    shares = [(int(arm), 1 - used(log_of(context, arm=arm))) for arm in context.values("arm")]
     falling = all(a[0] < b[0] and a[1] > b[1] + ALMOST for a, b in pairwise(shares))
     return exact(falling, "idle share by m: " + ", ".join(f"{m}: {100 * share:.1f} %" for m, share in shares))
 
@@ -232,9 +236,10 @@ def same_replica(context: Context) -> Finding:
 def two_units(context: Context) -> Finding:
     """How far a worker's backwards of the steady state are apart, over the workers of its stage."""
     log = log_of(context)
-    replicas = [2, 1]
+    stage_of = {row["worker"]: row["stage"] for row in passes(log)}
     rates: list[float] = []
-    for worker, count in ((0, replicas[0]), (1, replicas[0]), (2, replicas[1])):
+    for worker, stage in sorted(stage_of.items()):
+        count = list(stage_of.values()).count(stage)
         ends = [row["end"] for row in of_worker(log, worker, "B")]
         admitted = sum(row["start"] < ends[0] for row in of_worker(log, worker, "F"))
         steady = ends[: len(ends) - admitted + 1]  # those after which another minibatch comes in
