@@ -22,6 +22,21 @@ localrules:
     all,
 
 
+warm = WarmProcess()
+
+
+onstart:
+    warm.start(f"results/{scale.name}/logs/warm.log")
+
+
+onsuccess:
+    warm.stop()
+
+
+onerror:
+    warm.stop()
+
+
 rule all:
     default_target: True
     input:

@@ -1,6 +1,7 @@
-"""The same ResNet-20 and cut on two workers: stale weights here, GPipe and 1F1B in torch.distributed.pipelining.
+"""The same ResNet-20 on two workers: stale weights and synchronous schedules here, their peers in torch.
 
-The peers' number of microbatches is tried at 2, 4 and 8 and the best is taken. All alternate in one launch; every
+The peers are GPipe, 1F1B and interleaved 1F1B (two stages per worker) of torch.distributed.pipelining. The number of
+microbatches is tried at 2, 4 and 8, and the best is taken, for ours as for theirs. All alternate in one launch; every
 arm trains (forward, backward, optimizer step) on minibatches of the same size. Prints ratios.
 """
 
@@ -14,51 +15,75 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn import functional as F
 
 from pipelag import methods, models
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job
+from pipelag.distributed.workers.base import Job
 from pipelag.models.cut import stages
-from pipelag.simulate.training import Phase
+from pipelag.phase import Phase
 
-PEERS = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
+PEERS = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved 1F1B": ScheduleInterleaved1F1B}
+OURS = {"our 1F1B with a flush": "1f1b_flush", "our interleaved 1F1B": "1f1b_interleaved"}
+PARTS = (2, 4, 8)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
 
 
-class Permuted(nn.Module):
+class Turned(torch.autograd.Function):
+    """NCHW to NHWC or back; what is to be sent, outputs and gradients alike in NHWC, is contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, leaving: bool) -> torch.Tensor:
+        ctx.leaving = leaving
+        return x.permute(0, 2, 3, 1).contiguous() if leaving else x.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        turned = gradient.permute(0, 3, 1, 2) if ctx.leaving else gradient.permute(0, 2, 3, 1).contiguous()
+        return turned, None
+
+
+class Boundary(nn.Module):
     """Passes the boundary as NHWC: the peers send contiguous tensors only, and channels_last is twice as fast."""
 
-    def __init__(self, *order: int) -> None:
+    def __init__(self, leaving: bool) -> None:
         super().__init__()
-        self.order = order
+        self.leaving = leaving
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.permute(*self.order)
+        turned: torch.Tensor = Turned.apply(x, self.leaving)
+        return turned
 
 
-def compare(job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int) -> dict[str, list[float]]:
+def bounded(pieces: list[nn.Sequential], number: int) -> nn.Sequential:
+    """A stage (from 0) for torch's schedules."""
+    before = [Boundary(leaving=False)] if number else []
+    after = [Boundary(leaving=True)] if number < len(pieces) - 1 else []
+    return nn.Sequential(*before, *pieces[number], *after)
+
+
+def compare(
+    job: Job, depth: int, cut: int, cuts: tuple[int, ...], batch: int, steps: int, blocks: int
+) -> dict[str, list[float]]:
     """Milliseconds per minibatch of every arm, block by block."""
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
     first, last = job.rank == 0, job.rank == 1
     arms: dict[str, Any] = {}
     for name, schedule in PEERS.items():
-        for microbatches in (2, 4, 8):
-            piece = stages(models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last), (cut,))[
-                job.rank
-            ]
-            piece = (
-                nn.Sequential(*piece, Permuted(0, 2, 3, 1)) if first else nn.Sequential(Permuted(0, 3, 1, 2), *piece)
-            )
-            stage = PipelineStage(piece, job.rank, 2, job.device)
-            runner = schedule(stage, microbatches, loss_fn=F.cross_entropy)
-            arms[f"{name}, {microbatches} microbatches"] = (runner, sgd(piece.parameters()))
+        for microbatches in PARTS:
+            virtual = schedule is ScheduleInterleaved1F1B
+            whole = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
+            pieces = stages(whole, cuts if virtual else (cut,))
+            mine = [bounded(pieces, number) for number in range(job.rank, len(pieces), 2)]
+            held = [PipelineStage(m, job.rank + 2 * k, len(pieces), job.device) for k, m in enumerate(mine)]
+            runner = schedule(held if virtual else held[0], microbatches, loss_fn=F.cross_entropy)
+            arms[f"{name}, {microbatches} microbatches"] = (runner, sgd(nn.ModuleList(mine).parameters()))
 
     def peer(runner: Any, optimizer: torch.optim.Optimizer) -> float:
         dist.barrier()
@@ -78,19 +103,23 @@ def compare(job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int)
         lambda step: 1.0, 0,
     )  # fmt: skip
 
-    def pipelined() -> float:
+    def here(method: str, microbatches: int = 1) -> float:
         dist.barrier()
-        phase = Phase(methods.get("stale_weights"), steps, (cut,))
+        over = cuts if method == "1f1b_interleaved" else (cut,)
+        phase = Phase(methods.get(method), steps, over, microbatches=microbatches)
         start = time.perf_counter()
         records = ours.run_phase(phase, lambda step: images, lambda step: labels)
         return 1000 * (records[job.rank].updated[-1] - start) / steps  # fill and drain included, as in the peers
 
-    found: dict[str, list[float]] = {"stale weights": [], **{name: [] for name in arms}}
+    found: dict[str, list[float]] = {}
     for block in range(blocks + 1):
-        values = {"stale weights": pipelined(), **{name: peer(*arm) for name, arm in arms.items()}}
+        values = {"stale weights": here("stale_weights")}
+        for label, method in OURS.items():
+            values |= {f"{label}, {parts} microbatches": here(method, parts) for parts in PARTS}
+        values |= {name: peer(*arm) for name, arm in arms.items()}
         if block:  # the first warms up
             for name, value in values.items():
-                found[name].append(value)
+                found.setdefault(name, []).append(value)
     assert first or last
     return found
 
@@ -99,19 +128,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--cut", type=int, default=9, help="between blocks: the peers pass one tensor")
+    parser.add_argument("--cuts", type=int, nargs=3, default=(5, 9, 13), help="of the four stages that are interleaved")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--blocks", type=int, default=5)
     args = parser.parse_args()
-    found = launch(
-        compare, 2, "cpu", 1, depth=args.depth, cut=args.cut, batch=args.batch, steps=args.steps, blocks=args.blocks
-    )
-    ours = median(found["stale weights"])
-    print(f"stale weights            {ours:7.1f} ms per minibatch")
-    for name in PEERS:
-        best = min((arm for arm in found if arm.startswith(name)), key=lambda arm: median(found[arm]))
-        ratios = [theirs / own for theirs, own in zip(found[best], found["stale weights"], strict=True)]
-        print(f"{best:24s} {median(found[best]):7.1f} ms per minibatch   ratio {median(ratios):.2f}")
+    options = {"depth": args.depth, "cut": args.cut, "cuts": tuple(args.cuts), "batch": args.batch}
+    found = launch(compare, 2, "cpu", 1, **options, steps=args.steps, blocks=args.blocks)
+    best = {"stale weights": "stale weights"}
+    for name in (*OURS, *PEERS):
+        tried = [arm for arm in found if arm.rsplit(",", 1)[0] == name]
+        best[name] = min(tried, key=lambda arm: median(found[arm]))
+    for arm in best.values():
+        print(f"{arm:40s} {median(found[arm]):7.1f} ms per minibatch   {ratio(found, arm, best['stale weights'])}")
+    ours = best["our interleaved 1F1B"]
+    print(f"torch's interleaved 1F1B / ours: {ratio(found, best['interleaved 1F1B'], ours)}")
+    print(f"torch's 1F1B / ours: {ratio(found, best['1F1B'], best['our 1F1B with a flush'])}")
+
+
+def ratio(found: dict[str, list[float]], arm: str, to: str) -> str:
+    """The median of the blocks' ratios."""
+    return f"ratio {median(theirs / own for theirs, own in zip(found[arm], found[to], strict=True)):.2f}"
 
 
 if __name__ == "__main__":

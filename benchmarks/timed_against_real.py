@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from pipelag import methods, models
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job
-from pipelag.simulate.training import Phase
+from pipelag.distributed.workers.base import Job
+from pipelag.phase import Phase
 from pipelag.timing.costs import Topology
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule

@@ -20,10 +20,11 @@ from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.models.cut import stages as cut_stages
 from pipelag.optim import OptimizerFactory
+from pipelag.phase import Phase
 from pipelag.randomness import preserved_randomness
 from pipelag.runs.checkpoint import alone
 from pipelag.schedules import Delays
-from pipelag.simulate.training import Phase, SimulatedTraining
+from pipelag.simulate.training import SimulatedTraining
 
 EXECUTORS = ("simulated", "real")
 
@@ -146,7 +147,7 @@ def train(
     last = phases[-1]
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
-    return TrainedRun(sequence, rows, last.method.delays(last.stages, last.microbatches), diverged_at)
+    return TrainedRun(sequence, rows, last.delays, diverged_at)
 
 
 def _train_real(

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from pipelag.policy import StageWeights
-from pipelag.weights import Versions
 
 Buffers = list[torch.Tensor]
 Entry = dict[tuple[str, float], Buffers]  # by what a pass reads of a version, and by its amount
@@ -30,7 +29,7 @@ class History:
     """
 
     def __init__(
-        self, weights: StageWeights | Versions, marks: Sequence[int], back: int, entries: dict[int, Entry] | None = None
+        self, weights: StageWeights, marks: Sequence[int], back: int, entries: dict[int, Entry] | None = None
     ) -> None:
         self.weights, self.marks, self.back = weights, deque(sorted(marks)), back
         self.entries = dict(entries or {})
@@ -58,13 +57,12 @@ def rings_of(weights: StageWeights) -> dict[tuple[str, float], list[Buffers]]:
     }
 
 
-def entry_of(weights: StageWeights | Versions) -> Entry:
+def entry_of(weights: StageWeights) -> Entry:
     """The live version, and what passes read of it where that is something else."""
     entry = {("live", 0.0): copies(weights.live)}
-    if isinstance(weights, StageWeights):
-        for key, ring in rings_of(weights).items():
-            if key[0] != "live":
-                entry[key] = copies(ring[weights.version % len(ring)])
+    for key, ring in rings_of(weights).items():
+        if key[0] != "live":
+            entry[key] = copies(ring[weights.version % len(ring)])
     return entry
 
 

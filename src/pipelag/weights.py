@@ -51,39 +51,6 @@ class FlatParameters:
         ]
 
 
-class Versions:
-    """A stage's weights and the older versions that minibatches under way still need."""
-
-    def __init__(self, flat: FlatParameters) -> None:
-        self.flat, self.live = flat, flat.buffers
-        self.version = self.shown = 0
-        self.kept: dict[int, list[torch.Tensor]] = {}
-
-    def show(self, version: int) -> None:
-        """Let the parameters hold this version."""
-        if version == self.shown:
-            return
-        if self.shown == self.version:
-            self.keep()
-        torch._foreach_copy_(self.flat.buffers, self.kept[version])
-        self.shown = version
-
-    def keep(self) -> None:
-        """Keep a copy of the live version."""
-        if self.version not in self.kept:
-            self.kept[self.version] = [buffer.clone() for buffer in self.flat.buffers]
-
-    def updated(self) -> None:
-        """The parameters, which held the live version, have been stepped on."""
-        self.version += 1
-        self.shown = self.version
-
-    def forget_before(self, version: int) -> None:
-        """Drop the copies that no minibatch will read again."""
-        for old in [kept for kept in self.kept if kept < version]:
-            del self.kept[old]
-
-
 def _dense(tensor: torch.Tensor) -> bool:
     """Whether the strides cover the storage exactly once (contiguous, channels_last, transposed)."""
     expected = 1

@@ -18,13 +18,14 @@ from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
 from pipelag.optim import CaffeSGD, group_by_stage
+from pipelag.phase import Phase
 from pipelag.policy import StageWeights
 from pipelag.prediction import prediction_rule
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
 from pipelag.simulate.discrepancy import Discrepancy
-from pipelag.simulate.training import Phase, SimulatedTraining
+from pipelag.simulate.training import SimulatedTraining
 from pipelag.weights import FlatParameters
-from tests.core.toy import Noise, convolutional, equal, sgd
+from tests.core.toy import Noise, convolutional, equal, parts_of, sgd
 
 loss_of = nn.functional.cross_entropy
 CUTS = (1, 2, 4)  # four stages of the toy model
@@ -475,9 +476,8 @@ def test_what_cannot_be_combined_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("stop", [3, 9])
 def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
-    microbatches = 4 if name == "pipedream_2bw" else 1
     make = plain_sgd if name == "nesterov_async" else sgd
-    phases = [Phase(get(name), 14, CUTS, microbatches=microbatches)]
+    phases = [Phase(get(name), 14, CUTS, microbatches=parts_of(name))]
     rate = lambda step: 1 / (1 + step)  # noqa: E731  (predictions depend on the rate of the last step)
     unbroken = SimulatedTraining(convolutional(), phases, make, loss_of, rate)
     for t in range(14):

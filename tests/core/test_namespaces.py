@@ -23,9 +23,9 @@ from pipelag.distributed.linked import bucketed, data_parallel_step, pipeline_pe
 from pipelag.distributed.namespaces import Links, obstacle
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.phase import Phase
 from pipelag.runs.cli import carry_out
 from pipelag.runs.spec import RunSpec
-from pipelag.simulate.training import Phase
 from pipelag.timing.layers import LayerTime, Profile
 
 HINDERED = obstacle(Links(1.0))

@@ -24,11 +24,11 @@ from torch import nn
 import pipelag
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining, check_workers
-from pipelag.distributed.worker import Job
+from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
-from pipelag.simulate.training import Phase
-from tests.core.toy import Noise, convolutional, equal, sgd
+from pipelag.phase import Phase
+from tests.core.toy import PARTS, Noise, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
 # Every method that a real pipeline can run, on 2 and on 4 workers, in whole minibatches or in microbatches.
 OWN = ("asp", "bsp", "sequential", "gpipe_torch", "1f1b_torch")  # have tests of their own
 REAL = [name for name, method in METHODS.items() if method.random is None and name not in OWN]
-SPLIT = {"pipedream_2bw": 4, "gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}
+SPLIT = PARTS | {"gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}
 METHOD_CASES = {
     cuts: [[Phase(get(name), 10, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL] for cuts in [(3,), (1, 2, 4)]
 }
@@ -88,13 +88,18 @@ def optimizer_for(method: str) -> Callable[[Any], torch.optim.Optimizer]:
     return sgd
 
 
+def falling(step: int) -> float:
+    """Predictions go by the coming update's rate, so it must not be the same at every step."""
+    return 1 / (1 + step / 4)
+
+
 def all_cases(job: Job, cases: list[list[Phase]]) -> list[dict[str, torch.Tensor]]:
     """Trains one after the other on the same workers: starting processes is what takes the time."""
     ends: list[dict[str, torch.Tensor]] = []
     for phases in cases:
         batches, model = Noise(), convolutional()
         make, loss = optimizer_for(phases[0].method.name), nn.functional.cross_entropy
-        training = RealTraining(job, model.train(), phases, make, loss, lambda step: 1.0, 5)
+        training = RealTraining(job, model.train(), phases, make, loss, falling, 5)
         training.run(batches.inputs, batches.targets)
         ends.append(model.state_dict())
     return ends
@@ -105,8 +110,8 @@ def data_parallel(job: Job) -> tuple[dict[str, torch.Tensor], list[float]]:
     batches, model = Noise(), convolutional()
     phases = [Phase(get("pipedream"), 4, (3,)), Phase(get("bsp"), 6)]
     training = RealTraining(job, model.train(), phases, sgd, nn.functional.cross_entropy, lambda step: 1.0, 5)
-    records = training.run(batches.inputs, batches.targets)
-    return model.state_dict(), [float(loss) for loss in records[1][0].losses]
+    training.run(batches.inputs, batches.targets)
+    return model.state_dict(), training.losses[4:]
 
 
 def test_data_parallel_replicas_learn_what_as_many_microbatches_do() -> None:
@@ -170,7 +175,7 @@ def test_the_schedules_of_torch_learn_what_ours_learn(cuts: tuple[int, ...]) -> 
     for (name, own), real, phases in zip(pairs, ends, cases, strict=True):
         model = convolutional()
         ours = [phases[0], replace(phases[1], method=get(own))]
-        pipelag.train(model, Noise(), phases=ours, optimizer=optimizer_for(name), seed=5)
+        pipelag.train(model, Noise(), phases=ours, optimizer=optimizer_for(name), seed=5, rate=falling)
         for key, value in model.state_dict().items():
             torch.testing.assert_close(real[key], value, rtol=1e-5, atol=1e-6, msg=f"{name}: {key}")
     with pytest.raises(PipelagError, match="'gpipe_torch' keeps its activations; recompute with gpipe"):
@@ -184,14 +189,14 @@ def test_every_method_is_the_same_real_and_simulated_bit_for_bit(cuts: tuple[int
     for phases, real in zip(cases, ends, strict=True):
         name = phases[0].method.name
         model = convolutional()
-        pipelag.train(model, Noise(), phases=phases, optimizer=optimizer_for(name), seed=5)
+        pipelag.train(model, Noise(), phases=phases, optimizer=optimizer_for(name), seed=5, rate=falling)
         assert equal(model.state_dict(), real), name
 
 
 def test_what_does_not_fit_is_refused() -> None:
     two = [Phase(get("stale_weights"), 4, (2,)), Phase(get("stale_weights"), 4, (2, 4))]
     with pytest.raises(
-        PipelagError, match=r"3 workers are more than the 2 stages that the cuts \[2\] make; use 2 workers"
+        PipelagError, match=r"3 workers are more than the 2 that the 2 stages of the cuts \[2\] make use of; use 2 work"
     ):
         pipelag.train(convolutional(), Noise(), phases=two, executor="real")
     with pytest.raises(PipelagError, match="draws its delays at random, which a real pipeline cannot promise"):
@@ -323,7 +328,7 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         from pipelag.distributed.launch import join
         from pipelag.distributed.training import RealTraining, check_workers
         from pipelag.methods import METHODS, get
-        from pipelag.simulate.training import Phase
+        from pipelag.phase import Phase
         from tests.core.toy import Noise, convolutional, sgd
 
         job, batches = join("cpu"), Noise()

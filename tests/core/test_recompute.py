@@ -10,12 +10,12 @@ from torch import nn
 
 import pipelag
 from pipelag.distributed.training import check_workers
-from pipelag.distributed.worker import in_flight
+from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.phase import Phase
 from pipelag.recompute import recompute_lags, segments_of
 from pipelag.schedules.check import check
-from pipelag.simulate.training import Phase
 from pipelag.timing.costs import uniform
 
 

@@ -10,7 +10,11 @@ from torch import nn
 
 import pipelag
 from pipelag.errors import PipelagError
-from pipelag.schedules.replicated import one_f_one_b_rounds, staleness, versions_read
+from pipelag.methods import METHODS, get
+from pipelag.phase import Phase
+from pipelag.schedules import delays
+from pipelag.schedules.check import check
+from pipelag.schedules.replicated import Replicated, one_f_one_b_rounds
 from tests.core.toy import Noise, convolutional
 
 
@@ -101,20 +105,81 @@ def test_one_replicated_stage_is_data_parallelism() -> None:
 @pytest.mark.parametrize("replicas", [(2, 1), (2, 1, 1), (3, 2, 1), (4, 2), (1, 3)])
 def test_versions_follow_the_replicas_own_order(replicas: tuple[int, ...]) -> None:
     schedule = one_f_one_b_rounds(len(replicas), 48, replicas)
-    read = versions_read(schedule)
+    check(schedule)
+    read = delays(schedule).forward_versions
     for stage, count in enumerate(replicas):
         for m, version in enumerate(read[stage]):
             assert version <= m // count  # no update that needs this minibatch's own gradient
             assert version >= read[stage][max(0, m - count)]  # a replica's weights grow no older
         updates = [a.number for row in schedule.workers for a in row if (a.kind, a.stage) == ("U", stage + 1)]
         assert sorted(updates) == sorted(list(range(48 // count)) * count)  # every replica makes every update
-    assert max(staleness(schedule, replicas)[-1]) == 0  # the last stage runs a backward right after its forward
+    assert delays(schedule).forward[-1] == 0  # the last stage runs a backward right after its forward
 
 
 def test_figure_8s_two_stages_are_one_round_stale() -> None:
     """2-1: two minibatches per replica of stage 1 are under way (NOAM), so its forwards miss one round."""
-    assert staleness(one_f_one_b_rounds(2, 24, (2, 1)), (2, 1)) == ((1, 1), (0,))
-    assert staleness(one_f_one_b_rounds(3, 24, (2, 1, 1)), (2, 1, 1)) == ((1, 1), (1,), (0,))
+    assert get("pipedream").delays(2, 1, (2, 1)).forward_lags == ((1, 1), (0,))
+    assert get("pipedream").delays(3, 1, (2, 1, 1)).forward_lags == ((1, 1), (1,), (0,))
+    assert get("pipedream").delays(3, 1, (2, 1, 1)).places == ((0, 1), (0,), (0,))
+
+
+@pytest.mark.parametrize("name", ["stale_weights", "pipemare", "gpipe", "1f1b_flush", "pipedream_2bw", "spectrain"])
+@pytest.mark.parametrize("replicas", [(2, 1), (1, 2), (2, 2), (3, 1), (2, 3)])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_any_schedule_can_be_dealt_to_replicas(name: str, replicas: tuple[int, ...], microbatches: int) -> None:
+    if name == "pipedream_2bw" and microbatches == 1:
+        return
+    build = Replicated(get(name).build, replicas)
+    schedule = build(2, 6 * build.rounds, microbatches)
+    check(schedule)
+    assert [len(ranks) for ranks in schedule.replicas] == list(replicas)
+    assert schedule.periods == tuple(microbatches * count for count in replicas)
+    assert get(name).delays(2, microbatches, replicas).periods == schedule.periods
+
+
+def test_replicas_of_pipemare_are_stale_by_their_rounds() -> None:
+    """Stage 1 of 2 lags 3 updates alone; two replicas make one update of two minibatches: ceil((3 - place)/2)."""
+    assert get("pipemare_naive").delays(2, 1, (2, 1)).forward_lags == ((2, 1), (1,))
+
+
+REPLICABLE = [
+    name
+    for name, method in METHODS.items()
+    if method.random is None
+    and not method.data_parallel
+    and not method.torch_schedule
+    and name not in ("sequential", "1f1b_interleaved", "pipedream_interleaved", "bidirectional")
+]
+
+
+def replicated_run(name: str, executor: str) -> dict[str, torch.Tensor]:
+    """Two replicas of the first stage, one of the second, in the method's own schedule."""
+    microbatches = 2 if name == "pipedream_2bw" else 1
+    momentum = 0.0 if name == "nesterov_async" else 0.9
+    # Vertical sync gives all stages one version, so they need rounds of one length.
+    replicas = (2, 2) if name in ("pipedream_vertical_sync",) else (2, 1)
+    model = convolutional()
+    pipelag.train(
+        model,
+        Noise(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.02, momentum=momentum, weight_decay=1e-3),
+        phases=[Phase(get(name), 12, (3,), microbatches=microbatches, replicas=replicas)],
+        executor=executor,
+        rate=lambda step: 1.0 if step < 6 else 0.5,
+    )
+    return model.state_dict()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["stale_weights", "pipemare", "pipeoptim", "spectrain", "pipedream_2bw", "dc_asgd"])
+def test_any_method_with_replicas_is_the_same_real_and_simulated(name: str) -> None:
+    real, simulated = replicated_run(name, "real"), replicated_run(name, "simulated")
+    assert all(torch.equal(value, real[key]) for key, value in simulated.items()), name
+
+
+@pytest.mark.parametrize("name", REPLICABLE)
+def test_any_method_trains_with_replicas(name: str) -> None:
+    assert all(torch.isfinite(value).all() for value in replicated_run(name, "simulated").values())
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -122,8 +187,12 @@ def test_what_does_not_fit_is_refused() -> None:
         trained((2, 1), (2,), steps=25)
     with pytest.raises(PipelagError, match="must give each of the 2 stages"):
         trained((2, 1, 1), (2,))
-    with pytest.raises(PipelagError, match="defined for PipeDream's weight stashing"):
-        pipelag.train(convolutional(), Noise(), method="pipemare", cuts=(2,), replicas=(2, 1), steps=4)
+    with pytest.raises(PipelagError, match="method 'asp' has no stages of its own to replicate"):
+        pipelag.train(convolutional(), Noise(), method="asp", cuts=(2,), replicas=(2, 1), steps=4)
+    with pytest.raises(PipelagError, match="give all stages as many replicas"):
+        pipelag.train(convolutional(), Noise(), method="pipedream_vertical_sync", cuts=(2,), replicas=(2, 1), steps=4)
+    with pytest.raises(PipelagError, match="recompute each by itself, not in segments"):
+        pipelag.train(convolutional(), Noise(), method="pipemare", cuts=(2,), replicas=(2, 1), steps=4, recompute=2)
     with pytest.raises(PipelagError, match="need 3 workers, not 2"):
         pipelag.train(
             convolutional(),
@@ -140,8 +209,7 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_a_resumed_run_equals_an_unbroken_one() -> None:
     import copy
 
-    from pipelag.methods import get
-    from pipelag.simulate.training import Phase, SimulatedTraining
+    from pipelag.simulate.training import SimulatedTraining
 
     def training() -> SimulatedTraining:
         phases = [Phase(get("pipedream"), 24, (2,), replicas=(2, 1)), Phase(get("sequential"), 4)]

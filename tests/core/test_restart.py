@@ -15,11 +15,11 @@ import pipelag
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job
+from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.phase import Phase
 from pipelag.runs.checkpoint import alone
-from pipelag.simulate.training import Phase
 from tests.core.test_real import REAL, SPLIT, optimizer_for
 from tests.core.toy import Noise, convolutional, equal, sgd
 

@@ -13,8 +13,9 @@ from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages as cut_stages
 from pipelag.optim import CaffeSGD
+from pipelag.phase import Phase
 from pipelag.randomness import seed_stage
-from pipelag.simulate.training import Phase, SimulatedTraining
+from pipelag.simulate.training import SimulatedTraining
 from tests.core.toy import Noise, convolutional, equal, sgd
 
 CPU = torch.device("cpu")

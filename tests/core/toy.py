@@ -72,3 +72,12 @@ def sgd(params: object) -> torch.optim.Optimizer:
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     """Bit for bit, parameters and buffers."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# Methods that are themselves only with microbatches; the others take a minibatch in one piece as well.
+PARTS = {"pipedream_2bw": 4, "1f1b_interleaved": 4, "pipedream_interleaved": 4, "bidirectional": 4}
+
+
+def parts_of(name: str) -> int:
+    """The microbatches of a minibatch with which a method is tested on 2 and on 4 stages."""
+    return PARTS.get(name, 1)

@@ -223,7 +223,7 @@ def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
         ({"optimiser": {}}, "the run's spec is wrong at optimiser: Extra inputs are not permitted"),
         (
             {"executor": "real", "workers": 4, "phases": [{"method": "stale_weights", "steps": 4, "cuts": [3]}]},
-            "4 workers are more than the 2 stages",
+            "4 workers are more than the 2 that the 2 stages",
         ),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelag.distributed.worker import in_flight
+from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
 from pipelag.schedules.library import pipemare
 from pipelag.theory.caching import asynchronous, segment_of, synchronous

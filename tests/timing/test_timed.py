@@ -23,6 +23,7 @@ from pipelag.timing.costs import StageCost, Topology, uniform
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule
 from pipelag.timing.trace import trace_events, write_trace
+from tests.core.toy import parts_of
 
 NAMES = ["1f1b", "1f1b_flush", "gpipe", "cycle", "sequential"]
 
@@ -195,8 +196,7 @@ def test_a_profile_counts_bytes_and_can_be_cut_and_timed() -> None:
 
 def test_every_method_has_a_schedule_that_can_be_timed() -> None:
     for name, method in METHODS.items():
-        copies = 4 if name == "pipedream_2bw" else 1
-        stages = 3
+        stages, copies = 4, parts_of(name)
         plan = method.schedule(stages, 6, copies)
         timing = time_schedule(plan, uniform(stages))
         assert timing.makespan > 0

@@ -13,6 +13,7 @@ from pipelag import experiments
 from pipelag.data import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
+from pipelag.warm import WarmProcess
 
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
 
@@ -141,8 +142,10 @@ tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind 
 figures = sorted({r for _, r in plan} - set(tables))
 
 
-# `python` in the rules is the interpreter that runs snakemake: it has pipelag, activated environment or not.
-shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; ")
+# `pipelag` in the rules is that of the interpreter that runs snakemake, activated environment or not: a fork of the warm
+# process, which the Snakefile starts, or, on another machine, a process of its own.
+job = f"{shlex.quote(sys.executable)} -S -I {shlex.quote(str(Path(workflow.basedir, 'workflow/scripts/job.py')))}"
+shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; pipelag() {{{{ {job} \"$@\"; }}}}; ")
 
 
 wildcard_constraints:

@@ -9,4 +9,4 @@ rule fetch:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "python -m pipelag fetch {wildcards.name} --stamp {output} > {log} 2>&1 || {{ cat {log} >&2; exit 1; }}"
+        "pipelag fetch {wildcards.name} --stamp {output} > {log} 2>&1 || {{ cat {log} >&2; exit 1; }}"

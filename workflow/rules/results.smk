@@ -21,7 +21,7 @@ rule table:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "python -m pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
+        "pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
         " --published {params.published} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
 
 
@@ -47,7 +47,7 @@ rule figure:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "python -m pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
+        "pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
         " --published {params.published} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
 
 
@@ -65,7 +65,7 @@ rule page:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "python -m pipelag report {params.papers} --scale {params.scale} --published {params.published}"
+        "pipelag report {params.papers} --scale {params.scale} --published {params.published}"
         " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
 
 

@@ -20,5 +20,5 @@ if not trains_nothing:
         conda:
             "../envs/pipelag.yaml"
         shell:
-            "python -m pipelag run --spec {params.spec:q} --out {params.folder} --device {resources.device}"
+            "pipelag run --spec {params.spec:q} --out {params.folder} --device {resources.device}"
             " --threads {threads} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"

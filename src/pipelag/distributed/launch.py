@@ -27,9 +27,9 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from pipelag.distributed import namespaces
-from pipelag.distributed.links import PeerLost
+from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.processes import be_parent, leave_with_parent
-from pipelag.distributed.worker import ENDLESS, Job
+from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
 
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
@@ -135,8 +135,7 @@ def join(device: str, threads: int = 1) -> Job:
     store, rank, world = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
     store.set_timeout(TIMEOUT)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
-    groups = [dist.new_group(backend=backend) for _ in ("forward", "backward")]
-    return Job(rank, world, place, PrefixStore("pipelag", store), groups[0], groups[1])  # type: ignore[arg-type]
+    return Job(rank, world, place, PrefixStore("pipelag", store))
 
 
 def main(folder: Path) -> int:

@@ -20,16 +20,16 @@ from pipelag import optim
 from pipelag.distributed.launch import launch
 from pipelag.distributed.namespaces import Links, NotMade, obstacle, reshape
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job
+from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.partitioner.cluster import ring_seconds, wait_free
+from pipelag.phase import Phase
 from pipelag.runs.folder import RunFolder
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish
 from pipelag.runs.tasks import Task, open_task
 from pipelag.runs.train import phases_of
-from pipelag.simulate.training import Phase
 from pipelag.timing.costs import Topology
 from pipelag.timing.layers import Profile
 from pipelag.timing.profile import profile

@@ -15,9 +15,15 @@ def be_parent() -> None:
     os.environ[PARENT] = str(os.getpid())
 
 
-def leave_with_parent() -> None:
-    """Ask Linux to end this process when its launcher dies, however that dies: nothing is left running."""
+def end_with_parent() -> None:
+    """Ask Linux to end this process when its parent dies, however that dies: nothing is left running."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def leave_with_parent() -> None:
+    """End with the launcher, also where it died before this call."""
+    if sys.platform == "linux":
+        end_with_parent()
         if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it died before the call
             os._exit(1)

@@ -14,7 +14,7 @@ from pipelag import optim
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job, Record
+from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec

@@ -22,15 +22,15 @@ from pipelag import optim
 from pipelag.distributed import linked
 from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.worker import Job, Record
+from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.phase import Phase
 from pipelag.runs.folder import RunFolder
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish, speedups
 from pipelag.runs.tasks import open_task
 from pipelag.runs.train import phases_of
-from pipelag.simulate.training import Phase
 
 
 def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:

@@ -13,19 +13,25 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, Keeper
-from pipelag.distributed.peers import TorchWorker
-from pipelag.distributed.replicas import ReplicaWorker
-from pipelag.distributed.replicated import ReplicatedWorker, places
-from pipelag.distributed.server import AsynchronousWorker
-from pipelag.distributed.stage import StageWorker, check_real
-from pipelag.distributed.worker import Assignment, Job, Loss, Record, Worker
+from pipelag.distributed.routes import conversations, routes_of, stages_on
+from pipelag.distributed.workers.base import (
+    Assignment,
+    Job,
+    Loss,
+    Record,
+    WholeModel,
+    load_optimizer_state,
+    optimizer_state,
+)
+from pipelag.distributed.workers.ddp import ReplicaWorker
+from pipelag.distributed.workers.parameter_server import AsynchronousWorker
+from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
+from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory
-from pipelag.recompute import segmented
-from pipelag.schedules.replicated import check_replicas
-from pipelag.simulate.replicated import check_replicable
-from pipelag.simulate.training import Phase, check_stage_rates
+from pipelag.phase import Phase
+from pipelag.schedules import Schedule
 
 Inputs = Callable[[int], Any]
 
@@ -62,11 +68,9 @@ class RealTraining:
     def __post_init__(self) -> None:
         self.model.to(self.job.device)
         self.job.uneven = self.uneven
-        if any(phase.recompute > 1 for phase in self.phases):
-            self.job.recomputation()  # here, for all ranks make it or none
         for phase in self.phases:
+            phase.check()
             check_workers(phase, self.job.world)
-            check_stage_rates(phase)
 
     def resume(self, step: int) -> None:
         """Go on from the complete set of checkpoints after `step` minibatches.
@@ -110,72 +114,114 @@ class RealTraining:
         self.job.phases += 1
         pieces = stages(self.model, phase.cuts)
         told = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset)
-        if phase.method.data_parallel:
-            stage, replica, piece = 1, self.job.rank, self.model
-        elif phase.replicas:
-            stage, replica = places(phase.replicas)[self.job.rank]
-            piece = pieces[stage - 1]
+        method = phase.method
+        if method.data_parallel or method.torch_schedule:
+            part = self._whole(told, pieces, inputs, targets, kept)
         else:
-            stage, replica = self.job.rank + 1, 0
-            piece = pieces[stage - 1] if stage <= len(pieces) else nn.Sequential()
-        part: dict[str, Any] = {}
-        self.job.meet(*conversations(self.job, phase))
-        if stage <= len(pieces):
-            keeper, again = self._keeper(told, stage, replica, piece) if kept else (None, None)
-            check_rounds(phase.replicas, told.marks(keeper))
-            worker: Worker
-            if phase.method.parameter_server:
-                worker = AsynchronousWorker(self.job, piece, told, keeper)
-            elif phase.method.data_parallel:
-                worker = ReplicaWorker(self.job, piece, told, keeper)
-            elif phase.method.torch_schedule:
-                worker = TorchWorker(self.job, pieces, told, keeper)
-            elif phase.replicas:
-                worker = ReplicatedWorker(self.job, piece, told, keeper, again)
-            else:
-                worker = StageWorker(self.job, piece, told, keeper, again)
-            part = self._perform(worker, piece, inputs, targets)
-            if replica:  # equal to the first replica's, but for what the worker saw
-                part = {"record": part["record"]}
+            part = self._pipeline(told, pieces, inputs, targets, kept)
         self.done += told.steps
         self.parts = []
         records = self._share(part)
-        self.losses += [float(loss) for loss in losses_of(phase, records, self.job.world)]
+        losses = merged_losses([record.losses for record in records.values()])
+        self.losses += [float(losses[t]) for t in range(told.steps)]
         return records
 
-    def _perform(self, worker: Worker, piece: nn.Module, inputs: Inputs, targets: Inputs) -> dict[str, Any]:
-        """A worker's phase, and what of it goes to all ranks."""
-        names = names_of(self.model, list(piece.parameters()))
-        kind = type(worker.optimizer).__name__
-        if worker.optimizer is not None and self.kinds - {kind}:
+    def _pipeline(
+        self, told: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, kept: bool
+    ) -> dict[str, Any]:
+        """This rank's stages of a phase, whatever its schedule; and what of them goes to all ranks."""
+        schedule = told.phase.schedule(told.steps)
+        for (kind, lane), pairs in sorted(conversations(routes_of(schedule)).items()):
+            self.job.meet(pairs, [self.job.group(kind, lane)])
+        mine = {stage: pieces[stage - 1] for stage in self._stages(schedule)}
+        keepers: dict[int, Keeper] = {}
+        restarts: dict[int, dict[str, Any] | None] = {}
+        for stage, piece in mine.items() if kept else ():
+            keeper, restarts[stage] = self._keeper(told, stage, piece)
+            if keeper is not None:
+                keepers[stage] = keeper
+                check_rounds(told.phase, told.marks(keeper))
+        for ranks in schedule.replicas:  # a rank without a stage takes part in making the groups of those that have
+            if len(ranks) > 1:
+                self.job.share(ranks)
+        if not mine:
+            return {}
+        worker = PipelineWorker(self.job, mine, told, schedule, keepers, restarts)
+        for state in worker.stages.values():
+            self._load(state.optimizer, state.shadows, mine[state.stage])
+        part: dict[str, Any] = {"record": worker.run(inputs, targets), "weights": {}, "optimizer": {}}
+        for state in worker.stages.values():
+            if state.replica == 0:  # the others are equal to the first
+                self._add(part, mine[state.stage], state.optimizer, state.shadows)
+        return part
+
+    def _stages(self, schedule: Schedule) -> list[int]:
+        return stages_on(schedule, self.job.rank) if self.job.rank < len(schedule.workers) else []
+
+    def _whole(
+        self, told: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, kept: bool
+    ) -> dict[str, Any]:
+        """This rank's replica of the model, or its stage under a schedule of torch's."""
+        method, rank = told.phase.method, self.job.rank
+        stage, piece = (rank + 1, pieces[rank]) if method.torch_schedule else (1, self.model)
+        keeper = self._keeper(told, stage, piece)[0] if kept else None
+        worker: WholeModel
+        if method.torch_schedule:
+            self.job.meet({(low, low + 1) for low in range(self.job.world - 1)}, [None])
+            worker = TorchWorker(self.job, pieces, told, keeper)
+        elif method.parameter_server:
+            worker = AsynchronousWorker(self.job, piece, told, keeper)
+        else:
+            worker = ReplicaWorker(self.job, piece, told, keeper)
+        self._load(worker.optimizer, worker.shadows, piece)
+        record = worker.run(inputs, targets)
+        if not method.torch_schedule and rank:  # the replicas have averaged their losses, or rank 0 has them all
+            record.losses = {}
+            return {"record": record}
+        part: dict[str, Any] = {"record": record, "weights": {}, "optimizer": {}}
+        self._add(part, piece, worker.optimizer, worker.shadows)
+        return part
+
+    def _load(
+        self, optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], piece: nn.Module
+    ) -> None:
+        """Give an optimizer the state of the phase before, or of the checkpoint."""
+        kind = type(optimizer).__name__
+        if optimizer is not None and self.kinds - {kind}:
             raise PipelagError(
                 f"the checkpoints hold the state of {', '.join(sorted(self.kinds))}, and this run has {kind}; go on "
                 "with the same optimizer, or delete them to start anew"
             )
-        worker.load_optimizer_state({i: self.state[n] for i, n in enumerate(names) if n in self.state})
-        record = worker.run(inputs, targets)
-        held = names_in(self.model, piece)
-        return {
-            "record": record,
-            # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
-            "weights": {held[name]: value.detach().cpu().clone() for name, value in piece.state_dict().items()},
-            "optimizer": {names[i]: values for i, values in worker.optimizer_state().items()},
-        }
+        names = names_of(self.model, list(piece.parameters()))
+        state = {i: self.state[name] for i, name in enumerate(names) if name in self.state}
+        load_optimizer_state(optimizer, parameters, state)
 
-    def _keeper(
-        self, told: Assignment, stage: int, replica: int, piece: nn.Module
-    ) -> tuple[Keeper | None, dict[str, Any] | None]:
+    def _add(
+        self,
+        part: dict[str, Any],
+        piece: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        parameters: Sequence[nn.Parameter],
+    ) -> None:
+        """Add what a stage has become to what goes to all ranks."""
+        held, names = names_in(self.model, piece), names_of(self.model, list(piece.parameters()))
+        # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
+        state = piece.state_dict().items()
+        part["weights"] |= {held[name]: value.detach().cpu().clone() for name, value in state}
+        part["optimizer"] |= {names[i]: values for i, values in optimizer_state(optimizer, parameters).items()}
+
+    def _keeper(self, told: Assignment, stage: int, piece: nn.Module) -> tuple[Keeper | None, dict[str, Any] | None]:
         """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
         if self.checkpoints is None:
             return None, None
         phase = told.phase
-        begin, lags = told.start - told.offset, phase.method.delays(phase.stages, phase.microbatches).forward_lags
+        begin, lags = told.start - told.offset, phase.delays.forward_lags
         about = (
             f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, replicas {phase.replicas}, "
         )
         about += f"recompute {phase.recompute}, from step {begin}, lags {lags}"
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
-        clock = self.parts[stage - 1]["clock"] if same and replica == 0 else {}
+        clock = self.parts[stage - 1]["clock"] if same else {}
         names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
         keeper = Keeper(self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start)
         return keeper, self.checkpoints.policy(told.start, stage, phase.stages) if same else None
@@ -207,70 +253,46 @@ class RealTraining:
         return records
 
 
-def conversations(job: Job, phase: Phase) -> tuple[set[tuple[int, int]], list[dist.ProcessGroup | None]]:
-    """The pairs of ranks that send each other messages in a phase, and the groups in which they do."""
-    if phase.method.data_parallel or phase.stages == 1:
-        return set(), []  # collectives, in which all meet anyway
-    if phase.method.torch_schedule:
-        return {(rank, rank + 1) for rank in range(phase.stages - 1)}, [None]
-    groups: list[dist.ProcessGroup | None] = [job.forward, job.backward]
-    groups += [job.recomputation()] if phase.recompute > 1 else []
-    counts = phase.replicas or (1,) * phase.stages
-    first = [sum(counts[:stage]) for stage in range(phase.stages)]
-    pairs = {
-        (first[stage] + m % counts[stage], first[stage + 1] + m % counts[stage + 1])
-        for stage in range(phase.stages - 1)
-        for m in range(lcm(counts[stage], counts[stage + 1]))
-    }
-    return pairs, groups
-
-
-def losses_of(phase: Phase, records: dict[int, Record], world: int) -> list[torch.Tensor]:
-    """A phase's losses in the order of its minibatches."""
-    if not phase.replicas:
-        return records[0 if phase.method.data_parallel else max(records)].losses
-    # The last stage's replicas took minibatches in turn.
-    count = phase.replicas[-1]
-    parts = [records[rank].losses for rank in range(world - count, world)]
-    return [parts[m % count][m // count] for m in range(count * len(parts[0]))]
-
-
 def check_workers(phase: Phase, workers: int) -> None:
-    """Refuse a phase that does not fit: the real executor runs one stage per worker, or one stage on rank 0 alone."""
-    check_real(phase.method, phase.stages)
-    if phase.method.data_parallel and phase.cuts:
+    """Refuse a phase that real workers cannot do, or that needs another number of them."""
+    method = phase.method
+    if method.random is not None:
         raise PipelagError(
-            f"method '{phase.method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to "
-            "it; give none"
+            f"method '{method.name}' draws its delays at random, which a real pipeline cannot promise; run it in the "
+            "simulated executor"
         )
-    if phase.recompute > 1:
-        segmented(phase.method, phase.stages, 1, phase.microbatches, int(phase.recompute))
-    if phase.method.torch_schedule and phase.stages != workers:
+    if method.data_parallel and phase.cuts:
         raise PipelagError(
-            f"method '{phase.method.name}' needs a stage for each of the {workers} workers, not {phase.stages}; use "
-            "gpipe or 1f1b_flush"
+            f"method '{method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to it; "
+            "give none"
         )
-    if phase.method.torch_schedule and phase.recompute:
-        raise PipelagError(f"method '{phase.method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
+    if method.data_parallel:
+        return
+    if method.torch_schedule and phase.stages != workers:
+        raise PipelagError(
+            f"method '{method.name}' needs a stage for each of the {workers} workers, not {phase.stages}; use gpipe or "
+            "1f1b_flush"
+        )
+    if method.torch_schedule and phase.recompute:
+        raise PipelagError(f"method '{method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
+    plan = phase.schedule(lcm(*(phase.replicas or (1,))))
+    routes_of(plan)
+    needed = len(plan.workers)
+    if needed == workers or phase.stages == 1 == needed:
+        return
     if phase.replicas:
-        check_replicable(phase.method, phase.microbatches, phase.recompute)
-        check_replicas(phase.replicas, phase.stages, phase.steps)
-        if sum(phase.replicas) != workers:
-            raise PipelagError(
-                f"the replicas {list(phase.replicas)} need {sum(phase.replicas)} workers, not {workers}; a phase of "
-                "replicated stages uses all workers"
-            )
-        return
-    if phase.stages == workers or phase.stages == 1:
-        return
-    if workers > phase.stages:
         raise PipelagError(
-            f"{workers} workers are more than the {phase.stages} stages that the cuts {list(phase.cuts)} make; "
-            f"use {phase.stages} workers or add cuts"
+            f"the replicas {list(phase.replicas)} need {needed} workers, not {workers}; a phase of replicated stages "
+            "uses all workers"
+        )
+    if workers > needed:
+        raise PipelagError(
+            f"{workers} workers are more than the {needed} that the {phase.stages} stages of the cuts "
+            f"{list(phase.cuts)} make use of; use {needed} workers or add cuts"
         )
     raise PipelagError(
-        f"{phase.stages} stages need {phase.stages} workers in the real executor, not {workers}; "
-        f"use {phase.stages} workers, or {workers - 1} cuts"
+        f"{phase.stages} stages need {needed} workers in the real executor, not {workers}; use {needed} workers, or "
+        f"{workers - 1} cuts"
     )
 
 
@@ -297,14 +319,14 @@ def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
     }
 
 
-def check_rounds(replicas: Sequence[int], marks: Sequence[int]) -> None:
+def check_rounds(phase: Phase, marks: Sequence[int]) -> None:
     """Refuse a checkpoint inside a round of the replicas, which then have no common weights."""
-    rounds = lcm(*replicas)
+    rounds = lcm(*(phase.replicas or (1,)))
     late = [mark for mark in marks if mark % rounds]
     if late:
         raise PipelagError(
-            f"an evaluation after {late[0]} steps of the phase falls into a round of the replicas {list(replicas)}; "
-            f"evaluate every {rounds} steps or a multiple of that"
+            f"an evaluation after {late[0]} steps of the phase falls into a round of the replicas "
+            f"{list(phase.replicas)}; evaluate every {rounds} steps or a multiple of that"
         )
 
 

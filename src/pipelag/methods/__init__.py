@@ -15,6 +15,7 @@ from pipelag.methods import (  # noqa: F401  (importing a method's file register
     spectrain,
     stale_weights,
     synchronous,
+    virtual,
 )
 from pipelag.methods.base import METHODS, Method, get, register
 

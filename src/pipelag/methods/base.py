@@ -6,14 +6,16 @@ for its schedule and for what a pass reads; every staleness follows from the sch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
+from math import lcm
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.methods.random_delays import RandomDelays
 from pipelag.methods.reads import Amounts, BackwardReads, ForwardReads, Passes, Update
 from pipelag.schedules import Delays, Schedule, lagged, steady_delays
+from pipelag.schedules.replicated import Replicated, check_replicas
 
 METHODS: dict[str, Method] = {}
 
@@ -25,8 +27,8 @@ class Method:
     build: `(stages, minibatches)` -> `Schedule` with one worker per stage; with a keyword `microbatches` where the
         method can split a minibatch.
     forward_reads: "live", the weights present when the forward runs, or what is made of them (`Predict`, `LookAhead`).
-    held: the lags of the versions that a stage's forwards read, per microbatch of a minibatch, where those are older
-        than the live ones: from (stage, `Delays` of the schedule). Vertical sync and double buffering.
+    held: the lags of the versions that a stage's forwards read, per microbatch of an update, where those are older than
+        the live ones: from (stage, `Delays` of the schedule). Vertical sync and double buffering.
     backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
         read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
     update: what an update does beyond the optimizer's step.
@@ -55,17 +57,28 @@ class Method:
     options: Callable[..., Method] | None = None
     revision: int = 1
 
-    def schedule(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-        """The schedule over `stages` stages; raises `PipelagError` for counts below 1."""
+    def schedule(self, stages: int, minibatches: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Schedule:
+        """The schedule over `stages` stages, with so many workers of each; raises `PipelagError` for counts below 1."""
         if stages < 1 or minibatches < 1 or microbatches < 1:
             raise PipelagError(
                 f"a schedule needs at least 1 stage, 1 minibatch and 1 microbatch, not {stages}, {minibatches} and "
                 f"{microbatches}"
             )
+        build, _ = self._builder(replicas, stages)
         if microbatches == 1:
-            return self.build(stages, minibatches)
+            return build(stages, minibatches)
         self._splits()
-        return self.build(stages, minibatches, microbatches=microbatches)
+        return build(stages, minibatches, microbatches=microbatches)
+
+    def _builder(self, replicas: Sequence[int], stages: int) -> tuple[Callable[..., Schedule], int]:
+        """What builds the schedule, and of how many minibatches at a time."""
+        if not replicas or max(replicas) == 1:
+            return self.build, 1
+        if self.data_parallel or self.torch_schedule or self.random is not None:
+            raise PipelagError(f"method '{self.name}' has no stages of its own to replicate; leave out the replicas")
+        check_replicas(replicas, stages, lcm(*map(int, replicas)))
+        replicated = Replicated(self.build, tuple(replicas))
+        return replicated, replicated.rounds
 
     def _splits(self) -> None:
         if "microbatches" not in signature(self.build).parameters or self.random or self.update:
@@ -74,34 +87,35 @@ class Method:
                 "minibatches, such as gpipe or pipedream"
             )
 
-    def versions_back(self, stages: int, microbatches: int = 1) -> tuple[int, ...]:
+    def versions_back(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
         """Per stage: how many updates older than the live weights a version is that a real pipeline still reads there.
 
         A backward that reads its forward's version needs it `lag` updates later; a forward that is held back to a
         version older than the live one needs that much.
         """
-        lags = self.delays(stages, microbatches).forward_lags
+        lags = self.delays(stages, microbatches, replicas).forward_lags
         if self.backward_reads == "stashed":
             return tuple(map(max, lags))
-        live = steady_delays(self.build, stages, microbatches).forward_lags
+        build, rounds = self._builder(replicas, stages)
+        live = steady_delays(build, stages, microbatches, rounds).forward_lags
         return tuple(max(a - b for a, b in zip(held, now, strict=True)) for held, now in zip(lags, live, strict=True))
 
-    def weight_copies(self, stages: int, microbatches: int = 1) -> tuple[int, ...]:
+    def weight_copies(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
         """Per stage: the copies of its weights in a real pipeline, the live ones included (PipeOptim, table II).
 
         A stage that predicts or corrects keeps two: the live weights and the ones a pass reads.
         """
-        own = self.delays(stages, microbatches)
+        derived = self.delays(stages, microbatches, replicas)
         copies = []
-        for stage, back in enumerate(self.versions_back(stages, microbatches), start=1):
-            made = any(any(self.amounts(kind, stage, stages, own)) for kind in ("F", "B"))
+        for stage, back in enumerate(self.versions_back(stages, microbatches, replicas), start=1):
+            made = any(any(self.amounts(kind, stage, stages, derived)) for kind in ("F", "B"))
             copies.append(max(back + 1, 2 if made else 1))
         return tuple(copies)
 
     def passes(self, kind: str, stage: int, stages: int, delays: Delays) -> Passes:
         """The forwards ("F") or backwards ("B") of a stage; `delays`: this method's."""
         lags = (delays.forward_lags if kind == "F" else delays.backward_lags)[stage - 1]
-        beyond = delays.beyond[stage - 1] if delays.beyond else 0
+        beyond = delays.beyond[stage - 1] if delays.beyond else (0,) * len(lags)
         return Passes(stage, stages, lags, delays.forward_lags[stage - 1], beyond)
 
     def amounts(self, kind: str, stage: int, stages: int, delays: Delays) -> Amounts:
@@ -110,11 +124,12 @@ class Method:
         passes = self.passes(kind, stage, stages, delays)
         return (0.0,) * len(passes.lags) if isinstance(reads, str) else reads.amounts(passes)
 
-    def delays(self, stages: int, microbatches: int = 1) -> Delays:
+    def delays(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Delays:
         """Steady-state staleness per stage, as the weight policy leaves it. Random delays: their upper bound."""
         if microbatches > 1:
             self._splits()
-        derived = steady_delays(self.build, stages, microbatches)
+        build, rounds = self._builder(replicas, stages)
+        derived = steady_delays(build, stages, microbatches, rounds)
         forward, backward = derived.forward_lags, derived.backward_lags
         if self.random is not None:
             forward = ((self.random.bound(self.taus(stages)),),) * stages
@@ -129,23 +144,24 @@ class Method:
                     )
         if self.backward_reads == "stashed" or self.random is not None:
             backward = forward
-        minibatches = len(derived.forward_versions[0]) // microbatches
-        versions = lagged(forward, minibatches), lagged(backward, minibatches)
+        total = len(derived.forward_versions[0])
         return replace(
             derived,
             forward_lags=forward,
             backward_lags=backward,
-            forward_versions=versions[0],
-            backward_versions=versions[1],
+            forward_versions=lagged(forward, total),
+            backward_versions=lagged(backward, total),
         )
 
-    def taus(self, stages: int, microbatches: int = 1) -> tuple[int, ...]:
+    def taus(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
         """The delays by which random ones go: of the schedule with the law's own number of microbatches."""
-        return steady_delays(self.build, stages, self.random.microbatches if self.random else microbatches).forward
+        if self.random is not None:
+            return steady_delays(self.build, stages, self.random.microbatches).forward
+        return self.delays(stages, microbatches, replicas).forward
 
-    def rate_taus(self, stages: int, microbatches: int = 1) -> tuple[float, ...]:
+    def rate_taus(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[float, ...]:
         """Per stage the tau of `learning_rate`."""
-        taus: tuple[float, ...] = self.delays(stages, microbatches).forward
+        taus: tuple[float, ...] = self.taus(stages, microbatches, replicas)
         if self.random is not None:
             taus = self.random.means(self.taus(stages))
         return tuple(max(1, tau) for tau in taus)

@@ -12,8 +12,24 @@ Gradient aggregation over m minibatches (section 3.3) is `microbatches=m`: m pas
 
 from dataclasses import replace
 
+from pipelag.errors import PipelagError
 from pipelag.methods.base import Method, register
 from pipelag.schedules.library import one_f_one_b as build
+
+
+def travelling(lags: tuple[int, ...], period: int, here: int) -> tuple[int, ...]:
+    """The version that stage 1 read travels with the microbatch: its lags, where an update takes as many there.
+
+    Raises:
+        PipelagError: stages with different numbers of replicas, whose versions are made in rounds of their own.
+    """
+    if period != here:
+        raise PipelagError(
+            "vertical sync gives all stages one version, and these replicas make versions in rounds of different "
+            "length; give all stages as many replicas"
+        )
+    return lags
+
 
 pipedream = register(
     Method(
@@ -31,7 +47,7 @@ vertical_sync = register(
         name="pipedream_vertical_sync",
         summary="1F1B with weight stashing, and one version for a minibatch on all stages (vertical sync)",
         source="pipedream section 3.3",
-        held=lambda stage, live: live.forward_lags[0],  # the version that stage 1 read travels with the microbatch
+        held=lambda stage, live: travelling(live.forward_lags[0], live.periods[0], live.periods[stage - 1]),
         revision=2,  # with microbatches, each has a version of its own
     )
 )
@@ -43,7 +59,7 @@ two_buffers = register(
         summary="1F1B with double-buffered weights: every stage one update behind, two versions in all",
         source="PipeDream-2BW (arXiv 2006.09503) section 3.1; pipeoptim table II",
         # One stage alone has nothing to wait for.
-        held=lambda stage, live: (min(1, len(live.forward_lags) - 1),) * len(live.forward_lags[0]),
+        held=lambda stage, live: (min(1, len(live.forward_lags) - 1),) * live.periods[stage - 1],
     )
 )
 

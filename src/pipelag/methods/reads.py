@@ -19,17 +19,17 @@ Amounts = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Passes:
-    """The forwards or backwards of a stage, as the schedule has them, per microbatch of a minibatch.
+    """The forwards or backwards of a stage, as the schedule has them, per microbatch of an update.
 
-    lags: updates between the weights that they read and the minibatch's own update; forward: those of the forwards.
-    beyond: updates of the stage from its own one to the end of the minibatch's round trip (`Delays.beyond`).
+    lags: updates between the weights that they read and their own update; forward: those of the forwards.
+    beyond: updates of the stage from their own one to the end of the minibatch's round trip (`Delays.beyond`).
     """
 
     stage: int
     stages: int
     lags: tuple[int, ...]
     forward: tuple[int, ...]
-    beyond: int
+    beyond: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Predict:
         """s of each microbatch."""
         if callable(self.horizon):
             return tuple(self.horizon(passes.stage, passes.stages, lag) for lag in passes.lags)
-        return tuple(lag + (passes.beyond if self.horizon == "round trip" else 0) for lag in passes.lags)
+        further = passes.beyond if self.horizon == "round trip" else (0,) * len(passes.lags)
+        return tuple(lag + more for lag, more in zip(passes.lags, further, strict=True))
 
     def carry(self, stage: StageWeights) -> Any:
         """The prediction on a stage."""

@@ -195,8 +195,9 @@ def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
     import torch
 
     from pipelag.methods import get
+    from pipelag.phase import Phase
     from pipelag.policy import StageWeights
-    from pipelag.simulate.training import Phase, SimulatedTraining
+    from pipelag.simulate.training import SimulatedTraining
 
     size = 64
     kinds: dict[str, Any] = {

@@ -18,14 +18,14 @@ from pipelag.allocator import keep_freed_memory
 from pipelag.data.minibatches import Minibatches
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
+from pipelag.phase import Phase
 from pipelag.runs import checkpoint
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
-from pipelag.schedules.replicated import one_f_one_b_rounds, staleness
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.pipeline import SimulatedPipeline
-from pipelag.simulate.training import Phase, SimulatedTraining
+from pipelag.simulate.training import SimulatedTraining
 
 CHECKPOINT_SECONDS = 30.0
 FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergence, this often
@@ -48,44 +48,21 @@ def phases_of(spec: RunSpec) -> list[Phase]:
 
 
 def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str, Any]]:
-    """What the summary says of each phase, its staleness as derived from the schedule."""
+    """What the summary says of each phase, its staleness as derived from the schedule; delays in a stage's updates."""
     rows = []
     for phase in phases:
-        if phase.replicas:
-            rows.append(replicated_row(model, phase))
-            continue
-        lags = phase.method.delays(phase.stages, phase.microbatches)
+        lags = phase.delays
         stale = stale_percent(model, phase.cuts) if any(lags.forward) else 0.0
-        rows.append(
-            {
-                "method": phase.method.name,
-                "cuts": list(phase.cuts),
-                "steps": phase.steps,
-                "stages": phase.stages,
-                "forward_delays": list(lags.forward),
-                "backward_delays": list(lags.backward),
-                "stale_percent": round(stale, 4),
-            }
-        )
+        row: dict[str, Any] = {"method": phase.method.name, "cuts": list(phase.cuts)}
+        row |= {"replicas": list(phase.replicas)} if phase.replicas else {}
+        row |= {"steps": phase.steps, "stages": phase.stages}
+        row |= {"forward_delays": list(lags.forward), "backward_delays": list(lags.backward)}
+        row["stale_percent"] = round(stale, 4)
         if phase.method.random is None:
-            rows[-1]["weight_copies"] = list(phase.method.weight_copies(phase.stages, phase.microbatches))
+            copies = phase.method.weight_copies(phase.stages, phase.microbatches, phase.replicas)
+            row["weight_copies"] = list(copies)
+        rows.append(row)
     return rows
-
-
-def replicated_row(model: nn.Sequential, phase: Phase) -> dict[str, Any]:
-    """The same of a phase of replicated stages; delays in updates of the stage, one of which is a round."""
-    lags = staleness(one_f_one_b_rounds(phase.stages, phase.steps, phase.replicas), phase.replicas)
-    delays = [max(stage) for stage in lags]
-    return {
-        "method": phase.method.name,
-        "cuts": list(phase.cuts),
-        "replicas": list(phase.replicas),
-        "steps": phase.steps,
-        "stages": phase.stages,
-        "forward_delays": delays,
-        "backward_delays": delays,
-        "stale_percent": round(stale_percent(model, phase.cuts), 4),
-    }
 
 
 class Recorder:
@@ -199,7 +176,7 @@ def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str
 
     def watch() -> dict[str, Any]:
         pipeline = training.pipeline
-        if not isinstance(pipeline, SimulatedPipeline):
+        if pipeline.phase.replicated:
             raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
         row = watching[pipeline].row() if pipeline in watching else None
         if row is None:

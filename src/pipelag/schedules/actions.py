@@ -16,7 +16,8 @@ class Action(NamedTuple):
     """One cell of a schedule, in text `<stage><kind><microbatch>`: `2B5` is stage 2's backward pass of microbatch 5.
 
     F forward, B backward, R recompute: per microbatch. U weight update, S gradient synchronisation among a stage's
-    replicas: per minibatch. Stages count from 1, microbatches and minibatches from 0.
+    replicas: one for each `Schedule.periods` microbatches, a minibatch's where nothing is replicated. Stages count from
+    1, microbatches, minibatches and updates from 0.
     """
 
     kind: Kind
@@ -52,6 +53,40 @@ class Schedule:
     def owners(self) -> dict[tuple[Kind, int], int]:
         """The worker that performs a kind of action for a stage."""
         return {(action.kind, action.stage): worker for worker, action in self}
+
+    @cached_property
+    def places(self) -> dict[Action, int]:
+        """The worker that performs an action; of what all replicas of a stage do (S and U), the first."""
+        places: dict[Action, int] = {}
+        for worker, action in self:
+            places.setdefault(action, worker)
+        return places
+
+    @cached_property
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
+        """Per stage, the workers that hold its weights: several of a replicated one."""
+        holders: list[dict[int, None]] = [{} for _ in range(self.stages)]
+        for worker, action in self:
+            if action.kind == "U":
+                holders[action.stage - 1][worker] = None
+        return tuple(tuple(each) for each in holders)
+
+    @cached_property
+    def periods(self) -> tuple[int, ...]:
+        """Per stage, how many microbatches, one after the other, make an update: a minibatch's, or those of a round.
+
+        Raises `PipelagError` where updates take unequal numbers of microbatches, or not all.
+        """
+        total, periods = self.minibatches * self.microbatches, []
+        for stage in range(1, self.stages + 1):
+            updates = {action.number for _, action in self if (action.kind, action.stage) == ("U", stage)}
+            if not updates or total % len(updates) or updates != set(range(len(updates))):
+                raise PipelagError(
+                    f"schedule '{self.name}' has the updates {sorted(updates)} of stage {stage}, which do not divide "
+                    f"its {total} microbatches equally"
+                )
+            periods.append(total // len(updates))
+        return tuple(periods)
 
     def heads(self, stage: int) -> bool:
         """Whether a stage is the first of its segment, which recomputes from an input that it has kept."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelag.errors import PipelagError
-from pipelag.schedules.actions import Action, Schedule
+from pipelag.schedules.actions import Action, Kind, Schedule
 
 
 def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
@@ -18,35 +18,66 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
         below = [Action("B", stage + 1, index)] if stage < schedule.stages else []
         again = Action("R", stage, index)
         return [again if ("R", stage) in schedule.owners else Action("F", stage, index), *below]
-    if kind == "U":
-        per = schedule.microbatches
-        gradients = [Action("B", stage, m) for m in range(index * per, (index + 1) * per)]
-        return gradients + ([Action("U", stage, index - 1)] if index else [])
-    raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B, R and U")
+    if kind in ("S", "U"):
+        period = schedule.periods[stage - 1]
+        gradients = [Action("B", stage, m) for m in range(index * period, (index + 1) * period)]
+        if kind == "S":
+            return gradients
+        before = [Action("S", stage, index), Action("U", stage, index - 1)]
+        return gradients + [action for action in before if action in schedule.places]
+    raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B, R, S and U")
 
 
 def check(schedule: Schedule) -> None:
     """Raise `PipelagError` unless every pass happens once, updates come in order and no worker waits for ever."""
-    flat = [action for _, action in schedule]
-    present = set(flat)
-    if len(present) != len(flat):
-        twice = next(action for action in flat if flat.count(action) > 1)
-        raise PipelagError(f"schedule '{schedule.name}' performs {twice} twice")
+    _check_complete(schedule)
+    rows, position = schedule.workers, [0] * len(schedule.workers)
+    done: set[Action] = set()
+
+    def possible(worker: int) -> bool:
+        if position[worker] == len(rows[worker]):
+            return False
+        action = rows[worker][position[worker]]
+        if action.kind == "S":  # the replicas meet: each must have come to it
+            others = schedule.replicas[action.stage - 1]
+            if any(position[w] == len(rows[w]) or rows[w][position[w]] != action for w in others):
+                return False
+        return done.issuperset(inputs_of(action, schedule))
+
+    moved = True
+    while moved:
+        moved = False
+        for worker, row in enumerate(rows):
+            while possible(worker):
+                action, moved = row[position[worker]], True
+                for each in schedule.replicas[action.stage - 1] if action.kind == "S" else (worker,):
+                    position[each] += 1
+                done.add(action)
+    if any(place < len(row) for place, row in zip(position, rows, strict=True)):
+        stuck = zip(rows, position, strict=True)
+        waiting = ", ".join(f"worker {w} at {row[p]}" for w, (row, p) in enumerate(stuck) if p < len(row))
+        raise PipelagError(f"schedule '{schedule.name}' deadlocks: {waiting}")
+
+
+def _check_complete(schedule: Schedule) -> None:
+    """Every pass once, every update once on each of the stage's workers."""
+    seen: set[tuple[int, Action]] = set()
+    for worker, action in schedule:
+        # What all replicas of a stage do, each does.
+        key = (worker if action.kind in ("S", "U") else -1, action)
+        if key in seen:
+            raise PipelagError(f"schedule '{schedule.name}' performs {action} twice")
+        seen.add(key)
     total = schedule.minibatches * schedule.microbatches
     for stage in range(1, schedule.stages + 1):
-        for kind, count in (("F", total), ("B", total), ("U", schedule.minibatches)):
+        updates = len({a.number for _, a in schedule if (a.kind, a.stage) == ("U", stage)})
+        counts: dict[Kind, int] = {"F": total, "B": total}
+        for kind, count in counts.items():
             for index in range(count):
-                if Action(kind, stage, index) not in present:  # type: ignore[arg-type]
+                if Action(kind, stage, index) not in schedule.places:
                     raise PipelagError(f"schedule '{schedule.name}' never performs {stage}{kind}{index}")
-    done: set[Action] = set()
-    position = [0] * len(schedule.workers)
-    while len(done) < len(flat):
-        before = len(done)
-        for worker, row in enumerate(schedule.workers):
-            while position[worker] < len(row) and done.issuperset(inputs_of(row[position[worker]], schedule)):
-                done.add(row[position[worker]])
-                position[worker] += 1
-        if len(done) == before:
-            stuck = zip(schedule.workers, position, strict=True)
-            waiting = ", ".join(f"worker {w} at {row[p]}" for w, (row, p) in enumerate(stuck) if p < len(row))
-            raise PipelagError(f"schedule '{schedule.name}' deadlocks: {waiting}")
+        expected = updates if updates and total % updates == 0 else schedule.minibatches
+        for worker in schedule.replicas[stage - 1] or (-1,):
+            for index in range(expected):
+                if (worker, Action("U", stage, index)) not in seen:
+                    raise PipelagError(f"schedule '{schedule.name}' never performs {stage}U{index}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,16 +17,19 @@ Lags = tuple[tuple[int, ...], ...]
 class Delays:
     """How old the weights are that each pass reads.
 
-    `forward_lags[i][j]`, `backward_lags[i][j]`: the steady state of stage i+1 and of the j-th microbatch of a
-    minibatch: how many updates lie between the weights that the pass reads and the update that its own gradient makes
-    (0: none, as in ordinary training).
-    `forward`, `backward`: the greatest over a minibatch's microbatches, per stage.
+    An update of a stage takes a period of microbatches: those of a minibatch, or of a round of its replicas.
+
+    `forward_lags[i][j]`, `backward_lags[i][j]`: the steady state of stage i+1 and of the j-th microbatch of a period:
+    how many updates lie between the weights that the pass reads and the update that its own gradient makes (0: none,
+    as in ordinary training).
+    `forward`, `backward`: the greatest over a period, per stage.
     `entry_lags[i][j]`: the same of the weights that the stage had when the microbatch entered the pipeline, on a clock;
     empty where the schedule has none.
-    `beyond[i]`: the updates that the stage makes, its own for the minibatch included, until the minibatch's last
-    backward, that of stage 1 (its round trip, SpecTrain section 3.3).
+    `beyond[i][j]`: the updates that the stage makes, the one that the microbatch belongs to included, until its
+    minibatch's last backward, that of stage 1 (the round trip, SpecTrain section 3.3).
     `forward_versions[i][m]`, `backward_versions[i][m]`: the version that microbatch m reads, fill included; version v
     is the weights after v updates of that stage.
+    `places[i][j]`: which of the stage's replicas, from 0, takes the j-th microbatch of a period.
     """
 
     forward_lags: Lags
@@ -34,7 +37,8 @@ class Delays:
     forward_versions: Lags
     backward_versions: Lags
     entry_lags: Lags = ()
-    beyond: tuple[int, ...] = ()
+    beyond: Lags = ()
+    places: Lags = ()
 
     @property
     def forward(self) -> tuple[int, ...]:
@@ -46,20 +50,25 @@ class Delays:
         """Per stage, in updates; PipeMare's tau_bkwd."""
         return tuple(map(max, self.backward_lags))
 
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Per stage, the microbatches that make an update."""
+        return tuple(map(len, self.forward_lags))
 
-def lagged(lags: Lags, minibatches: int) -> Lags:
-    """The versions that microbatches read whose lags are these: those of the fill stop at version 0."""
-    return tuple(tuple(max(0, t - lag) for t in range(minibatches) for lag in stage) for stage in lags)
+
+def lagged(lags: Lags, microbatches: int) -> Lags:
+    """The versions that so many microbatches read whose lags are these: those of the fill stop at version 0."""
+    return tuple(tuple(max(0, m // len(stage) - stage[m % len(stage)]) for m in range(microbatches)) for stage in lags)
 
 
 def update_cycles(schedule: Schedule) -> dict[int, list[int]]:
     """The cycles in which each stage updates; nothing where the schedule has no clock."""
-    cycles: dict[int, list[int]] = {}
+    cycles: dict[int, dict[int, int]] = {}
     for row, clock in zip(schedule.workers, schedule.cycles or (), strict=schedule.cycles is not None):
         for action, cycle in zip(row, clock, strict=True):
             if action.kind == "U":
-                cycles.setdefault(action.stage, []).append(cycle)
-    return cycles
+                cycles.setdefault(action.stage, {})[action.number] = cycle
+    return {stage: [of[number] for number in sorted(of)] for stage, of in cycles.items()}
 
 
 def versions(schedule: Schedule) -> dict[Action, int]:
@@ -76,8 +85,9 @@ def versions(schedule: Schedule) -> dict[Action, int]:
         for position, action in enumerate(row):
             if action.kind == "U":
                 done[action.stage] += 1
-            elif schedule.owners[("U", action.stage)] == worker:
-                read[action] = done[action.stage]
+            elif worker in schedule.replicas[action.stage - 1]:
+                if action.kind != "S":
+                    read[action] = done[action.stage]
             elif schedule.cycles is not None:
                 read[action] = bisect_left(updates[action.stage], schedule.cycles[worker][position])
             else:
@@ -90,67 +100,93 @@ def versions(schedule: Schedule) -> dict[Action, int]:
 
 def delays(schedule: Schedule) -> Delays:
     """Derive the staleness of every pass from the order of the actions alone."""
-    read, stages, per = versions(schedule), range(1, schedule.stages + 1), schedule.microbatches
-    total = schedule.minibatches * per
+    read, stages, periods = versions(schedule), range(1, schedule.stages + 1), schedule.periods
+    total = schedule.minibatches * schedule.microbatches
 
     def table(kind: Kind) -> Lags:
         return tuple(tuple(read[Action(kind, stage, m)] for m in range(total)) for stage in stages)
 
     forward, backward = table("F"), table("B")
-    lags = lags_of(forward, per), lags_of(backward, per)
+    lags = lags_of(forward, periods), lags_of(backward, periods)
+    places = replicas_of(schedule)
     if schedule.cycles is None:
-        return Delays(*lags, forward, backward, (), rounds_to_the_end(schedule))
+        return Delays(*lags, forward, backward, (), rounds_to_the_end(schedule), places)
     when = {
         action: cycle
         for row, clock in zip(schedule.workers, schedule.cycles, strict=True)
         for action, cycle in zip(row, clock, strict=True)
     }
-    updates = update_cycles(schedule)
-    entry = tuple(tuple(bisect_left(updates[stage], when[Action("F", 1, m)]) for m in range(total)) for stage in stages)
-    return Delays(*lags, forward, backward, lags_of(entry, per), updates_to_the_end(schedule, when, updates))
+    updates, per = update_cycles(schedule), schedule.microbatches
+
+    def at(action: Action) -> tuple[int, ...]:
+        """The version of each stage at the cycle of an action."""
+        return tuple(bisect_left(updates[stage], when[action]) for stage in stages)
+
+    entered = tuple(zip(*(at(Action("F", 1, m)) for m in range(total)), strict=True))
+    ended = tuple(zip(*(at(Action("B", 1, (m // per + 1) * per - 1)) for m in range(total)), strict=True))
+    beyond = tuple(tuple(-lag for lag in stage) for stage in lags_of(ended, periods, least=True))
+    return Delays(*lags, forward, backward, lags_of(entered, periods), beyond, places)
 
 
-def lags_of(table: Lags, per: int) -> Lags:
-    """From the versions that microbatches read, `per` of them to a minibatch, how many updates they lack."""
-    return tuple(tuple(max(m // per - row[m] for m in range(j, len(row), per)) for j in range(per)) for row in table)
+def lags_of(table: Lags, periods: Sequence[int], least: bool = False) -> Lags:
+    """From the versions at which microbatches find a stage, how many updates these lack; the most over the periods.
 
-
-def updates_to_the_end(
-    schedule: Schedule, when: Mapping[Action, int], updates: Mapping[int, list[int]]
-) -> tuple[int, ...]:
-    """`Delays.beyond` on a clock: updates by the cycle of a minibatch's last backward, but for those before its own."""
-    per = schedule.microbatches
-    ends = [when[Action("B", 1, (t + 1) * per - 1)] for t in range(schedule.minibatches)]
+    `least`: the least instead, of versions that may lie beyond.
+    """
+    pick = min if least else max
     return tuple(
-        max(bisect_left(updates[stage], end) - t for t, end in enumerate(ends))
-        for stage in range(1, schedule.stages + 1)
+        tuple(pick(m // period - row[m] for m in range(j, len(row), period)) for j in range(period))
+        for row, period in zip(table, periods, strict=True)
     )
 
 
-def rounds_to_the_end(schedule: Schedule) -> tuple[int, ...]:
+def replicas_of(schedule: Schedule) -> Lags:
+    """`Delays.places`. Raises `PipelagError` where a replica's microbatches are not the same in every period."""
+    places = []
+    for stage, (period, workers) in enumerate(zip(schedule.periods, schedule.replicas, strict=True), start=1):
+        if len(workers) == 1:
+            places.append((0,) * period)
+            continue
+        row = [
+            workers.index(schedule.places[Action("F", stage, m)])
+            for m in range(schedule.minibatches * schedule.microbatches)
+        ]
+        if any(place != row[m % period] for m, place in enumerate(row)):
+            raise PipelagError(
+                f"schedule '{schedule.name}' deals the microbatches of stage {stage} to its replicas in another order "
+                "from update to update; let every round be alike"
+            )
+        places.append(tuple(row[:period]))
+    return tuple(places)
+
+
+def rounds_to_the_end(schedule: Schedule) -> Lags:
     """`Delays.beyond` without a clock: the whole rounds of a stage while its gradient travels on, a stage per pass.
 
     A round is what the stage's worker does between two updates. For 1F1B that is floor(k/2) on GPU k = 0, 1, ..., as
     SpecTrain's authors port it (ambiguity E1).
     """
     rounds = []
-    for stage in range(1, schedule.stages + 1):
-        row = schedule.workers[schedule.owners[("U", stage)]]
+    for stage, period in enumerate(schedule.periods, start=1):
+        row = schedule.workers[schedule.replicas[stage - 1][0]]
         passes = sum(action.kind in ("F", "B", "R") for action in row)
-        rounds.append((stage - 1) * schedule.minibatches // max(1, passes))
+        updates = sum((action.kind, action.stage) == ("U", stage) for action in row)
+        rounds.append(((stage - 1) * updates // max(1, passes),) * period)
     return tuple(rounds)
 
 
 @lru_cache(maxsize=256)
-def _steady(build: object, stages: int, microbatches: int) -> Delays:
-    minibatches = -(-2 * stages // microbatches) + 4
+def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delays:
+    minibatches = rounds * (-(-2 * stages // microbatches) + 4)  # the fill and some steady state
     options = {"microbatches": microbatches} if microbatches > 1 else {}
     derived = delays(build(stages, minibatches, **options))  # type: ignore[operator]
     for lags, rows in (
         (derived.forward_lags, derived.forward_versions),
         (derived.backward_lags, derived.backward_versions),
     ):
-        for stage, (row, expected) in enumerate(zip(rows, lagged(lags, minibatches), strict=True), start=1):
+        for stage, (row, expected) in enumerate(
+            zip(rows, lagged(lags, minibatches * microbatches), strict=True), start=1
+        ):
             steady = row[-1] >= 2  # the fill is over: versions move on with the minibatches
             if not steady or row != expected:
                 raise PipelagError(
@@ -160,11 +196,11 @@ def _steady(build: object, stages: int, microbatches: int) -> Delays:
     return derived
 
 
-def steady_delays(build: object, stages: int, microbatches: int = 1) -> Delays:
+def steady_delays(build: object, stages: int, microbatches: int = 1, rounds: int = 1) -> Delays:
     """The delays of a schedule of any length, from a short one: `build(stages, minibatches)` -> `Schedule`.
 
-    A run of a hundred thousand minibatches needs only this: the j-th microbatch of minibatch t reads version
+    A run of a hundred thousand minibatches needs only this: the j-th microbatch of period t reads version
     max(0, t - lag[j]), which is checked over the fill and some steady state here. With more than one microbatch,
-    `build` is given `microbatches=` too.
+    `build` is given `microbatches=` too. `rounds`: of how many minibatches the schedule is made, no other number.
     """
-    return _steady(build, stages, microbatches)
+    return _steady(build, stages, microbatches, rounds)

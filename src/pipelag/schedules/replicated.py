@@ -1,18 +1,19 @@
-"""1F1B-RR with the updates of replicated stages (PipeDream section 3.2): who does what, and which versions it reads.
+"""Schedules whose stages have replicas: who does what, and when a stage's weights are updated.
 
-A stage of r replicas sends minibatch m to replica m mod r, for both passes. Its r minibatches of a round make one
-update: their gradients are summed over the replicas (S) and every replica steps by the mean (U), so that all have equal
-weights.
+A stage of r replicas sends minibatch m to replica m mod r, for both passes (PipeDream section 3.2). Its r minibatches
+of a round make one update: their gradients are summed over the replicas (S) and every replica steps by the mean (U), so
+that all have equal weights. The number of an S or U is that of a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import lcm
 
 from pipelag.errors import PipelagError
 from pipelag.schedules.actions import Action, Schedule
-from pipelag.schedules.library import one_f_one_b_rr
+from pipelag.schedules.library import one_f_one_b, one_f_one_b_rr
 
 
 def check_replicas(replicas: Sequence[int], stages: int, minibatches: int) -> None:
@@ -29,44 +30,73 @@ def check_replicas(replicas: Sequence[int], stages: int, minibatches: int) -> No
 
 
 def one_f_one_b_rounds(stages: int, minibatches: int, replicas: Sequence[int]) -> Schedule:
-    """1F1B-RR in which U(stage, n) is round n's update, on every replica of the stage, with S(stage, n) before it.
-
-    The number of an S or U is that of a round, not of a minibatch.
-    """
+    """1F1B-RR in which U(stage, n) is round n's update, on every replica of the stage, with S(stage, n) before it."""
     check_replicas(replicas, stages, minibatches)
     base = one_f_one_b_rr(stages, minibatches, replicas)
     rows = []
     for row in base.workers:
-        own: list[Action] = []
+        mine: list[Action] = []
         for action in row:
             if action.kind == "U":
                 round_, count = action.number // replicas[action.stage - 1], replicas[action.stage - 1]
-                own += [Action("S", action.stage, round_)] if count > 1 else []
-                own.append(Action("U", action.stage, round_))
+                mine += [Action("S", action.stage, round_)] if count > 1 else []
+                mine.append(Action("U", action.stage, round_))
             else:
-                own.append(action)
-        rows.append(tuple(own))
+                mine.append(action)
+        rows.append(tuple(mine))
     return Schedule("1f1b_rounds", stages, minibatches, tuple(rows))
 
 
-def versions_read(schedule: Schedule) -> list[list[int]]:
-    """Per stage and minibatch: how many updates its replica has made before the forward, in its own order."""
-    read = [[0] * schedule.minibatches for _ in range(schedule.stages)]
-    for row in schedule.workers:
-        done = 0
-        for action in row:
-            if action.kind == "U":
-                done += 1
-            elif action.kind == "F":
-                read[action.stage - 1][action.number] = done
-    return read
+def dealt(schedule: Schedule, replicas: Sequence[int]) -> Schedule:
+    """A schedule of one worker per stage, the minibatches of each stage dealt to its replicas.
+
+    What a replica does keeps its order, and a round's update its place, that of the round's last minibatch: so nobody
+    waits for ever where nobody did before.
+
+    Raises:
+        PipelagError: a schedule that gives a worker several stages, or a stage several workers.
+    """
+    check_replicas(replicas, schedule.stages, schedule.minibatches)
+    if any(action.stage != worker + 1 for worker, action in schedule):
+        raise PipelagError(
+            f"schedule '{schedule.name}' does not give each stage a worker of its own, so its stages cannot be "
+            "replicated; leave out the replicas"
+        )
+    rows: list[tuple[Action, ...]] = []
+    clocks: list[tuple[int, ...]] = []
+    for worker, (row, count) in enumerate(zip(schedule.workers, replicas, strict=True)):
+        clock = schedule.cycles[worker] if schedule.cycles is not None else (0,) * len(row)
+        hands: list[list[tuple[Action, int]]] = [[] for _ in range(count)]
+        for action, cycle in zip(row, clock, strict=True):
+            if action.kind != "U":
+                hands[action.number // schedule.microbatches % count].append((action, cycle))
+            elif action.number % count == count - 1:
+                round_ = action.number // count
+                shared = [Action("S", action.stage, round_)] * (count > 1) + [Action("U", action.stage, round_)]
+                for hand in hands:
+                    hand += [(each, cycle) for each in shared]
+        rows += [tuple(action for action, _ in hand) for hand in hands]
+        clocks += [tuple(cycle for _, cycle in hand) for hand in hands]
+    cycles = tuple(clocks) if schedule.cycles is not None else None
+    name, per = schedule.name, schedule.microbatches
+    return Schedule(name, schedule.stages, schedule.minibatches, tuple(rows), cycles, per, schedule.segment)
 
 
-def staleness(schedule: Schedule, replicas: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Per stage and place in a round: updates between the weights read and the own update, in the steady state."""
-    read = versions_read(schedule)
-    lags = []
-    for stage, count in enumerate(replicas):
-        last = schedule.minibatches // count - 1
-        lags.append(tuple(last - read[stage][last * count + place] for place in range(count)))
-    return tuple(lags)
+@dataclass(frozen=True)
+class Replicated:
+    """What builds a method's schedule with replicated stages: 1F1B-RR for 1F1B; otherwise minibatches are dealt."""
+
+    build: Callable[..., Schedule]
+    replicas: tuple[int, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Every stage has had all its replicas once in so many minibatches."""
+        return lcm(*self.replicas)
+
+    def __call__(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+        """The schedule of whole rounds."""
+        if self.build is one_f_one_b and microbatches == 1:
+            return one_f_one_b_rounds(stages, minibatches, self.replicas)
+        options = {"microbatches": microbatches} if microbatches > 1 else {}
+        return dealt(self.build(stages, minibatches, **options), self.replicas)

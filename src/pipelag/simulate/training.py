@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from pipelag.errors import PipelagError
-from pipelag.methods import Method
 from pipelag.models.cut import stages
 from pipelag.optim import OptimizerFactory, adopt_state, group_by_stage
-from pipelag.schedules.replicated import check_replicas
+from pipelag.phase import Phase
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
-from pipelag.simulate.replicated import ReplicatedPipeline, check_replicable
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of a run: one method over one cut of the model. `stage_lr`: base rates of single stages.
-
-    `microbatches`: equal parts of each minibatch, whose mean gradient makes the update. `recompute`: keep a stage's
-    input alone, and run its forward again before its backward; a number from 2 on: that of so many stages at a time.
-    `replicas`: workers of each stage, PipeDream's 1F1B-RR; none: one each.
-    """
-
-    method: Method
-    steps: int
-    cuts: tuple[int, ...] = ()
-    stage_lr: dict[int, float] = field(default_factory=dict)
-    microbatches: int = 1
-    recompute: bool | int = False
-    replicas: tuple[int, ...] = ()
-
-    @property
-    def stages(self) -> int:
-        """How many stages the cuts make."""
-        return len(self.cuts) + 1
 
 
 class SimulatedTraining:
@@ -65,12 +39,8 @@ class SimulatedTraining:
         self.done = 0
         self.optimizer: torch.optim.Optimizer | None = None
         for phase in self.phases:
-            check_stage_rates(phase)
+            phase.check()
             stages(self.model, phase.cuts)  # refuses bad cuts now, not at the switch hours later
-            phase.method.delays(phase.stages, phase.microbatches)
-            if phase.replicas:
-                check_replicable(phase.method, phase.microbatches, phase.recompute)
-                check_replicas(phase.replicas, phase.stages, phase.steps)
         self._enter(0)
 
     def _enter(self, index: int) -> None:
@@ -87,23 +57,15 @@ class SimulatedTraining:
         if self.optimizer is not None:
             adopt_state(self.optimizer, before)
         start = sum(earlier.steps for earlier in self.phases[:index])
-        self.pipeline: SimulatedPipeline | ReplicatedPipeline
-        if phase.replicas:
-            self.pipeline = ReplicatedPipeline(
-                pieces, phase.replicas, phase.steps, self.optimizer, self.loss, self.rate, self.seed, start, self.device
-            )
-            return
         self.pipeline = SimulatedPipeline(
             pieces,
-            phase.method,
+            phase,
             self.optimizer,
             self.loss,
-            self.rate,
-            self.seed,
-            start,
-            self.device,
-            phase.microbatches,
-            phase.recompute,
+            rate=self.rate,
+            seed=self.seed,
+            start=start,
+            device=self.device,
         )
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -135,13 +97,3 @@ class SimulatedTraining:
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.pipeline.load_state_dict(state["pipeline"])
-
-
-def check_stage_rates(phase: Phase) -> None:
-    """Refuse a learning rate for a stage that the phase does not have."""
-    wrong = [stage for stage in phase.stage_lr if not 1 <= stage <= phase.stages]
-    if wrong:
-        raise PipelagError(
-            f"a learning rate is given for stage {wrong[0]}, but the cuts {list(phase.cuts)} make stages 1 to "
-            f"{phase.stages}"
-        )

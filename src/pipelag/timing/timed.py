@@ -80,11 +80,13 @@ class Timing:
 
         Counted at the first stage's updates, the last to happen for a minibatch.
         """
-        done = sorted(span.end for span in self.spans if span.action.kind == "U" and span.action.stage == 1)
+        updates = {span.action: span.end for span in self.spans if span.action.kind == "U" and span.action.stage == 1}
+        done = sorted(updates.values())  # one for all replicas, which step together
         if len(done) < 4:
             return self.makespan / self.schedule.minibatches
         low, high = len(done) // 4, len(done) - 1 - len(done) // 4
-        return (done[high] - done[low]) / (high - low)
+        minibatches = self.schedule.periods[0] // self.schedule.microbatches  # of an update
+        return (done[high] - done[low]) / ((high - low) * minibatches)
 
     @property
     def throughput(self) -> float:
@@ -107,7 +109,8 @@ def time_schedule(
 
     Args:
         costs: one per stage (`Profile.cut`, `uniform`).
-        topology: the links; none: messages take no time.
+        topology: the links; none: messages take no time. Replicas of a stage sum their gradients in a ring (S), in
+            which each sends 2 (r-1)/r of the weights' bytes; none begins before all have come to it.
         versions: how many copies of its weights each stage holds (`weight_versions`); none: one.
 
     Raises:
@@ -141,6 +144,10 @@ class _Clockwork:
             ]
             for kind in "FBRU"
         }
+        self.seconds["S"] = [
+            topology.seconds(2 * (1 - 1 / max(1, len(workers))) * cost.weight_bytes)
+            for cost, workers in zip(costs, schedule.replicas, strict=True)
+        ]
         self.output = [topology.seconds(cost.output_bytes) for cost in costs]
         self.kept = [cost.kept_bytes for cost in costs]
         self.before = list(self.kept)  # kept from the forward on; where a segment runs again, its input at most
@@ -153,12 +160,13 @@ class _Clockwork:
         self.links: dict[tuple[int, int], float] = {}
         self.events: list[tuple[float, int, int, int, Action]] = []  # time, order, what, worker, action
         self.order = 0
+        self.summing: dict[Action, set[int]] = {}  # the replicas that have come to a sum
         self.spans: list[Span] = []
         self.transfers: list[Transfer] = []
         weights = [0.0] * len(schedule.workers)
-        for (kind, stage), worker in schedule.owners.items():
-            if kind == "U":
-                weights[worker] += costs[stage - 1].weight_bytes * versions[stage - 1]
+        for cost, copies, workers in zip(costs, versions, schedule.replicas, strict=True):
+            for worker in workers:
+                weights[worker] += cost.weight_bytes * copies
         self.held = weights
         self.memory: list[list[tuple[float, float]]] = [[(0.0, size)] for size in weights]
 
@@ -208,6 +216,18 @@ class _Clockwork:
             source = action  # needs only what this worker itself has done before
         if source is not action and source not in self.ready:
             return
+        if kind == "S":
+            there = self.summing.setdefault(action, set())
+            there.add(worker)
+            if len(there) == len(self.schedule.replicas[stage - 1]):
+                for replica in sorted(self.summing.pop(action)):
+                    self.begin(replica, action, now)
+            return
+        self.begin(worker, action, now)
+
+    def begin(self, worker: int, action: Action, now: float) -> None:
+        """Let a worker perform an action from now on."""
+        kind, stage, _ = action
         end = now + self.seconds[kind][stage - 1]
         self.position[worker] += 1
         self.idle[worker] = False

@@ -14,8 +14,8 @@ from torch import nn
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import Keeper
-from pipelag.distributed.links import TensorMeta
-from pipelag.distributed.worker import Assignment, Job, Record, Worker
+from pipelag.distributed.p2p import TensorMeta
+from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import preserved_randomness, seed_stage
@@ -42,7 +42,7 @@ class Bounded(nn.Module):
         return alone(sent)
 
 
-class TorchWorker(Worker):
+class TorchWorker(WholeModel):
     """The stage of this rank under a schedule of torch.distributed.pipelining.
 
     Args:
@@ -81,7 +81,7 @@ class TorchWorker(Worker):
             given = as_tuple(inputs(step)) if first else ()
             runner.step(*given, **({"target": targets(step), "losses": losses} if last else {}))
             if last:
-                self.record.losses.append(torch.stack(losses).mean().detach())
+                self.record.losses[step - told.start] = torch.stack(losses).mean().detach()
             if self.optimizer is not None:
                 set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
@@ -89,7 +89,7 @@ class TorchWorker(Worker):
             self.record.updated.append(time.perf_counter())
             if self.keeper is not None and self.keeper.wants(step + 1):
                 self.keep_buffers(step + 1)
-                self.write_checkpoint(step + 1, None)
+                self.write_checkpoint(step + 1)
         self.record.seconds = self.clock()["seconds"]
         return self.record
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelag.distributed.links import MOST_DIMENSIONS, TensorMeta, header_of, shapes_of
+from pipelag.distributed.p2p import MOST_DIMENSIONS, TensorMeta, header_of, shapes_of
 
 SHAPES = st.lists(st.lists(st.integers(0, 2**40), max_size=MOST_DIMENSIONS).map(tuple), min_size=1, max_size=4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -13,12 +13,11 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
-from pipelag.distributed.links import Receiver, Sender, TensorMeta, Wire, reaching
+from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
 from pipelag.optim import OptimizerFactory
+from pipelag.phase import Phase
 from pipelag.schedules import Action
 from pipelag.schedules.actions import Kind
-from pipelag.simulate.training import Phase
-from pipelag.weights import FlatParameters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 ENDLESS = timedelta(days=365)
@@ -28,7 +27,7 @@ ENDLESS = timedelta(days=365)
 class Job:
     """What the processes of one launch share.
 
-    `forward` and `backward` are two groups over all ranks: activations and gradients travel on connections of their
+    `groups`: over all ranks, by what travels in them and a number; activations and gradients have connections of their
     own, so that neither waits for the other's turn (with nccl that could deadlock).
     """
 
@@ -36,18 +35,26 @@ class Job:
     world: int
     device: torch.device
     store: Any  # torch.distributed.Store
-    forward: dist.ProcessGroup
-    backward: dist.ProcessGroup
-    again: dist.ProcessGroup | None = None
+    groups: dict[tuple[str, int], dist.ProcessGroup] = field(default_factory=dict)
     uneven: bool = False  # minibatches differ in shape
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
     met: set[tuple[Any, int, int]] = field(default_factory=set)  # (group, rank, rank) that have exchanged a message
+    shares: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)  # of replicas, by their ranks
 
-    def recomputation(self) -> dist.ProcessGroup:
-        """A third group, for what recomputing stages send; all ranks ask for it together."""
-        self.again = self.again or dist.new_group(backend=dist.get_backend())  # type: ignore[assignment]
-        assert self.again is not None
-        return self.again
+    def group(self, kind: str, lane: int = 0) -> dist.ProcessGroup:
+        """A group over all ranks; all ranks ask for a new one together."""
+        if (kind, lane) not in self.groups:
+            made = dist.new_group(backend=dist.get_backend())
+            assert made is not None
+            self.groups[kind, lane] = made  # type: ignore[assignment]
+        return self.groups[kind, lane]
+
+    def share(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """The group of a stage's replicas; all ranks ask for a new one together, as torch.distributed demands."""
+        key = tuple(ranks)
+        if key not in self.shares:
+            self.shares[key] = dist.new_group(list(key))  # type: ignore[assignment]
+        return self.shares[key]
 
     def meet(self, pairs: Iterable[tuple[int, int]], groups: Iterable[dist.ProcessGroup | None]) -> None:
         """Let ranks that will talk exchange a first message, before any schedule runs.
@@ -75,9 +82,11 @@ class Job:
         self.store.set(names[self.rank], "yes")
         self.store.wait(names, ENDLESS)
 
-    def wire(self, group: dist.ProcessGroup, name: str) -> Wire:
+    def wire(self, kind: str, lane: int, name: str) -> Wire:
         """The wiring of a link of the present phase."""
-        return Wire(self.rank, group, self.store, self.device, f"phase{self.phases}/{name}", self.uneven)
+        return Wire(
+            self.rank, self.group(kind, lane), self.store, self.device, f"phase{self.phases}/{name}", self.uneven
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,8 @@ class Assignment:
 
 @dataclass
 class Record:
-    """What a worker saw: losses (last stage only), the second at which each update was done, the waiting for messages.
+    """What a worker saw: losses (of the last stage, by the number of the minibatch since the worker began; of several
+    replicas each has its part), the second at which each update of its first stage was done, the waiting for messages.
 
     `spans`: (action, start, end) of every action by the machine's monotonic clock, the waiting for its inputs left out;
     an update or synchronisation has the number of the worker's own minibatch. `seconds` is the whole phase, of which
@@ -122,7 +132,7 @@ class Record:
     `ages`: of a parameter server, how many updates older than the newest weights each gradient's were.
     """
 
-    losses: list[torch.Tensor] = field(default_factory=list)
+    losses: dict[int, torch.Tensor] = field(default_factory=dict)
     updated: list[float] = field(default_factory=list)
     waited: float = 0.0
     sending: float = 0.0
@@ -165,31 +175,21 @@ def received_inputs(receiver: Receiver) -> tuple[torch.Tensor, ...]:
 
 
 class Worker:
-    """What every worker of a pipeline is: a list of actions to perform, and the optimizer of one stage's weights.
+    """What every worker of a phase is: it performs actions, keeps clocks, and leaves a `Record`."""
 
-    Args:
-        module: what it trains, a stage or the whole model.
-        keeper: writes the stage's checkpoints; None: there are none.
-    """
-
-    stage: int
-    actions: Sequence[Action]
-    optimizer: torch.optim.Optimizer | None
-    shadows: list[nn.Parameter]
-    flat: FlatParameters
     synchronising = 0.0  # seconds and bytes that went into the sums of replicas
     synchronised = 0
     saving = 0.0  # seconds that went into checkpoints, which no clock counts
 
-    def __init__(self, job: Job, module: nn.Module, assignment: Assignment, keeper: Keeper | None) -> None:
-        self.job, self.module, self.assignment, self.keeper = job, module, assignment, keeper
+    def __init__(self, job: Job, assignment: Assignment, base: Mapping[str, float] | None = None) -> None:
+        self.job, self.assignment, self.base = job, assignment, base or {}
         self.start, self.offset = assignment.start, assignment.offset
         self.record = Record()
         self.receivers: Sequence[Receiver] = ()
         self.senders: Sequence[Sender] = ()
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
-        """Perform the phase, once the optimizer has its state."""
+        """Perform the phase, once the optimizers have their state."""
         raise NotImplementedError
 
     def perform(self, action: Action) -> None:
@@ -200,16 +200,15 @@ class Worker:
         """The action as a timeline names it."""
         return action
 
-    def perform_all(self, receivers: Sequence[Receiver], senders: Sequence[Sender]) -> None:
+    def perform_all(self, actions: Sequence[Action]) -> None:
         """All actions in order, with the clocks that `Record` keeps."""
-        self.receivers, self.senders = receivers, senders
         self.began = time.perf_counter()
-        for action in self.actions:
+        for action in actions:
             start, aside = time.perf_counter(), self.saving + self.waiting()
             self.perform(action)
             start += self.saving + self.waiting() - aside
             self.record.spans.append((self.named(action), start, time.perf_counter()))
-        for sender in senders:
+        for sender in self.senders:
             sender.finish()
         self.stop_clock()
 
@@ -223,62 +222,64 @@ class Worker:
         return sum(receiver.waited for receiver in self.receivers)
 
     def clock(self) -> dict[str, float]:
-        """The phase so far, what went before a restart included: see `Record`."""
-        before = self.keeper.base if self.keeper is not None else {}
+        """The phase so far, what went before a restart (`base`) included: see `Record`."""
         now = {
             "seconds": time.perf_counter() - self.began - self.saving,
             "waited": self.waiting(),
             "sending": sum(sender.seconds for sender in self.senders) + self.synchronising,
             "sent_bytes": sum(sender.bytes for sender in self.senders) + self.synchronised,
         }
-        return {name: value + before.get(name, 0) for name, value in now.items()}
+        return {name: value + self.base.get(name, 0) for name, value in now.items()}
 
-    def send_output_to(
-        self, sender: Sender, gradients: Receiver, outputs: tuple[torch.Tensor, ...], minibatch: int
-    ) -> None:
-        """Pass a forward's outputs on, and learn from the first ones what gradients will come back."""
-        sender.send(outputs, f"the output of stage {self.stage} for minibatch {minibatch}")
-        if gradients.metas is None:
-            gradients.describe([TensorMeta.of(output) for output in outputs if output.requires_grad])
 
-    def send_gradient_to(
-        self, sender: Sender, inputs: tuple[torch.Tensor, ...], leaving: tuple[torch.Tensor, ...], minibatch: int
-    ) -> None:
-        """Return the gradients of what came in."""
-        if not sender.metas:
-            sender.metas = [TensorMeta.of(tensor) for tensor in inputs if tensor.requires_grad]
-        sender.send(leaving, f"the gradient of stage {self.stage} for minibatch {minibatch}")
+class WholeModel(Worker):
+    """A worker whose library or server does the work: one optimizer over the parameters of one module.
 
-    def keep_buffers(self, step: int) -> None:
-        """For the checkpoint after `step` minibatches: batch-norm statistics, before a later forward changes them."""
-        if self.keeper is not None and self.keeper.wants(step):
-            self.keeper.note_buffers(step, self.module)
+    Args:
+        module: what it trains, a stage or the whole model.
+        keeper: writes the checkpoints; None: there are none.
+    """
 
-    def write_checkpoint(self, step: int, policy: dict[str, Any] | None) -> None:
-        """This stage's part of the checkpoint after `step` minibatches."""
-        assert self.keeper is not None
-        clock, began = self.clock(), time.perf_counter()
-        losses = self.losses_so_far()[self.keeper.last - self.start : step - self.start]
-        self.keeper.save(step, self.trained, self.optimizer, self.optimizer_state(), losses, clock, policy)
-        self.saving += time.perf_counter() - began
+    optimizer: torch.optim.Optimizer | None
+    shadows: list[nn.Parameter]
+
+    def __init__(self, job: Job, module: nn.Module, assignment: Assignment, keeper: Keeper | None) -> None:
+        super().__init__(job, assignment, keeper.base if keeper is not None else None)
+        self.module, self.keeper = module, keeper
 
     @property
     def trained(self) -> nn.Module:
         """What holds the newest weights."""
         return self.module
 
-    def losses_so_far(self) -> Sequence[torch.Tensor]:
-        """Those of the minibatches since the worker began; none but on the last stage."""
-        return self.record.losses
+    def keep_buffers(self, step: int) -> None:
+        """For the checkpoint after `step` minibatches: batch-norm statistics, before a later forward changes them."""
+        if self.keeper is not None and self.keeper.wants(step):
+            self.keeper.note_buffers(step, self.module)
 
-    def optimizer_state(self) -> dict[int, dict[str, Any]]:
-        """The optimizer's state per parameter, by the parameter's position in the stage."""
-        if self.optimizer is None:
-            return {}
-        return {i: dict(self.optimizer.state[s]) for i, s in enumerate(self.shadows) if s in self.optimizer.state}
+    def write_checkpoint(self, step: int) -> None:
+        """The checkpoint after `step` minibatches."""
+        assert self.keeper is not None
+        clock, began = self.clock(), time.perf_counter()
+        losses = [self.record.losses[t] for t in range(self.keeper.last - self.start, step - self.start)]
+        state = optimizer_state(self.optimizer, self.shadows)
+        self.keeper.save(step, self.trained, self.optimizer, state, losses, clock, None)
+        self.saving += time.perf_counter() - began
 
-    def load_optimizer_state(self, state: dict[int, dict[str, Any]]) -> None:
-        """Continue with the state of an earlier phase."""
-        if self.optimizer is not None:
-            for i, values in state.items():
-                self.optimizer.state[self.shadows[i]] = values
+
+def optimizer_state(
+    optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter]
+) -> dict[int, dict[str, Any]]:
+    """An optimizer's state per parameter, by the parameter's position."""
+    if optimizer is None:
+        return {}
+    return {i: dict(optimizer.state[p]) for i, p in enumerate(parameters) if p in optimizer.state}
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], state: Mapping[int, dict[str, Any]]
+) -> None:
+    """Continue with the state of an earlier phase."""
+    if optimizer is not None:
+        for i, values in state.items():
+            optimizer.state[parameters[i]] = values

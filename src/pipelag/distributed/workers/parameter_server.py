@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
-from pipelag.distributed.links import reaching
-from pipelag.distributed.worker import Assignment, Job, Record, Worker
+from pipelag.distributed.p2p import reaching
+from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
 from pipelag.weights import FlatParameters
@@ -66,7 +66,7 @@ class ParameterServer:
             return number, self.updates, [buffer.clone() for buffer in self.flat.buffers]
 
 
-class AsynchronousWorker(Worker):
+class AsynchronousWorker(WholeModel):
     """One worker of the whole model; on rank 0 the server too. Arguments as of `ReplicaWorker`.
 
     Batch-norm statistics are rank 0's.
@@ -109,7 +109,7 @@ class AsynchronousWorker(Worker):
         if self.server:
             for mine, new in zip(self.flat.buffers, self.server.flat.buffers, strict=True):
                 mine.copy_(new)
-            self.record.losses, self.record.ages = self.server.losses, self.server.ages
+            self.record.losses, self.record.ages = dict(enumerate(self.server.losses)), self.server.ages
             self.record.updated = self.server.updated
         self.stop_clock()
         return self.record
@@ -123,11 +123,6 @@ class AsynchronousWorker(Worker):
         """The server's model."""
         assert self.server is not None
         return self.server.model
-
-    def losses_so_far(self) -> Sequence[torch.Tensor]:
-        """In the order of updates."""
-        assert self.server is not None
-        return self.server.losses
 
     def gradient(
         self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor], step: int
@@ -186,5 +181,7 @@ class AsynchronousWorker(Worker):
     def checkpoint(self, step: int) -> None:
         """After `step` updates, whichever minibatches made them; the statistics are rank 0's of this moment."""
         if self.keeper is not None and self.keeper.wants(step):
+            assert self.server is not None
+            self.record.losses = dict(enumerate(self.server.losses))  # in the order of updates
             self.keep_buffers(step)
-            self.write_checkpoint(step, None)
+            self.write_checkpoint(step)

@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import Keeper
-from pipelag.distributed.worker import Assignment, Job, Record, Worker
+from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
 
 
-class ReplicaWorker(Worker):
+class ReplicaWorker(WholeModel):
     """One replica of the whole model for one phase: its share of each minibatch, gradients averaged over all.
 
     Batch-norm statistics are those of the replica's share; the running ones are rank 0's (DDP's default). Like a
@@ -47,22 +47,22 @@ class ReplicaWorker(Worker):
                 set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-            self.record.losses.append(loss.detach())
+            self.record.losses[step - told.start] = loss.detach()
             self.record.updated.append(time.perf_counter())
             if self.keeper is not None and self.keeper.wants(step + 1):
                 self.average_losses()
                 if rank == 0:
                     self.keep_buffers(step + 1)
-                    self.write_checkpoint(step + 1, None)
+                    self.write_checkpoint(step + 1)
         self.average_losses()
         self.record.seconds = self.clock()["seconds"]
         return self.record
 
     def average_losses(self) -> None:
         """The mean over the replicas of those losses that are not yet a mean; all call this after the same step."""
-        new = self.record.losses[self.averaged :]
+        new = range(self.averaged, len(self.record.losses))
         if new:
-            means = torch.stack(new)
+            means = torch.stack([self.record.losses[t] for t in new])
             dist.all_reduce(means)
-            self.record.losses[self.averaged :] = list(means / self.job.world)
+            self.record.losses |= dict(zip(new, means / self.job.world, strict=True))
             self.averaged = len(self.record.losses)

@@ -1,0 +1,235 @@
+"""The worker of a pipeline: it performs its row of any schedule, over one stage or several, alone or as a replica.
+
+What it sends, to whom and in which order follows from the schedule (`pipelag.distributed.routes`); what a pass reads
+from the stage's policy (`StageState`). It knows no method.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.p2p import Receiver, Sender, TensorMeta
+from pipelag.distributed.routes import Route, consumer, routes_of, stages_on
+from pipelag.distributed.workers.base import Assignment, Job, Record, Worker, in_flight, received_inputs
+from pipelag.distributed.workers.stage import Batches, StageState, Tensors, updates_of
+from pipelag.schedules import Action, Schedule
+from pipelag.schedules.actions import Kind
+from pipelag.tensors import alone
+
+Restart = dict[str, Any]
+
+
+class PipelineWorker(Worker):
+    """This rank's part of a phase.
+
+    Args:
+        pieces: by stage, the modules that this rank trains.
+        schedule: of the minibatches that are left of the phase; worker w is rank w.
+        keepers, restarts: by stage, as of `StageState`; all replicas of the last stage give their losses to the first.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        pieces: Mapping[int, nn.Module],
+        assignment: Assignment,
+        schedule: Schedule,
+        keepers: Mapping[int, Keeper] | None = None,
+        restarts: Mapping[int, Restart | None] | None = None,
+    ) -> None:
+        keepers, restarts = keepers or {}, restarts or {}
+        base = next((keeper.base for keeper in keepers.values()), None)
+        super().__init__(job, assignment, base)
+        self.schedule, self.actions = schedule, schedule.workers[job.rank]
+        self.stages = {
+            stage: StageState(
+                pieces[stage],
+                assignment,
+                stage,
+                schedule,
+                job.rank,
+                job.device,
+                keepers.get(stage),
+                restarts.get(stage),
+            )
+            for stage in stages_on(schedule, job.rank)
+        }
+        self.mates: dict[int, Any] = {}
+        for stage, ranks in enumerate(schedule.replicas, start=1):  # every rank makes every group, in one order
+            if len(ranks) > 1:
+                group = job.share(ranks)
+                self.mates |= {stage: group} if job.rank in ranks else {}
+        self.updates = {stage: updates_of(self.actions, stage) for stage in self.stages}
+        self.handed: dict[tuple[Kind, int, int], Tensors] = {}  # between two stages of this worker
+        self.events: list[torch.cuda.Event] = []
+        self.incoming: dict[tuple[Kind, int, int], Receiver] = {}
+        self.outgoing: dict[tuple[Kind, int, int], Sender] = {}
+        ahead = in_flight(self.actions) + 2
+        for route in routes_of(schedule):
+            if job.rank == route.target:
+                wire = job.wire(route.kind, route.lane, route.name)
+                self.incoming[route.kind, route.stage, route.source] = Receiver(wire, route.source, route.count)
+            elif job.rank == route.source:
+                self.outgoing[route.kind, route.stage, route.target] = self._sender(route, ahead)
+        self.receivers, self.senders = list(self.incoming.values()), list(self.outgoing.values())
+
+    def _sender(self, route: Route, ahead: int) -> Sender:
+        wire = self.job.wire(route.kind, route.lane, route.name)
+        # What gradients come back the receiver knows from the outputs that it has sent.
+        return Sender(wire, route.target, ahead, metas=[] if route.kind == "B" else None)
+
+    def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
+        """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
+        for state in self.stages.values():
+            state.begin(Batches(inputs, targets))
+        self.perform_all(self.actions)
+        for state in self.stages.values():
+            state.weights.restore()
+            for kind, size in state.memory().items():
+                self.record.memory[kind] = self.record.memory.get(kind, 0) + size
+        if self.events:
+            torch.cuda.synchronize()
+            self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
+        return self.record
+
+    def perform(self, action: Action) -> None:
+        """F, R, B, S or U."""
+        perform = {"F": self.forward, "R": self.recompute, "B": self.backward, "S": self.synchronise, "U": self.update}
+        perform[action.kind](self.stages[action.stage], action.number)
+
+    def named(self, action: Action) -> Action:
+        """A round's update and synchronisation, by the last minibatch of the round that was this worker's."""
+        state = self.stages[action.stage]
+        if action.kind not in ("S", "U") or state.period == state.microbatches:
+            return action
+        last = max(j for j, place in enumerate(state.places) if place == state.replica)
+        return action._replace(number=(action.number * state.period + last) // state.microbatches)
+
+    # Messages ------------------------------------------------------------------------------------------------------
+
+    def send(self, action: Action, tensors: Tensors, given: Tensors = ()) -> None:
+        """Pass a result on, to another worker or to another stage of this one.
+
+        given: of a gradient, the inputs that it is of.
+        """
+        into = consumer(action, self.schedule)
+        if into is None:
+            return
+        kind, stage, m = action
+        target = self.schedule.places[into]
+        if target == self.job.rank:
+            self.handed[kind, stage, m] = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
+            return
+        sender = self.outgoing[kind, stage, target]
+        if kind == "F":
+            receiver = self.incoming.get(("B", stage + 1, target))
+            sender.send(tensors, f"the output of stage {stage} for {self.told(m)}")
+            if receiver is not None and receiver.metas is None:
+                receiver.describe([TensorMeta.of(output) for output in tensors if output.requires_grad])
+            return
+        if kind == "B" and not sender.metas:
+            sender.metas = [TensorMeta.of(tensor) for tensor in given if tensor.requires_grad]
+        what = "the gradient" if kind == "B" else "the second output"
+        sender.send(tensors, f"{what} of stage {stage} for {self.told(m)}")
+
+    def told(self, m: int) -> str:
+        """A microbatch in words, by its minibatch."""
+        return f"minibatch {self.start + m // self.assignment.phase.microbatches}"
+
+    def receive(self, kind: Kind, stage: int, m: int) -> Tensors:
+        """What a pass of another stage has made; outputs as inputs that want a gradient where their originals did."""
+        source = self.schedule.places[Action(kind, stage, m)]
+        if source == self.job.rank:
+            return self.handed.pop((kind, stage, m))
+        receiver = self.incoming[kind, stage, source]
+        return receiver.receive() if kind == "B" else received_inputs(receiver)
+
+    # Actions -------------------------------------------------------------------------------------------------------
+
+    def forward(self, state: StageState, m: int) -> None:
+        """F(stage, m)."""
+        received: Tensors = () if state.first else self.receive("F", state.stage - 1, m)
+        outputs = state.forward(m, received, state.part("inputs", m) if state.first else alone(received))
+        if state.last:
+            self.note_loss(m, outputs[0].detach())
+        self.send(Action("F", state.stage, m), outputs)
+        state.keep_buffers(m)
+
+    def recompute(self, state: StageState, m: int) -> None:
+        """R(stage, m)."""
+        received: Tensors = () if state.heads else self.receive("R", state.stage - 1, m)
+        outputs = state.forward_again(m, received, alone(received) if received else None)
+        self.send(Action("R", state.stage, m), outputs)
+
+    def backward(self, state: StageState, m: int) -> None:
+        """B(stage, m)."""
+        gradients = (None,) if state.last else self.receive("B", state.stage + 1, m)
+        inputs, leaving = state.backward(m, gradients)
+        self.send(Action("B", state.stage, m), leaving, inputs)
+
+    def synchronise(self, state: StageState, n: int) -> None:
+        """S(stage, n)."""
+        begin = time.perf_counter()
+        ranks = self.schedule.replicas[state.stage - 1]
+        self.synchronised += state.synchronise(self.mates[state.stage], len(ranks))
+        self.synchronising += time.perf_counter() - begin
+
+    def update(self, state: StageState, n: int) -> None:
+        """U(stage, n)."""
+        state.update(n, over=n + 1 == self.updates[state.stage])
+        if state.stage == min(self.stages):
+            self.mark()
+        done = (n + 1) * state.period // state.microbatches
+        if state.keeper is not None and state.keeper.wants(self.start + done):
+            self.checkpoint(state, done)
+
+    def checkpoint(self, state: StageState, done: int) -> None:
+        """The first replica writes the stage's part; on the last stage, with the losses of all replicas."""
+        began, clock = time.perf_counter(), self.clock()
+        losses = self.losses_of_all(state, done) if state.last else []
+        if state.replica == 0:
+            over = self.offset + done == self.assignment.phase.steps
+            state.write_checkpoint(self.start + done, losses, clock, over)
+        self.saving += time.perf_counter() - began
+
+    def losses_of_all(self, state: StageState, done: int) -> list[torch.Tensor]:
+        """The losses since the last checkpoint; all replicas of the last stage call this after the same update."""
+        assert state.keeper is not None
+        parts = [self.record.losses]
+        if state.stage in self.mates:
+            parts = [{} for _ in self.schedule.replicas[state.stage - 1]]
+            dist.all_gather_object(parts, self.record.losses, group=self.mates[state.stage])
+        since = state.keeper.last - self.start
+        state.keeper.last = self.start + done  # also of replicas that write nothing
+        merged = merged_losses(parts)
+        return [merged[t] for t in range(since, done)]
+
+    def note_loss(self, m: int, value: torch.Tensor) -> None:
+        """A minibatch's loss is the mean over its microbatches."""
+        t = m // self.assignment.phase.microbatches
+        before = self.record.losses.get(t)
+        self.record.losses[t] = value if before is None else before + value
+
+    def mark(self) -> None:
+        """Note the time."""
+        if self.job.device.type == "cuda":
+            self.events.append(torch.cuda.Event(enable_timing=True))
+            self.events[-1].record()
+        else:
+            self.record.updated.append(time.perf_counter())
+
+
+def merged_losses(parts: list[dict[int, torch.Tensor]]) -> dict[int, torch.Tensor]:
+    """Losses by minibatch: of a minibatch that several replicas took parts of, the sum of their parts."""
+    merged: dict[int, torch.Tensor] = {}
+    for part in parts:
+        for t, value in part.items():
+            merged[t] = merged[t] + value if t in merged else value
+    return merged

@@ -1,0 +1,259 @@
+"""One stage on the worker that holds it: its passes and updates, each with the weights that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipelag.data.split import split
+from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
+from pipelag.history import History, restore, state_of
+from pipelag.optim import group_by_stage, set_rates
+from pipelag.policy import StageWeights
+from pipelag.randomness import seed_stage
+from pipelag.recompute import backward_through
+from pipelag.schedules import Action, Schedule
+from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
+from pipelag.weights import FlatParameters, hand_over, shadows
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass
+class Saved:
+    """What a forward leaves for its backward; with recomputation no outputs, but what the stage was called with."""
+
+    inputs: Tensors
+    outputs: Tensors
+    entering: Any = None
+    target: Any = None
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The run's minibatches by number, each part asked for by the stage that needs it, split into microbatches."""
+
+    inputs: Callable[[int], Any]
+    targets: Callable[[int], torch.Tensor]
+
+
+class StageState:
+    """A stage of a phase, or one of its replicas.
+
+    Args:
+        module: the stage's own copy. Its parameters become views of one flat buffer.
+        schedule: of the minibatches that are left of the phase.
+        worker: who holds the stage here.
+        keeper: of the first replica writes the stage's checkpoints; None: there are none.
+        restart: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.history`). None at
+            the phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then fills anew.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        assignment: Assignment,
+        stage: int,
+        schedule: Schedule,
+        worker: int,
+        device: torch.device,
+        keeper: Keeper | None,
+        restart: dict[str, Any] | None,
+    ) -> None:
+        phase = assignment.phase
+        self.module, self.assignment, self.phase, self.stage, self.device = module, assignment, phase, stage, device
+        self.keeper, self.restart, self.microbatches = keeper, restart, phase.microbatches
+        self.first, self.last = stage == 1, stage == phase.stages
+        self.delays, self.period = phase.delays, phase.delays.periods[stage - 1]
+        self.places = self.delays.places[stage - 1]
+        self.replica = schedule.replicas[stage - 1].index(worker)
+        self.actions = [action for action in schedule.workers[worker] if action.stage == stage]
+        self.recompute = bool(phase.recompute) and not phase.segment
+        # In a segment a stage runs again in actions of its own: the first from its kept input, the others as sent.
+        self.runs_again, self.heads = ("R", stage) in schedule.owners, schedule.heads(stage)
+        # What was done before this worker began, in updates and in microbatches.
+        self.done = assignment.offset * self.microbatches
+        self.version_0 = self.done // self.period
+        self.flat = FlatParameters(module.parameters())
+        self.shadows = shadows(self.flat.parameters)
+        self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
+        self.back = max(*self.delays.forward_lags[stage - 1], *self.delays.backward_lags[stage - 1])
+        # While a pipeline fills again its forwards read versions that it no longer needs once it is full.
+        back = self.back
+        if restart is None:
+            back = phase.method.versions_back(phase.stages, self.microbatches, phase.replicas)[stage - 1]
+        self.weights = StageWeights(
+            self.flat, phase.method, stage, phase.stages, self.delays, self.optimizer, self.shadows, back
+        )
+        if phase.recompute_lags:
+            self.weights.correct_recomputation(phase.recompute_lags[stage - 1])
+        self.saved: dict[int, Saved] = {}
+        self.saved_bytes = self.entering_bytes = 0
+        self.measured = False
+        self.split: dict[str, tuple[int, list[Any]]] = {}
+
+    def begin(self, batches: Batches) -> None:
+        """Bring the policy to the version that the phase begins or goes on with, the optimizer's state being there."""
+        self.batches = batches
+        self.set_rates(self.version_0)  # what predictions of the first version go by
+        if self.restart is not None:
+            restore(self.weights, self.restart)
+        else:
+            self.weights.begin_at(self.version_0)
+        entries = None if self.restart is None else self.restart["entries"]
+        marks = [mark * self.microbatches // self.period for mark in self.assignment.marks(self.keeper)]
+        self.history = History(self.weights, marks, self.back, entries)
+
+    def part(self, what: str, m: int) -> Any:
+        """Microbatch m of a minibatch's "inputs" or "targets"."""
+        minibatch, j = divmod(m, self.microbatches)
+        if self.split.get(what, (-1,))[0] != minibatch:
+            whole = getattr(self.batches, what)(self.assignment.start + minibatch)
+            self.split[what] = (minibatch, split(whole, self.microbatches))
+        return self.split[what][1][j]
+
+    def load(self, kind: str, m: int, lags: Sequence[tuple[int, ...]]) -> None:
+        """Let the parameters hold what a pass of microbatch m reads."""
+        t, j = divmod(self.done + m, self.period)
+        oldest = self.version_0 if self.restart is None else 0
+        self.weights.load(kind, max(oldest, t - lags[self.stage - 1][j]), j)
+
+    def forward(self, m: int, received: Tensors, value: Any) -> Tensors:
+        """F(stage, m) of `value`, made of what was received; saves activations. The last output is the loss."""
+        self.load("F", m, self.delays.forward_lags)
+        entering = value
+        self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
+        if not self.measured:
+            with kept_for_backward({buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}) as held:
+                value = self.compute(entering, m)
+            self.saved_bytes, self.measured = sum(held.values()), True
+        else:
+            value = self.compute(entering, m)
+        outputs = as_tuple(value)
+        if self.runs_again:
+            self.saved[m] = Saved(received, (), entering if self.heads else None)
+        elif self.recompute:
+            self.saved[m] = Saved(received, (), entering, self.part("targets", m) if self.last else None)
+        else:
+            self.saved[m] = Saved(received, outputs)
+        return outputs
+
+    def forward_again(self, m: int, received: Tensors, value: Any) -> Tensors:
+        """R(stage, m): the forward once more, saving activations; a segment's head takes the input that it saved."""
+        saved = self.saved[m]
+        if not self.heads:
+            saved.inputs, saved.entering = received, value
+        self.load("R", m, self.phase.recompute_lags)
+        with unchanged_buffers(self.module):
+            saved.outputs = as_tuple(self.compute(saved.entering, m))
+        return saved.outputs
+
+    def compute(self, entering: Any, m: int, target: torch.Tensor | None = None) -> Any:
+        """The stage's output for microbatch m, or on the last stage the loss."""
+        step = self.assignment.start * self.microbatches + m
+        seed_stage(self.assignment.seed, step, self.stage, self.device)
+        value = self.module(entering)
+        if self.last:
+            value = self.assignment.loss(value, self.part("targets", m) if target is None else target)
+            if self.microbatches > 1:
+                value = value / self.microbatches
+        return value
+
+    def backward(self, m: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[Tensors, Tensors]:
+        """B(stage, m), with the saved activations and the weights that the method's backward reads.
+
+        Returns:
+            The inputs that the forward received, and the gradients of those that want one.
+        """
+        saved = self.saved.pop(m)
+        self.load("B", m, self.delays.backward_lags)
+        outputs: Any = saved.outputs
+        if self.recompute:
+            with unchanged_buffers(self.module):
+                outputs = self.compute(saved.entering, m, saved.target)
+        return saved.inputs, backward_through(outputs, gradients, saved.inputs)
+
+    def synchronise(self, group: Any, count: int) -> int:
+        """S(stage, n): the mean of a round's gradients over the replicas; returns the bytes that went out."""
+        sent, minibatches = 0, self.period // self.microbatches
+        for parameter in self.flat.parameters:
+            if not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=group)
+            if minibatches > 1:
+                parameter.grad /= minibatches
+            size = parameter.grad.numel() * parameter.grad.element_size()
+            sent += 2 * (count - 1) * size // count  # a ring's share of one worker
+        return sent
+
+    def update(self, n: int, over: bool) -> None:
+        """U(stage, n): one optimizer step. `over`: no pass of the phase reads what it makes."""
+        if self.optimizer is None:
+            return
+        hand_over(self.flat.parameters, self.shadows)
+        self.weights.before_step()
+        self.optimizer.step()
+        self.weights.after_step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if not over:
+            self.set_rates(self.version_0 + n + 1)
+            self.weights.prepare()
+        self.history.note()
+
+    def set_rates(self, version: int) -> None:
+        """The rate of the update that ends a version of the phase; predictions of that version go by it before."""
+        if self.optimizer is not None:
+            begun = self.assignment.start - self.assignment.offset
+            share = self.phase.rate_of(self.stage, version, self.assignment.rate, begun)
+            set_rates(self.optimizer, lambda stage: share)
+
+    # What is left behind -------------------------------------------------------------------------------------------
+
+    def keep_buffers(self, m: int) -> None:
+        """For a checkpoint: batch norm's statistics of the first replica, after its last forward of an update."""
+        place = (self.done + m) % self.period
+        if self.keeper is None or self.replica or self.replica in self.places[place + 1 :]:
+            return
+        step = self.assignment.start + ((self.done + m) // self.period + 1) * self.period // self.microbatches
+        step -= self.assignment.offset
+        if self.keeper.wants(step):
+            self.keeper.note_buffers(step, self.module)
+
+    def write_checkpoint(self, step: int, losses: Sequence[torch.Tensor], clock: dict[str, float], over: bool) -> None:
+        """This stage's part of the checkpoint after `step` minibatches of the run."""
+        assert self.keeper is not None
+        policy = None if over else state_of(self.weights, self.history)
+        state = optimizer_state(self.optimizer, self.shadows)
+        self.keeper.save(step, self.module, self.optimizer, state, losses, clock, policy)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by kind; activations are those of one microbatch times the most that are under way.
+
+        With recomputation, the stage's inputs of those, and all activations of the one that is being recomputed; in a
+        segment, the first stage's inputs, and all activations of those that wait for their gradient.
+        """
+        waiting, recomputed = in_flight(self.actions), 1 if self.recompute else 0
+        if self.runs_again:
+            waiting, recomputed = waiting if self.heads else 0, in_flight(self.actions, "R")
+        state = self.optimizer.state.values() if self.optimizer is not None else ()
+        tensors = [value for entry in state for value in entry.values() if isinstance(value, torch.Tensor)]
+        return {
+            "weights": sum(buffer.numel() * buffer.element_size() for buffer in self.flat.buffers),
+            "weight_copies": self.weights.bytes,
+            "optimizer": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            "activations": (self.entering_bytes if recomputed else self.saved_bytes) * waiting
+            + self.saved_bytes * recomputed,
+        }
+
+
+def updates_of(actions: Sequence[Action], stage: int) -> int:
+    """How often a stage is updated."""
+    return sum((action.kind, action.stage) == ("U", stage) for action in actions)

@@ -1,0 +1,53 @@
+"""Several stages per worker: interleaved 1F1B, with a flush and without, and pipelines in both directions.
+
+None of the five papers has them; the schedules are those of Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) and
+of Li and Hoefler 2021 (Chimera, arXiv 2107.06925), whose idea DeepSeek's DualPipe shares. What is stale follows.
+"""
+
+from dataclasses import replace
+
+from pipelag.methods.base import Method, register
+from pipelag.schedules.virtual import Interleaved, bidirectional
+
+CHUNKS = 2  # stages per worker, where none are given
+
+
+def interleaved_with(chunks: int = CHUNKS) -> Method:
+    """Another number of stages per worker."""
+    return replace(interleaved, build=Interleaved(chunks))
+
+
+def stashed_with(chunks: int = CHUNKS) -> Method:
+    """Another number of stages per worker."""
+    return replace(stashed, build=Interleaved(chunks, flush=False))
+
+
+interleaved: Method = register(
+    Method(
+        name="1f1b_interleaved",
+        summary="1F1B over several stages per worker, with a flush after each minibatch: no staleness, smaller bubbles",
+        source="arXiv 2104.04473, section 2.2",
+        build=Interleaved(CHUNKS),
+        options=interleaved_with,
+    )
+)
+
+stashed: Method = register(
+    Method(
+        name="pipedream_interleaved",
+        summary="interleaved 1F1B without a flush, with weight stashing: fewer updates late than its stages are many",
+        source="PipeDream section 3.3 on arXiv 2104.04473's order",
+        build=Interleaved(CHUNKS, flush=False),
+        backward_reads="stashed",
+        options=stashed_with,
+    )
+)
+
+both_ways = register(
+    Method(
+        name="bidirectional",
+        summary="two pipelines in opposite directions over the same workers (Chimera), gradients summed: no staleness",
+        source="arXiv 2107.06925, section 3",
+        build=bidirectional,
+    )
+)

@@ -1,0 +1,167 @@
+"""Schedules that give a worker several stages: interleaved 1F1B, and pipelines in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pipelag.errors import PipelagError
+from pipelag.schedules.actions import Action, Schedule
+
+Order = tuple[tuple[Action, ...], ...]  # per worker
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Interleaved 1F1B (Narayanan et al. 2021, section 2.2): stage s of P * chunks lives on worker (s-1) mod P.
+
+    A worker takes microbatches in groups of P, each through its first stage, then its second, and so on; backwards
+    in the opposite order. Smaller stages fill and drain sooner: the bubble of a flush is a `chunks`-th of 1F1B's.
+
+    flush: at the end of every minibatch (synchronous); otherwise the stream never stops, and a stage updates after a
+    minibatch's last backward.
+    """
+
+    chunks: int = 2
+    flush: bool = True
+
+    def __post_init__(self) -> None:
+        if self.chunks < 1:
+            raise PipelagError(f"a worker holds 1 or more stages, not {self.chunks}")
+
+    def __call__(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+        """The schedule.
+
+        Raises:
+            PipelagError: stages that do not divide over the workers, or microbatches that do not make whole groups.
+        """
+        chunks = min(self.chunks, stages)
+        workers = stages // chunks
+        if stages % chunks or microbatches % workers:
+            raise PipelagError(
+                f"interleaving gives each of {workers} workers {chunks} stages and groups of {workers} microbatches; "
+                f"{stages} stages and {microbatches} microbatches do not divide so: use a multiple of {chunks} stages "
+                f"and of {workers} microbatches"
+            )
+        if not self.flush:
+            total = minibatches * microbatches
+            rows = tuple(_interleaved(workers, chunks, rank, 0, total, microbatches) for rank in range(workers))
+            return Schedule("1f1b_interleaved", stages, minibatches, rows, microbatches=microbatches)
+        rows = tuple(
+            tuple(
+                action
+                for t in range(minibatches)
+                for action in _interleaved(workers, chunks, rank, t * microbatches, microbatches, microbatches)
+            )
+            for rank in range(workers)
+        )
+        return Schedule("1f1b_interleaved_flush", stages, minibatches, rows, microbatches=microbatches)
+
+
+def _interleaved(workers: int, chunks: int, rank: int, first: int, count: int, microbatches: int) -> tuple[Action, ...]:
+    """A worker's row over `count` microbatches from `first` on: a warm-up of forwards, then one of each in turn."""
+    total, group = count * chunks, workers * chunks
+
+    def turn(k: int, backward: bool) -> tuple[int, int]:
+        """(stage, microbatch) of the worker's k-th forward or backward."""
+        chunk = k % group // workers
+        chunk = chunks - 1 - chunk if backward else chunk
+        return chunk * workers + rank + 1, first + k // group * workers + k % workers
+
+    warmup = workers - rank - 1 if chunks == 1 else 2 * (workers - rank - 1) + (chunks - 1) * workers
+    warmup = min(warmup, total)
+    row = [Action("F", *turn(k, False)) for k in range(warmup)]
+    for k in range(total):
+        if warmup + k < total:
+            row.append(Action("F", *turn(warmup + k, False)))
+        stage, m = turn(k, True)
+        row.append(Action("B", stage, m))
+        if (m + 1) % microbatches == 0:
+            row.append(Action("U", stage, m // microbatches))
+    return tuple(row)
+
+
+def bidirectional(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+    """Two pipelines over the same workers in opposite directions (Chimera, Li and Hoefler 2021; DeepSeek's DualPipe).
+
+    Worker w holds stage w+1 for even microbatches, which run down, and stage P-w for odd ones, which run up; the two
+    replicas of a stage sum their gradients (S) at the end of a minibatch, and both step (U). Where one direction has a
+    bubble the other has work. (SpecTrain's DualPipe of 2018 is another thing: a forward and a backward in every unit.)
+
+    Raises:
+        PipelagError: an odd number of stages or microbatches, but for one stage.
+    """
+    if stages == 1:
+        rows = [
+            [*(Action(kind, 1, m) for m in range(t * microbatches, (t + 1) * microbatches) for kind in ("F", "B"))]
+            + [Action("U", 1, t)]
+            for t in range(minibatches)
+        ]
+        whole = tuple(action for row in rows for action in row)
+        return Schedule("bidirectional", 1, minibatches, (whole,), microbatches=microbatches)
+    if stages % 2 or microbatches % 2:
+        raise PipelagError(
+            f"pipelines in both directions need an even number of stages and of microbatches, not {stages} and "
+            f"{microbatches}"
+        )
+    pattern = _both_ways(stages, microbatches)
+    rows_of = [
+        tuple(
+            action._replace(number=action.number + (t if action.kind in ("S", "U") else t * microbatches))
+            for t in range(minibatches)
+            for action in row
+        )
+        for row in pattern
+    ]
+    return Schedule("bidirectional", stages, minibatches, tuple(rows_of), microbatches=microbatches)
+
+
+@lru_cache(maxsize=64)
+def _both_ways(stages: int, microbatches: int) -> Order:
+    """One minibatch: each worker, whenever it is free, takes a backward that is ready, else a forward.
+
+    Times are in forward passes, of which a backward takes two; a stage has at most as many microbatches under way as
+    1F1B allows it.
+    """
+
+    def worker_of(stage: int, m: int) -> int:
+        return stages - stage if m % 2 else stage - 1
+
+    rows: list[list[Action]] = [[] for _ in range(stages)]
+    free = [0] * stages
+    ends: dict[Action, int] = {}
+    left = {Action(kind, s, m) for kind in ("F", "B") for s in range(1, stages + 1) for m in range(microbatches)}  # type: ignore[arg-type]
+
+    def ready(action: Action, now: int) -> bool:
+        kind, stage, m = action
+        if kind == "F":
+            under_way = sum(
+                Action("F", stage, other) in ends and ends.get(Action("B", stage, other), now + 1) > now
+                for other in range(m % 2, microbatches, 2)
+            )
+            before = [Action("F", stage - 1, m)] if stage > 1 else []
+            return under_way < stages - stage + 1 and _done(before, ends, now)
+        below = [Action("B", stage + 1, m)] if stage < stages else []
+        return _done([Action("F", stage, m), *below], ends, now)
+
+    now = 0
+    while left:
+        for worker in range(stages):
+            if free[worker] > now:
+                continue
+            mine = [a for a in left if worker_of(a.stage, a.number) == worker and ready(a, now)]
+            if mine:
+                action = min(mine, key=lambda a: (a.kind, a.number, -a.stage))  # "B" comes before "F"
+                left.remove(action)
+                rows[worker].append(action)
+                ends[action] = free[worker] = now + (2 if action.kind == "B" else 1)
+        now += 1
+    for worker, row in enumerate(rows):
+        for stage in sorted((worker + 1, stages - worker)):
+            row += [Action("S", stage, 0), Action("U", stage, 0)]
+    return tuple(map(tuple, rows))
+
+
+def _done(actions: Sequence[Action], ends: dict[Action, int], now: int) -> bool:
+    return all(ends.get(action, now + 1) <= now for action in actions)

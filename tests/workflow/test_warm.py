@@ -1,0 +1,131 @@
+"""Jobs that are forks of a warm process do what processes of their own do: output, exit codes, signals, ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelag.distributed.processes import PARENT
+from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
+from pipelag.warm import WarmProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = [sys.executable, "-S", "-I", str(ROOT / "workflow/scripts/job.py")]
+ENDLESS = RunSpec(
+    model=ModelSpec(name="resnet8"),
+    data=DataSpec(name="shapes"),
+    batch=8,
+    optimizer=OptimizerSpec(lr=0.01),
+    phases=(PhaseSpec(method="stale_weights", steps=100_000, cuts=(2,)),),
+    evaluate_every=10,
+)
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks are watched by pidfd, which is Linux's")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
+    process = WarmProcess()
+    process.start(tmp_path_factory.mktemp("warm") / "warm.log")
+    yield process
+    process.stop()
+
+
+def job(*words: str, folder: Path = ROOT, warm: bool = True) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if warm or key != "PIPELAG_WARM"}
+    return subprocess.run([*JOB, *words], cwd=folder, capture_output=True, text=True, env=environment, check=False)
+
+
+def forks(process: WarmProcess) -> list[int]:
+    assert process.process is not None
+    server = process.process.pid
+    return [int(each) for each in Path(f"/proc/{server}/task/{server}/children").read_text().split()]
+
+
+def wait_for(what: object, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not what():  # type: ignore[operator]
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def training(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], int]:
+    """A training under way in a fork, and the fork's number."""
+    words = ["run", "--spec", ENDLESS.canonical(), "--out", str(folder / "run"), "--device", "cpu", "--threads", "1"]
+    client = subprocess.Popen([*JOB, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: client.poll() is not None or (forks(process) and list(folder.glob("run/partial/*"))))
+    assert client.poll() is None, client.stdout and client.stdout.read()
+    (fork,) = forks(process)
+    return client, fork
+
+
+def test_a_fork_says_and_returns_what_a_process_of_its_own_does(warm: WarmProcess) -> None:
+    for words in (["plan", "stale_weights", "table_6"], ["plan", "stale_wheat"], ["result"], ["nonsense"]):
+        forked, own = job(*words), job(*words, warm=False)
+        assert forked.returncode == own.returncode, words
+        assert forked.stdout == own.stdout and forked.stderr.replace("job.py", "pipelag") == own.stderr, words
+    assert job("nonsense").returncode == 2
+
+
+def test_a_fork_works_in_the_clients_folder_and_environment(warm: WarmProcess, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("print('plugin of', __import__('os').getcwd())\n")
+    os.environ["PIPELAG_PLUGINS"] = "mine"
+    try:
+        assert f"plugin of {tmp_path}" in job("plan", "leaderboard", folder=tmp_path).stdout
+    finally:
+        del os.environ["PIPELAG_PLUGINS"]
+
+
+def test_a_killed_client_takes_its_fork_along(warm: WarmProcess, tmp_path: Path) -> None:
+    client, fork = training(tmp_path, warm)
+    client.kill()
+    wait_for(lambda: fork not in forks(warm))
+    assert job("plan", "leaderboard").returncode == 0  # the others go on
+
+
+def test_signals_reach_the_fork_and_its_end_the_client(warm: WarmProcess, tmp_path: Path) -> None:
+    client, _ = training(tmp_path, warm)
+    client.send_signal(signal.SIGINT)
+    text, _ = client.communicate()
+    assert client.returncode == 130 and "stopped by the keyboard; what was done is kept" in text
+    client, fork = training(tmp_path / "another", warm)
+    os.kill(fork, signal.SIGKILL)
+    assert client.wait() == 128 + signal.SIGKILL
+
+
+def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
+    before = os.environ.pop("PIPELAG_WARM", None)
+    mine = WarmProcess()
+    mine.start(tmp_path / "warm.log")
+    client, fork = training(tmp_path, mine)
+    mine.stop()
+    text, _ = client.communicate()
+    assert client.returncode == 1 and "the warm process is gone" in text
+    wait_for(lambda: not Path(f"/proc/{fork}").exists() or "State:\tZ" in Path(f"/proc/{fork}/status").read_text())
+    if before is not None:
+        os.environ["PIPELAG_WARM"] = before
+
+
+def test_without_a_warm_process_a_job_starts_by_itself(tmp_path: Path) -> None:
+    environment = os.environ | {"PIPELAG_WARM": str(tmp_path / "nobody")}
+    done = subprocess.run([*JOB, "plan", "leaderboard"], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and re.search(r"[0-9a-f]{12}", done.stdout)
+
+
+def test_a_warm_process_ends_with_who_started_it(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pipelag.warm import WarmProcess; w = WarmProcess(); w.start(sys.argv[1]);"
+        "print(w.process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ("PIPELAG_WARM", PARENT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, env=environment
+    )
+    wait_for(lambda: not Path(f"/proc/{int(done.stdout)}").exists())
