@@ -30,7 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         forget()
         scale = load_scale("quick")
         for arm in arms(load_paper(PAPER), "table_1", scale):
-            if arm.labels["model"] in ("VGG-16", "AlexNet"):
+            if arm.labels["what"] == "plan" and arm.labels["model"] in ("VGG-16", "AlexNet"):
                 carry_out(arm.spec, run_dir(scale, arm.spec.id), "cpu", 1)
     return folder
 

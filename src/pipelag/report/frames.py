@@ -230,14 +230,15 @@ class Scatter:
     """Points, a marker per value of a column, a panel per value of another.
 
     x, y: the axes, or the names of their columns; y may be one axis per panel, by the panel's name. group: the column
-    of the markers; its first value is drawn small and pale, as the crowd that the others stand out from. equal: draw
-    the line on which both axes have the same value.
+    of the markers; its first value is drawn small and pale, as the crowd that the others stand out from. markers: by
+    group, where they are not simply one after the other. equal: draw the line on which both axes have the same value.
     """
 
     x: Axis | str
     y: Axis | str | Mapping[str, Axis]
     group: str = ""
     panel: str = ""
+    markers: Mapping[str, str] = field(default_factory=dict)
     equal: bool = False
     height: float = 2.6
 
@@ -262,7 +263,7 @@ class Scatter:
                     rows[y.column],
                     s=30 if number else 11,
                     color=COLOURS[1 + number % (len(COLOURS) - 1)],
-                    marker=MARKERS[number % len(MARKERS)],
+                    marker=self.markers.get(str(name), MARKERS[number % len(MARKERS)]),
                     label=greek(str(name)) or None,
                     alpha=1.0 if number else 0.45,
                     linewidths=0,
@@ -303,5 +304,7 @@ def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    columns = max(1, min(len(handles), int(width / (0.55 + 0.062 * max(map(len, handles))))))
+    fitting = max(1, int(width / (0.55 + 0.062 * max(map(len, handles)))))
+    lines = -(-len(handles) // fitting)
+    columns = -(-len(handles) // lines)  # equally many in each line
     fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)

@@ -15,6 +15,8 @@ from pipelag.results.plans import ALONE, PRINTED, PRINTED_WORDS, RING, SEVERAL, 
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
+FOUR = "4 GPUs of Cluster-A"
+GNMT = f"GNMT-8, {FOUR}"
 NOAM = 4  # of four stages
 DEPTHS = (1, 2, 4, 7)  # of figure 18; 1 is no pipelining
 PAR = 1.1
@@ -34,10 +36,12 @@ def figure_16(context: Context) -> Drawn:
     for model, log in by_model(context).items():
         stages, alone = footprints(log, model)
         bars = {f"stage {i}": size for i, size in enumerate(stages)} | {"data parallelism": alone}
-        rows += [{"model": model, "worker": name, "gigabytes": size} for name, size in bars.items()]
+        rows += [{"model": model, "worker": bar, "gigabytes": size, "where": FOUR} for bar, size in bars.items()]
     if not rows:
         return not_logged("no plan is logged")
-    return Drawn.of(Bars(Axis("gigabytes", "memory per GPU (GB)"), "model", "worker", number="{:.1f}"), rows)
+    return Drawn.of(
+        Bars(Axis("gigabytes", "memory per GPU (GB)"), "model", "worker", panel="where", number="{:.1f}"), rows
+    )
 
 
 def worst_over_alone(context: Context) -> tuple[float, str]:
@@ -101,13 +105,11 @@ def figure_17(context: Context) -> Drawn:
     for model, log in by_model(context).items():
         title = f"{model}\n({config_of(log, SEVERAL)})"
         for bar, size in zip(("data parallelism", "best with several stages"), per_sample(log, model), strict=True):
-            rows.append({"model": title, "scheme": bar, "megabytes": size})
+            rows.append({"model": title, "scheme": bar, "megabytes": size, "where": FOUR})
     if not rows:
         return not_logged("no plan is logged")
-    y = Axis("megabytes", "communication per sample (MB)")
-    return Drawn.of(
-        Bars(y, "model", "scheme", number="{:.1f}", x_title="best plan with several stages in brackets"), rows
-    )
+    y = Axis("megabytes", "communicated\nper sample (MB)")
+    return Drawn.of(Bars(y, "model", "scheme", panel="where", number="{:.1f}", x_title="plan in brackets"), rows)
 
 
 @judge(PAPER, "figure_17", "far_less")
@@ -151,13 +153,15 @@ def depth_name(depth: int) -> str:
 def figure_18a(context: Context) -> Drawn:
     """A bar per depth."""
     rows = [
-        {"depth": depth_name(depth), "samples_per_second": row["samples_per_second"]}
+        {"depth": depth_name(depth), "samples_per_second": row["samples_per_second"], "model": GNMT}
         for depth, row in at_depths(context).items()
     ]
     if not rows:
         return not_logged("no depth is logged")
     y = Axis("samples_per_second", "throughput (samples/s)")
-    return Drawn.of(Bars(y, "depth", number="{:.0f}", x_title="pipeline depth (minibatches in flight)"), rows)
+    return Drawn.of(
+        Bars(y, "depth", panel="model", number="{:.0f}", x_title="pipeline depth (minibatches in flight)"), rows
+    )
 
 
 @judge(PAPER, "figure_18a", "grows_to_noam")
@@ -193,13 +197,16 @@ def figure_18b(context: Context) -> Drawn:
             "stage": f"stage {stage}",
             "depth": "no pipelining" if depth == 1 else f"depth {depth}",
             "gigabytes": size / 1e9,
+            "model": GNMT,
         }
         for depth, row in at_depths(context).items()
         for stage, size in enumerate(row["memory"])
     ]
     if not rows:
         return not_logged("no depth is logged")
-    return Drawn.of(Bars(Axis("gigabytes", "memory per GPU (GB)"), "stage", "depth", number="{:.1f}"), rows)
+    return Drawn.of(
+        Bars(Axis("gigabytes", "memory per GPU (GB)"), "stage", "depth", panel="model", number="{:.1f}"), rows
+    )
 
 
 @judge(PAPER, "figure_18b", "memory_grows")

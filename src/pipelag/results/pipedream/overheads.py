@@ -50,7 +50,7 @@ def overhead_lines(context: Context, key: str, height: float) -> Drawn:
         if row.get("overhead") is not None
     ]
     x = Axis("gpus", "GPUs", log=True, ticks=(1, 2, 4, 8, 16, 32))
-    y = Axis("percent", "communication overhead (% of time)", limits=(0, 100))
+    y = Axis("percent", "communication\noverhead (% of time)", limits=(0, 100))
     order = context.values("arm")
     rows.sort(key=lambda row: order.index(row["servers"]))
     return Drawn.of(Lines(x, y, line=key, panel="servers", shared_y=True, height=height), rows)

@@ -297,7 +297,7 @@ def figure_6(context: Context) -> Drawn:
         ("optimizer", f"{len(stages)} stages on {plan['config']} workers\nin {1e3 * plan['search_seconds']:.0f} ms"),
         (
             "runtime",
-            f"{max(s['versions'] for s in stages)} versions in flight\n{1e3 * plan['timed']:.1f} ms per minibatch",
+            f"{max(s['versions'] for s in stages)} minibatches in flight\n{1e3 * plan['timed']:.1f} ms per minibatch",
         ),
     ]
     return Drawn(figure=workflow(steps), data=pd.DataFrame(steps, columns=["step", "gave"]))

@@ -17,8 +17,9 @@ STRONG = 0.95
 STRONG_WORDS = "strongly linear: Pearson's r of 0.95 or more (nine tenths of the variance)"
 FEWEST = 8  # partitions that a correlation is taken over
 FORMS = {"paper": PRINTED, "ring": RING}  # the cost's form, and the plan that the search by it gives
-TITLES = {"paper": "16 workers, cost as printed", "ring": "16 workers, a ring's cost"}
-HERE = "two workers, here"
+TITLES = {"paper": "VGG-16, 16 workers, cost as printed", "ring": "VGG-16, 16 workers, a ring's cost"}
+HERE = "VGG-16 of half width, two workers here"
+MARKERS = {"data parallelism": "^", "the optimiser's choice": "D"}  # as the paper has them
 Point = tuple[str, float, float]  # (plan, predicted, real samples per second)
 
 
