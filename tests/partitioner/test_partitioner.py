@@ -131,13 +131,27 @@ def test_noam_and_versions() -> None:
     line = Plan(tuple(PlanStage(i, i) for i in range(1, 5)))
     assert line.versions() == (4, 3, 2, 1)
     assert line.versions(1) == (1, 1, 1, 1)
+    assert line.versions(2) == (2, 2, 1, 1)
+    assert line.versions(3) == (3, 3, 2, 1)
     assert line.versions(7) == (7, 6, 5, 1)
 
 
+def test_two_minibatches_in_flight_are_twice_as_fast_as_one() -> None:
+    """Equal stages, free links: a minibatch is on its way for 4 x 3 units, and at best `depth` of them are at a time.
+
+    Three do no more than two: stages that take a forward and a backward in turn cannot keep three at equal distances.
+    """
+    profile = layers(*[(1.0, 2.0, 0, 0, 8)] * 4)
+    line = Plan(tuple(PlanStage(i, i) for i in range(1, 5)))
+    for depth, period in ((1, 12e-3), (2, 6e-3), (3, 6e-3), (4, 3e-3), (7, 3e-3)):
+        timed = timed_period(profile, flat(4), line, lambda n, depth=depth: one_f_one_b_rr(4, n, [1] * 4, depth))
+        assert timed == pytest.approx(period), depth
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1), (3, 2, 1)])
+@pytest.mark.parametrize("replicas", [(1, 1, 1, 1), (2, 1), (3, 2, 1), (1, 2), (1, 3, 1), (2, 1, 3), (4, 1), (1, 4)])
 def test_depth_bounds_what_is_in_flight(depth: int, replicas: tuple[int, ...]) -> None:
-    plan = one_f_one_b_rr(len(replicas), 24, replicas, depth)
+    plan = one_f_one_b_rr(len(replicas), 36, replicas, depth)
     check(plan)
     for worker in plan.workers:
         held = most = 0

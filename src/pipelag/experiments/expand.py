@@ -200,13 +200,13 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
         settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
         own: dict[str, Any] = {"method": phase.method, "options": settings}
-        own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas}
+        own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas or setup.replicas}
         own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, where)}
         phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
-    content = setup.model_dump(exclude={"steps", "cuts", "microbatches", "shares"}) | {
+    content = setup.model_dump(exclude={"steps", "cuts", "replicas", "microbatches", "shares"}) | {
         "optimizer": optimizer and optimizer.model_dump(),
         "lr_schedule": schedule.model_dump(),
         "phases": phases,

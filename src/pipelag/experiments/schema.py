@@ -23,7 +23,8 @@ class Strict(BaseModel):
 class Setup(Strict):
     """A named base of runs: what a paper's appendix lists for one model and data set.
 
-    cuts, microbatches: of the arms that give none of their own, so that a scale with another model can change them.
+    cuts, replicas, microbatches: of the arms that give none of their own, so that a scale with another model can change
+    them.
     shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason.
     """
 
@@ -35,6 +36,7 @@ class Setup(Strict):
     lr_schedule: LRScheduleSpec = Field(default_factory=LRScheduleSpec)
     steps: int = 0
     cuts: list[int | str] = Field(default_factory=list)
+    replicas: list[int] = Field(default_factory=list)
     microbatches: int = 1
     evaluate_every: int = 0
     executor: str = "simulated"

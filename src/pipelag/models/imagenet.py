@@ -1,4 +1,4 @@
-"""torchvision's ImageNet networks as numbered layers: what PipeDream profiles (section 5.1). No weights are loaded."""
+"""torchvision's ImageNet networks as numbered layers, with its initial weights: what PipeDream trains (section 5.1)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3, scale
     """
     import torchvision
 
-    model = (
-        torchvision.models.get_model(name, weights=None, num_classes=classes, init_weights=False)
-        if (name.startswith("vgg"))
-        else torchvision.models.get_model(name, weights=None, num_classes=classes)
-    )
+    model = torchvision.models.get_model(name, weights=None, num_classes=classes)
     return nn.Sequential(*numbered([*enlarged(scale), *model.features, model.avgpool, nn.Flatten(), *model.classifier]))
 
 

@@ -12,7 +12,7 @@ from pipelag.errors import PipelagError
 from pipelag.partitioner.cluster import Cluster, ring_seconds, sync_of, wait_free
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
-from pipelag.schedules.library import one_f_one_b_rr
+from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.layers import Profile
 from pipelag.timing.timed import Timing, time_schedule
@@ -69,11 +69,7 @@ class Plan:
         Args:
             depth: minibatches in flight per replica of the input stage instead of NOAM.
         """
-        counts = [stage.replicas for stage in self.stages]
-        held = [-(-sum(counts[i:]) // count) for i, count in enumerate(counts)]
-        if depth is None:
-            return tuple(held)
-        return (*(max(1, min(own + depth - self.noam, depth)) for own in held[:-1]), held[-1])
+        return minibatches_held([stage.replicas for stage in self.stages], depth)
 
 
 def placement(plan: Plan) -> list[range]:

@@ -84,7 +84,7 @@ class Lines:
         fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
         for axes, panel in zip(grid[0], panels, strict=True):
             part = frame[frame[self.panel] == panel] if self.panel else frame
-            y = self._y(str(panel))
+            y = axis_of(self.y, str(panel))
             for number, name in enumerate(names):
                 mine = part[part[self.line] == name] if self.line else part
                 self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
@@ -100,11 +100,6 @@ class Lines:
                 axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
         legend(fig, grid[0], width)
         return fig
-
-    def _y(self, panel: str) -> Axis:
-        if isinstance(self.y, Mapping):
-            return self.y[panel]
-        return self.y if isinstance(self.y, Axis) else Axis(self.y)
 
     def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
         if rows.empty:
@@ -230,6 +225,71 @@ class Bars:
         axes.margins(y=0.18 if small else 0.12)
 
 
+@dataclass(frozen=True)
+class Scatter:
+    """Points, a marker per value of a column, a panel per value of another.
+
+    x, y: the axes, or the names of their columns; y may be one axis per panel, by the panel's name. group: the column
+    of the markers; its first value is drawn small and pale, as the crowd that the others stand out from. markers: by
+    group, where they are not simply one after the other. equal: draw the line on which both axes have the same value.
+    """
+
+    x: Axis | str
+    y: Axis | str | Mapping[str, Axis]
+    group: str = ""
+    panel: str = ""
+    markers: Mapping[str, str] = field(default_factory=dict)
+    equal: bool = False
+    height: float = 2.6
+
+    def draw(self, frame: pd.DataFrame) -> Any:
+        """The figure of a frame; an empty frame says that nothing is logged."""
+        x = self.x if isinstance(self.x, Axis) else Axis(self.x)
+        if frame.empty:
+            return empty("no run logged")
+        panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
+        groups = list(frame[self.group].drop_duplicates()) if self.group else [""]
+        width = COLUMN if len(panels) == 1 else PAGE
+        fig, grid = figure(width, self.height, ncols=len(panels), squeeze=False)
+        for axes, panel in zip(grid[0], panels, strict=True):
+            part = frame[frame[self.panel] == panel] if self.panel else frame
+            y = axis_of(self.y, str(panel))
+            for number, name in enumerate(groups):
+                rows = part[part[self.group] == name] if self.group else part
+                if rows.empty:
+                    continue
+                axes.scatter(
+                    rows[x.column],
+                    rows[y.column],
+                    s=30 if number else 11,
+                    color=COLOURS[1 + number % (len(COLOURS) - 1)],
+                    marker=self.markers.get(str(name), MARKERS[number % len(MARKERS)]),
+                    label=greek(str(name)) or None,
+                    alpha=1.0 if number else 0.45,
+                    linewidths=0,
+                    zorder=2 + number,
+                )
+            if self.equal:
+                most = float(part[[x.column, y.column]].max().max())
+                axes.plot([0, most], [0, most], color="#7F7F7F", linewidth=0.6, linestyle=(0, (4, 2)), zorder=0)
+                axes.set_xlim(left=0)
+                axes.set_ylim(bottom=0)
+            x.apply(axes, "x")
+            y.apply(axes, "y")
+            axes.set_xlabel(x.label)
+            axes.set_ylabel(y.label)
+            axes.set_title(greek(str(panel)))
+        legend(fig, grid[0], width)
+        return fig
+
+
+def axis_of(axis: Axis | str | Mapping[str, Axis], panel: str) -> Axis:
+    """The axis of a panel, where each may have its own."""
+    if isinstance(axis, Mapping):
+        return axis[panel]
+    return axis if isinstance(axis, Axis) else Axis(axis)
+
+
 def over_seeds(rows: pd.DataFrame, by: str, value: str, seed: str) -> pd.DataFrame:
     """Mean and standard deviation (0 of one) of a value over seeds, by the values of a column, in its order."""
     grouped = rows.groupby(by, sort=pd.api.types.is_numeric_dtype(rows[by]))[value]
@@ -244,5 +304,7 @@ def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    columns = max(1, min(len(handles), int(width / (0.55 + 0.062 * max(map(len, handles))))))
+    fitting = max(1, int(width / (0.55 + 0.062 * max(map(len, handles)))))
+    lines = -(-len(handles) // fitting)
+    columns = -(-len(handles) // lines)  # equally many in each line
     fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)

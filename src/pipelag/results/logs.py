@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipelag.experiments import Arm, Paper, Result, Scale, arms, load_scale, run_dir
+from pipelag.runs.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,19 @@ class Context:
     def shortfall(self, **labels: str) -> str:
         """How runs with these labels fall short of the paper's: other data, fewer steps, narrower models; or empty.
 
-        Timing runs are compared by model and minibatch: their time does not depend on what is in the data.
+        Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by
+        where their profiles are from.
         """
         full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
         reasons: dict[str, None] = {}
         for item in self.select(**labels):
             spec = item.arm.spec
             theirs = full.get(tuple(sorted(item.arm.labels.items())))
-            if theirs is None or spec.kind not in ("train", "speed", "profile") or item.log is None:
+            if theirs is None or item.log is None:
+                continue
+            if spec.kind == "plan" and published(theirs) and not published(spec):
+                reasons["profiles from data sheets instead of the authors'"] = None
+            if spec.kind not in ("train", "speed", "profile"):
                 continue
             assert spec.data and theirs.data and spec.model and theirs.model
             if spec.data.name != theirs.data.name and spec.kind == "train":
@@ -152,6 +158,11 @@ class Context:
             if d and not d["official"]
         }
         return "; ".join(sorted(notes))
+
+
+def published(spec: RunSpec) -> bool:
+    """Whether a plan rests on a profile that a paper's authors published."""
+    return "published" in spec.options.get("profile", {})
 
 
 @dataclass(frozen=True)

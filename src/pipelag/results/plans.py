@@ -1,14 +1,25 @@
-"""Reading the logs of `plan` runs."""
+"""Reading the logs of `plan` runs, and judging what they say."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.verdict import need
+from pipelag.results.verdict import NotLogged, need
 
 Row = dict[str, Any]
-READINGS = ("PipeDream", "PipeDream, ring")  # the partitioner by the paper's cost of summing gradients, by a ring's
+# The partitioner by the recurrence as PipeDream prints it, and by a ring's cost of summing gradients (ambiguity C4). A
+# verdict goes by the first, and tells what the second gives.
+PRINTED, RING = READINGS = ("PipeDream", "PipeDream, ring")
+ALONE = "data parallel"
+SEVERAL, HYBRID = "several stages", "several stages, not pipelined"
+
+SPEED = 1.2
+SPEED_WORDS = (
+    "within a factor of 1.2: each of the two times may be a tenth off, as far as timed and measured rates are apart"
+)
+PRINTED_WORDS = "half a unit of the last printed digit"
 
 
 def planned(log: RunLog | None, name: str) -> Row | None:
@@ -18,10 +29,30 @@ def planned(log: RunLog | None, name: str) -> Row | None:
     return next((row for row in log.rows if row["what"] == "plan" and row["plan"] == name), None)
 
 
+def plan_in(log: RunLog | None, name: str, what: str) -> Row:
+    """`planned`, for a judge; `what` names the plan where it is not logged."""
+    row = planned(log, name)
+    if row is None:
+        raise NotLogged(f"{what} has no logged value")
+    return row
+
+
+def config_of(log: RunLog | None, name: str) -> str | None:
+    """A plan as the paper writes it: "15-1", "straight", "16"."""
+    row = planned(log, name)
+    return str(row["config"]) if row else None
+
+
 def timed(log: RunLog | None, name: str) -> float | None:
     """A plan's timed seconds per minibatch."""
     row = planned(log, name)
     return row["timed"] if row else None
+
+
+def samples_per_second(log: RunLog | None, name: str) -> float | None:
+    """A plan's timed throughput."""
+    row = planned(log, name)
+    return row["samples_per_second"] if row else None
 
 
 def ratio(log: RunLog | None, slower: str, faster: str) -> float | None:
@@ -35,14 +66,9 @@ def needed(log: RunLog | None, slower: str, faster: str, what: str) -> float:
     return need(ratio(log, slower, faster), what)
 
 
-def planned_gains(log: RunLog | None, what: str) -> list[float]:
-    """How many times as fast as data parallelism the plan is, by each of `READINGS`; for a judge."""
-    return [needed(log, "data parallel", name, what) for name in READINGS]
-
-
 def saved(log: RunLog | None, name: str) -> float | None:
     """The share of data parallelism's bytes that a plan does not send."""
-    alone, other = planned(log, "data parallel"), planned(log, name)
+    alone, other = planned(log, ALONE), planned(log, name)
     return 1 - other["bytes_per_sample"] / alone["bytes_per_sample"] if alone and other else None
 
 
@@ -50,3 +76,13 @@ def by_model(context: Context, **labels: str) -> dict[str, RunLog]:
     """The logs by model, in the order of the config; models without one are left out."""
     found = {model: context.log(model=model, **labels) for model in context.values("model")}
     return {model: log for model, log in found.items() if log is not None}
+
+
+def near(value: float, printed: float, factor: float = SPEED) -> bool:
+    """Whether a speed is a printed one, within a factor."""
+    return printed / factor <= value <= printed * factor
+
+
+def times(values: Iterable[float]) -> str:
+    """Speedups in words."""
+    return ", ".join(f"{value:.2f}x" for value in values)

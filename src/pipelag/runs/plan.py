@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from pipelag.partitioner.plan import (
 )
 from pipelag.partitioner.search import partition
 from pipelag.runs.folder import RunFolder, environment
-from pipelag.runs.spec import RunSpec
+from pipelag.runs.spec import ModelSpec, RunSpec
 from pipelag.schedules import Schedule
 from pipelag.schedules.library import gpipe, one_f_one_b_rr, sequential
 from pipelag.timing.layers import Profile
@@ -37,6 +39,7 @@ OPTIONS = (
     "cluster",
     "search",
     "compare",
+    "given",
     "depths",
     "data_parallel_over",
     "overlap",
@@ -55,6 +58,8 @@ def plan(spec: RunSpec, out: Path) -> dict[str, Any]:
         cluster: as `Cluster.of` takes it.
         search: false: no plan for the whole cluster, neither searched for nor data parallel.
         compare: also the plans that PipeDream is compared with.
+        given: {name: {replicas: workers of each stage, cuts: last layers of all stages but the last}}: plans to time. A
+            cut may be the name of the layer behind it; without cuts, those with the shortest period by a ring's cost.
         depths: minibatches in flight of the straight plan (Figure 18).
         data_parallel_over: numbers of workers for data parallelism alone (Figures 1 and 12).
         overlap: false: these sum gradients after the whole backward, not while it runs (Table 3).
@@ -111,24 +116,31 @@ def profile_of(spec: RunSpec) -> tuple[Profile, list[str]]:
         return profile.faster(speed_of(spec.options.get("device", "v100")) / speed_of("v100")), notes
     if "roofline" not in source:
         raise PipelagError("a plan needs options.profile: {roofline: device, inputs: [...]} or {published: name}")
+    device = str(spec.options.get("device", source["roofline"]))
+    return by_data_sheet(spec.model.model_dump_json(), spec.batch, json.dumps(source), device), []
+
+
+@cache
+def by_data_sheet(model_json: str, batch: int, source_json: str, device: str) -> Profile:
+    """The roofline of a model, by the texts of its spec and of `options.profile`; made once: LSTMs take seconds."""
     import torch
 
     from pipelag.models import build
     from pipelag.timing.roofline import roofline
 
+    wanted, source = ModelSpec.model_validate_json(model_json), json.loads(source_json)
     half = source.get("precision") == "fp16"
     with torch.device("meta"):
-        model = build(spec.model.name, **spec.model.options)
+        model = build(wanted.name, **wanted.options)
         values = tuple(
             torch.empty(
-                spec.batch,
+                batch,
                 *shape["shape"],
                 dtype=torch.long if shape.get("of") == "words" else torch.half if half else torch.float,
             )
             for shape in source["inputs"]
         )
-        device = str(spec.options.get("device", source["roofline"]))
-        return roofline(model.half() if half else model, values if len(values) > 1 else values[0], device), []
+        return roofline(model.half() if half else model, values if len(values) > 1 else values[0], device)
 
 
 def speed_of(device: str) -> float:
@@ -155,12 +167,15 @@ def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterat
             yield measure(name, chosen) | {"search_seconds": time.perf_counter() - begun}
     if options.get("compare"):
         yield from compared(profile, cluster)
+    for name, one in options.get("given", {}).items():
+        yield measure(name, plan_given(profile, cluster, name, one))
     straight = count <= len(profile.layers) and (options.get("depths") or options.get("gpipe"))
     if straight:
         line = partition(profile, cluster, "ring", straight=True)
         for depth in options.get("depths", ()):
             at = partial(one_f_one_b_rr, len(line.stages), replicas=[1] * count, depth=depth)
-            yield measure(f"depth {depth}", line, lambda n, at=at: at(n), memory=memory_of(profile, line, depth))  # type: ignore[misc]
+            held = {"depth": depth, "versions": line.versions(depth)}
+            yield measure(f"depth {depth}", line, lambda n, at=at: at(n), memory=memory_of(profile, line, depth)) | held  # type: ignore[misc]
         if options.get("gpipe"):
             yield from under_gpipe(profile, cluster, line, float(options["gpipe"]["memory"]))
     for n in options.get("data_parallel_over", ()):
@@ -176,6 +191,40 @@ def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterat
     if options.get("sweep"):
         for number, one in enumerate(swept(profile, count), start=1):
             yield measure(f"partition {number}", one)
+
+
+def plan_given(profile: Profile, cluster: Cluster, name: str, content: Any) -> Plan:
+    """The plan that `options.given` writes down; refused with its name where it is none for this profile."""
+    layers = len(profile.layers)
+    try:
+        replicas = [int(count) for count in content["replicas"]]
+        if "cuts" in content:
+            return plan_of([last_before(profile, cut) for cut in content["cuts"]], replicas, layers)
+        if not 1 < len(replicas) < 4:
+            raise ValueError(f"cuts are looked for with 2 or 3 stages, not {len(replicas)}")
+        tried = [plan_of(cuts, replicas, layers) for cuts in combinations(range(1, layers), len(replicas) - 1)]
+        return min(tried, key=lambda one: predict(profile, cluster, one, "ring"))
+    except (KeyError, TypeError, ValueError, PipelagError) as error:
+        raise PipelagError(
+            f"options.given: '{name}' takes replicas, the workers of each stage, and cuts, the last layers of all "
+            f"stages but the last of a profile of {layers} layers ({error})"
+        ) from error
+
+
+def last_before(profile: Profile, cut: Any) -> int:
+    """A cut as the number of a stage's last layer; a word stands for the first layer whose name begins like it."""
+    if not isinstance(cut, str):
+        return int(cut)
+    numbers = [layer.layer for layer in profile.layers if layer.name.lower().startswith(cut.lower())]
+    if not numbers:
+        raise ValueError(f"no layer is named like '{cut}'")
+    return numbers[0] - 1
+
+
+def plan_of(cuts: Sequence[int], replicas: Sequence[int], layers: int) -> Plan:
+    """Stages that end at the cuts, with so many workers each."""
+    bounds = zip([0, *cuts], [*cuts, layers], replicas, strict=True)
+    return Plan(tuple(PlanStage(before + 1, last, count) for before, last, count in bounds))
 
 
 def compared(profile: Profile, cluster: Cluster) -> Iterator[Row]:

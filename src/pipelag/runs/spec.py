@@ -110,6 +110,8 @@ LATER: dict[str, dict[str, Any]] = {
 
 # Studies of kind `theory` that compute other things than they once did: part of a run's id, like a method's revision.
 STUDIES = {"caching": 2}
+# Options of kind `plan` likewise. depths, 2: of fewer minibatches than NOAM, every stage holds its share.
+PLANS = {"depths": 2}
 
 
 class RunSpec(_Strict):
@@ -179,6 +181,8 @@ class RunSpec(_Strict):
         if self.kind == "theory":
             study = str(self.options.get("study"))
             named[study] = STUDIES.get(study, 1)
+        if self.kind == "plan":
+            named |= {option: revision for option, revision in PLANS.items() if self.options.get(option)}
         return {name: revision for name, revision in named.items() if revision > 1}
 
     @property

@@ -186,12 +186,33 @@ def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> S
     return Schedule("1f1b_flush", stages, minibatches, tuple(rows), microbatches=microbatches)
 
 
+def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple[int, ...]:
+    """How many minibatches a replica of each stage has between their two passes under 1F1B-RR (PipeDream section 3.2).
+
+    NOAM = ceil(workers / replicas of stage 1) for stage 1, ceil(workers from here on / replicas) for a later stage: as
+    many as keep all workers busy.
+
+    Args:
+        depth: minibatches in the pipeline per replica of stage 1, in NOAM's place (Figure 18); 1 is no pipelining. Of
+            fewer than NOAM, a stage holds the share that it holds of NOAM: the minibatches follow one another at equal
+            distances, and a stage that began further forwards first would wait for them. More than NOAM wait in front
+            of the later stages, but for the last, which runs a backward right after its forward.
+    """
+    noam, held = -(-sum(replicas) // replicas[0]), []
+    depth = noam if depth is None else depth
+    for stage, count in enumerate(replicas):
+        full = -(-sum(replicas[stage:]) // count)
+        share = -(-full * min(depth, noam) // noam)
+        waiting = max(0, depth - noam) * replicas[0] // count if stage < len(replicas) - 1 else 0
+        held.append(min(share + waiting, -(-depth * replicas[0] // count)))  # at most all that are in the pipeline
+    return tuple(held)
+
+
 def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), depth: int | None = None) -> Schedule:
     """1F1B with replicated stages (1F1B-RR, PipeDream section 3.2): minibatch m of a stage runs on replica m mod r.
 
-    `replicas[l-1]`: workers of stage l, 1 each by default. NOAM = ceil(workers / replicas of stage 1) minibatches per
-    replica of the first stage are admitted at first, or `depth` of them (Figure 18): 1 is no pipelining, and more than
-    NOAM wait in front of the later stages.
+    `replicas[l-1]`: workers of stage l, 1 each by default. `depth`: minibatches in the pipeline per replica of the
+    first stage; NOAM by default (`minibatches_held`).
     """
     replicas = tuple(replicas) or (1,) * stages
     if len(replicas) != stages or min(replicas) < 1:
@@ -199,14 +220,10 @@ def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), 
     if depth is not None and depth < 1:
         raise PipelagError(f"a pipeline holds at least 1 minibatch, not {depth}")
     rows = []
-    extra = 0 if depth is None else depth - -(-sum(replicas) // replicas[0])
-    for stage, count in enumerate(replicas, start=1):
-        warmup = -(-sum(replicas[stage - 1 :]) // count) - 1
-        if stage < stages:  # the last stage runs a backward right after its forward
-            warmup = max(0, min(warmup + extra, (depth or warmup + 1) - 1))
+    for stage, (count, held) in enumerate(zip(replicas, minibatches_held(replicas, depth), strict=True), start=1):
         for replica in range(count):
             mine = range(replica, minibatches, count)
-            local = one_forward_one_backward(stage, warmup, 0, len(mine), 1)
+            local = one_forward_one_backward(stage, held - 1, 0, len(mine), 1)
             rows.append(tuple(Action(kind, stage, mine[number]) for kind, stage, number in local))
     return Schedule("1f1b_rr", stages, minibatches, tuple(rows))
 

@@ -1,3 +1,12 @@
 """Tables, figures and claims of *PipeDream* (importing this registers them)."""
 
-from pipelag.results.pipedream import comparisons, links, planning, schedules, training  # noqa: F401
+from pipelag.results.pipedream import (  # noqa: F401
+    comparisons,
+    footprints,
+    links,
+    overheads,
+    planning,
+    predictions,
+    schedules,
+    training,
+)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
-import pandas as pd
-
-from pipelag.report.charts import lines
+from pipelag.report.frames import Axis, Lines
 from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import measured
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"
 ARMS = ("pipeline", "data parallelism")
+BLOCKS = "at least 5 %: blocks of one launch differ by less"
 STYLES = {f"{arm}, {how}": (1 + i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(("measured", "timed"))}
 
 
@@ -28,34 +29,33 @@ def rates(log: RunLog | None, arm: str, measured: bool) -> dict[float, float]:
 @drawing(PAPER, "links")
 def links(context: Context) -> Drawn:
     """A panel per model: two methods, measured and timed."""
-    panels, data, reasons = {}, [], []
+    rows: list[dict[str, Any]] = []
+    reasons: list[str] = []
     for model in context.values("model"):
         log = context.log(model=model)
         if log is None:
             continue
         reason = log.summary.get("why_not")
         reasons += [reason] if reason else []
-        series = {
-            f"{arm}, {how}": list(rates(log, arm, how == "measured").items())
+        panel = f"{model}, {log.summary['workers']} workers" + (" (timed only)" if reason else "")
+        rows += [
+            {"panel": panel, "method": f"{arm}, {how}", "gbit": gbit, "samples_per_second": rate}
             for arm in ARMS
             for how in ("measured", "timed")
-        }
-        panels[f"{model}, {log.summary['workers']} workers" + (" (timed only)" if reason else "")] = {
-            label: points for label, points in series.items() if points
-        }
-        data += [(model, label, gbit, rate) for label, points in series.items() for gbit, rate in points]
-    if not data:
+            for gbit, rate in rates(log, arm, how == "measured").items()
+        ]
+    if not rows:
         return not_logged("no link has a log")
-    ticks = sorted({gbit for _, _, gbit, _ in data})
-    fig = lines(panels, "link (Gbit/s)", "samples per second", ticks=ticks, log=True, shared_y=False, styles=STYLES)
-    for axes in fig.axes:
-        axes.set_ylim(bottom=0)
+    ticks = tuple(sorted({row["gbit"] for row in rows}))
+    x = Axis("gbit", "link (Gbit/s)", log=True, ticks=ticks)
+    y = Axis("samples_per_second", "throughput (samples/s)", limits=(0, None))
+    drawn = Drawn.of(Lines(x, y, line="method", panel="panel", styles=STYLES), rows)
     if reasons:
-        fig.suptitle(f"Not measured: {reasons[0]}", fontsize=6, color="#7F7F7F")
-    return Drawn(figure=fig, data=pd.DataFrame(data, columns=["model", "method", "gbit", "samples_per_second"]))
+        drawn.figure.suptitle(f"Not measured: {reasons[0]}", fontsize=6, color="#7F7F7F")
+    return drawn
 
 
-def measured(context: Context, model: str) -> tuple[dict[float, float], dict[float, float]]:
+def measured_rates(context: Context, model: str) -> tuple[dict[float, float], dict[float, float]]:
     """A model's measured rates: the pipeline's, data parallelism's; for a judge."""
     log = log_of(context, model=model)
     pair = rates(log, ARMS[0], True), rates(log, ARMS[1], True)
@@ -72,24 +72,33 @@ def listed(pipe: dict[float, float], parallel: dict[float, float]) -> str:
 @judge(PAPER, "links", "loses_less")
 def loses_less(context: Context) -> Finding:
     """What is left of VGG-16's rate on the slowest link, of that on the fastest."""
-    pipe, parallel = measured(context, "VGG-16")
+    pipe, parallel = measured_rates(context, "VGG-16")
     left = [rate[min(rate)] / rate[max(rate)] for rate in (pipe, parallel)]
     text = f"of the rate at {max(pipe):g} Gbit/s, at {min(pipe):g} the pipeline keeps {100 * left[0]:.0f} %, "
-    return left[0] > left[1], text + f"data parallelism {100 * left[1]:.0f} %"
+    why = text + f"data parallelism {100 * left[1]:.0f} %"
+    return measured(
+        context,
+        left[0] > left[1] + 0.05,
+        why,
+        "5 percentage points: blocks of one launch differ by less",
+        model="VGG-16",
+    )
 
 
 @judge(PAPER, "links", "ahead_when_slow")
 def ahead_when_slow(context: Context) -> Finding:
     """VGG-16 on the slowest link."""
-    pipe, parallel = measured(context, "VGG-16")
-    return pipe[min(pipe)] > parallel[min(pipe)], f"the pipeline has {listed(pipe, parallel)}"
+    pipe, parallel = measured_rates(context, "VGG-16")
+    ahead = pipe[min(pipe)] > 1.05 * parallel[min(pipe)]
+    return measured(context, ahead, f"the pipeline has {listed(pipe, parallel)}", BLOCKS, model="VGG-16")
 
 
 @judge(PAPER, "links", "few_weights")
 def few_weights(context: Context) -> Finding:
     """ResNet-20 on the slowest link."""
-    pipe, parallel = measured(context, "ResNet-20")
-    return pipe[min(pipe)] < parallel[min(pipe)], f"the pipeline has {listed(pipe, parallel)}"
+    pipe, parallel = measured_rates(context, "ResNet-20")
+    behind = 1.05 * pipe[min(pipe)] < parallel[min(pipe)]
+    return measured(context, behind, f"the pipeline has {listed(pipe, parallel)}", BLOCKS, model="ResNet-20")
 
 
 @judge(PAPER, "links", "predicted")
@@ -97,7 +106,7 @@ def predicted(context: Context) -> Finding:
     """Wherever the two differ by more than 15 % as measured; the timed rates' relative errors."""
     wrong, errors = [], []
     for model in context.values("model"):
-        real = measured(context, model)
+        real = measured_rates(context, model)
         foreseen = [rates(log_of(context, model=model), arm, False) for arm in ARMS]
         for gbit in real[0]:
             a, b = (rate[gbit] for rate in real)
@@ -106,4 +115,5 @@ def predicted(context: Context) -> Finding:
             if max(a, b) > 1.15 * min(a, b) and (a > b) != (c > d):
                 wrong.append(f"{model} at {gbit:g} Gbit/s")
     text = f"the timed rates are off by {100 * median(errors):.0f} % (median), at most {100 * max(errors):.0f} %"
-    return not wrong, text + (f"; the wrong one is foreseen for {', '.join(wrong)}" if wrong else "")
+    why = text + (f"; the wrong one is foreseen for {', '.join(wrong)}" if wrong else "")
+    return measured(context, not wrong, why, "rates within 15 % of one another count as equal")

@@ -2,242 +2,395 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from pipelag.report.charts import lines
-from pipelag.report.tables import Cell, Column, Table
+from pipelag.report.frames import Axis, Lines
+from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.logs import Context, RunLog
-from pipelag.results.plans import READINGS, planned_gains, timed
+from pipelag.results.judging import Difference, all_of, measured, sized, trend
+from pipelag.results.logs import Context, Item, RunLog
+from pipelag.results.pipedream.planning import LANGUAGE, TRAINED_ON, entries
+from pipelag.results.pipedream.targets import (
+    ALIKE,
+    ALIKE_WORDS,
+    ALONE,
+    METRICS,
+    PIPED,
+    Efficiency,
+    against_data_parallelism,
+    compared,
+    curve,
+    goal_of,
+    said,
+)
+from pipelag.results.plans import ALONE as PLAN_ALONE
+from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, plan_in, samples_per_second
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
 CLUSTERS = ("4x4 (A)", "2x8 (B)")
-ALONE = "data parallelism"
+IMAGES = 1_281_167  # of ImageNet's training set: an epoch of the hours of figure 10
+VGG = "VGG-16"
+TITLES = {"accuracy": "top-1 accuracy (%)", "bleu": "BLEU"}
+LARS = {"LARS 1024": 1024, "LARS 4096": 4096, "LARS 8192": 8192}
 
 
-def accuracies(log: RunLog | None) -> list[tuple[float, float]]:
-    """(epoch, accuracy) of every evaluation; empty without a log."""
-    return [(row["epoch"], row["accuracy"]) for row in log.rows if "accuracy" in row] if log else []
+def data_of(item: Item) -> str:
+    """The title of a run's data set."""
+    assert item.log is not None
+    data = item.log.summary.get("data") or {}
+    return str(data.get("title", data.get("name", "?")))
 
 
-def target(context: Context) -> float:
-    """What the paper's 68 % (of the 72 % that VGG-16 reaches) is here: 95 % of data parallelism's best accuracy."""
-    return 0.95 * max(accuracy for _, accuracy in accuracies(log_of(context, arm=ALONE, task="images")))
-
-
-def epochs_to(log: RunLog | None, accuracy: float) -> float | None:
-    """The epoch of the first evaluation that reaches an accuracy; None where none does."""
-    return next((epoch for epoch, reached in accuracies(log) if reached >= accuracy), None)
-
-
-def epoch_time(context: Context, servers: str, pipelined: bool) -> float | None:
-    """Timed seconds per minibatch of 64 on a cluster: of the better of PipeDream's plans, or of data parallelism."""
-    log = context.log(servers=servers, model="VGG-16")
-    names = READINGS if pipelined else ("data parallel",)
-    return min((value for name in names if (value := timed(log, name)) is not None), default=None)
+def points_of(item: Item, metric: str, panel: str) -> list[dict[str, Any]]:
+    """A run's evaluations as rows of a chart."""
+    return [
+        {"panel": panel, "arm": item.arm.labels["arm"], "seed": item.arm.seed, "epoch": epoch, "value": value}
+        for epoch, value in curve(item.log, metric)
+    ]
 
 
 @drawing(PAPER, "figure_11")
 def figure_11(context: Context) -> Drawn:
-    """A line per arm."""
-    return by_epoch(context)
+    """A panel per model, a line per arm."""
+    rows, axes = [], {}
+    for model in context.values("model"):
+        metric = METRICS[model]
+        for item in context.select(model=model):
+            if item.log is not None:
+                panel = f"{model}, {data_of(item)}"
+                axes[panel] = Axis("value", TITLES[metric])
+                rows += points_of(item, metric, panel)
+    return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel"), rows)
 
 
 @drawing(PAPER, "figure_13")
 def figure_13(context: Context) -> Drawn:
-    """A line per minibatch size, and PipeDream."""
-    return by_epoch(context)
+    """A line per minibatch size under LARS, and PipeDream."""
+    rows = []
+    for item in context.select(what="training"):
+        if item.log is not None:
+            arm, batch = item.arm.labels["arm"], item.arm.spec.batch
+            labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
+            named = Item(replace(item.arm, labels=labels), item.log)
+            rows += points_of(named, "accuracy", f"{VGG}, {data_of(item)}")
+    return Drawn.of(Lines(Axis("epoch", "epoch"), Axis("value", TITLES["accuracy"]), line="arm", panel="panel"), rows)
 
 
-def by_epoch(context: Context) -> Drawn:
-    """Accuracy against epochs."""
-    series = {}
-    for item in context.items:
-        arm, batch = item.arm.labels["arm"], item.arm.spec.batch
-        shrunk = arm.startswith("LARS") and str(batch) not in arm
-        series[f"{arm} (here {batch})" if shrunk else arm] = accuracies(item.log)
-    series = {arm: points for arm, points in series.items() if points}
-    data = [(arm, epoch, accuracy) for arm, points in series.items() for epoch, accuracy in points]
-    figure = lines({"VGG-16": series}, "epoch", "accuracy (%)", marker="")
-    return Drawn(figure=figure, data=pd.DataFrame(data, columns=["arm", "epoch", "accuracy"]))
+def alike(model: str) -> Any:
+    """A judge: whether PipeDream needs about as many epochs to the model's target as data parallelism."""
+
+    def judged(context: Context) -> Finding:
+        found = against_data_parallelism(context, model)
+        gain = found.difference()
+        holds = all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
+        why = f"{found.text()}; data parallelism's over PipeDream's {gain.text().lstrip('+')}"
+        return sized(context, holds, why, ALIKE_WORDS, model=model)
+
+    return judged
 
 
-@judge(PAPER, "figure_11", "same_epochs")
-def same_epochs(context: Context) -> Finding:
-    """Epochs to the target, within a factor of 1.5 of data parallelism's (or fewer)."""
-    goal = target(context)
-    own, other = (epochs_to(log_of(context, arm=arm, task="images"), goal) for arm in ("PipeDream", ALONE))
-    text = f"epochs to {goal:.1f} %: PipeDream {said(own)}, data parallelism {said(other)}"
-    return own is not None and own <= 1.5 * need(other, "the target"), text
+judge(PAPER, "figure_11", "same_epochs_vgg16")(alike(VGG))
+judge(PAPER, "figure_11", "same_epochs_gnmt16")(alike("GNMT-16"))
 
 
-def said(value: float | None, unit: str = "") -> str:
-    """A number, or that it was not reached."""
-    return "never" if value is None else f"{value:.2f}{unit}"
+def plan_name(arm: str, pipeline: str = "15-1") -> str:
+    """The plan by which an arm is timed: that which is trained."""
+    return pipeline if arm == PIPED else PLAN_ALONE
 
 
-@judge(PAPER, "figure_13", "large_fail")
-def large_fail(context: Context) -> Finding:
-    """Against 95 % of PipeDream's best accuracy."""
-    goal = 0.95 * max(accuracy for _, accuracy in accuracies(log_of(context, arm="PipeDream", task="images")))
-    reached = {arm: epochs_to(log_of(context, arm=arm), goal) for arm in ("LARS 1024", "LARS 4096", "LARS 8192")}
-    batches = {item.arm.labels["arm"]: item.arm.spec.batch for item in context.items}
-    text = ", ".join(f"{arm} (here {batches[arm]}) {said(epoch)}" for arm, epoch in reached.items())
-    holds = reached["LARS 1024"] is not None and reached["LARS 4096"] is None and reached["LARS 8192"] is None
-    return holds, f"epochs to {goal:.1f} %: {text}"
+def hours(context: Context, servers: str, arm: str) -> float | None:
+    """Timed hours of an epoch of ImageNet's images."""
+    rate = samples_per_second(context.log(what="plan", model=VGG, servers=servers), plan_name(arm))
+    return IMAGES / rate / 3600 if rate else None
 
 
 @drawing(PAPER, "figure_10")
 def figure_10(context: Context) -> Drawn:
-    """A panel per cluster; time in epochs of data parallelism on cluster A."""
-    unit = epoch_time(context, CLUSTERS[0], pipelined=False)
-    panels, data = {}, []
+    """A panel per cluster: both arms' curves over the hours that their epochs would take."""
+    rows = []
     for servers in CLUSTERS:
-        series = {}
-        for arm in ("PipeDream", ALONE):
-            seconds = epoch_time(context, servers, arm == "PipeDream")
-            if seconds is None or unit is None:
-                continue
-            series[arm] = [(epoch * seconds / unit, value) for epoch, value in accuracies(context.log(arm=arm))]
-            data += [(servers, arm, time, value) for time, value in series[arm]]
-        panels[f"Cluster-{servers[-2]}"] = series
-    if not data:
+        for arm in (PIPED, ALONE):
+            epoch_hours = hours(context, servers, arm)
+            for item in context.select(model=VGG, arm=arm):
+                if item.log is None or epoch_hours is None:
+                    continue
+                panel = f"Cluster-{servers[-2]}: {VGG}, {data_of(item)}"
+                rows += [row | {"hours": row["epoch"] * epoch_hours} for row in points_of(item, "accuracy", panel)]
+    if not rows:
         return not_logged("no plan or no training is logged")
-    figure = lines(panels, "time (epochs of data parallelism on A)", "accuracy (%)", marker="")
-    return Drawn(figure=figure, data=pd.DataFrame(data, columns=["servers", "arm", "time", "accuracy"]))
+    x = Axis("hours", "time (hours; an epoch as timed for ImageNet)")
+    return Drawn.of(Lines(x, Axis("value", TITLES["accuracy"]), line="arm", panel="panel", shared_y=True), rows)
 
 
-def time_to_target(context: Context, servers: str, arm: str) -> float:
-    """Epochs to the target times the timed seconds of a minibatch."""
-    epochs = need(epochs_to(log_of(context, arm=arm, task="images"), target(context)), f"{arm}'s target accuracy")
-    return epochs * need(epoch_time(context, servers, arm == "PipeDream"), f"{arm} on {servers}")
-
-
-def gains(context: Context) -> dict[str, float]:
-    """Speedup to the target per cluster."""
-    return {
-        servers: time_to_target(context, servers, ALONE) / time_to_target(context, servers, "PipeDream")
-        for servers in CLUSTERS
-    }
+def gains_of_vgg(context: Context) -> tuple[Efficiency, dict[str, float]]:
+    """Epochs to the target, and per cluster the timed speedup of an epoch of 15-1; for a judge."""
+    found = against_data_parallelism(context, VGG)
+    speeds = {}
+    for servers in CLUSTERS:
+        pair = [need(hours(context, servers, arm), f"{arm} on {servers}") for arm in (ALONE, PIPED)]
+        speeds[servers] = pair[0] / pair[1]
+    return found, speeds
 
 
 @judge(PAPER, "figure_10", "earlier")
 def earlier(context: Context) -> Finding:
     """Both clusters."""
-    found = gains(context)
-    return min(found.values()) > 1, ", ".join(f"{gain:.2f}x on {servers}" for servers, gain in found.items())
+    found, speeds = gains_of_vgg(context)
+    gains = {servers: found.difference(speed) for servers, speed in speeds.items()}
+    texts = [
+        f"{servers} {gain.text().lstrip('+')} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()
+    ]
+    why = f"times as early: {', '.join(texts)}; {found.text()}"
+    holds = all_of(gain.above(1.0) for gain in gains.values())
+    return sized(
+        context, holds, why, "paired over seeds, 95 % interval; the sign alone where there is one seed", model=VGG
+    )
 
 
 @judge(PAPER, "figure_10", "faster_on_B")
 def faster_on_b(context: Context) -> Finding:
-    """Time to the target, A over B."""
-    ratios = {
-        arm: time_to_target(context, CLUSTERS[0], arm) / time_to_target(context, CLUSTERS[1], arm)
-        for arm in ("PipeDream", ALONE)
+    """Hours of an epoch on A over those on B; both clusters train in the same epochs, having as many workers."""
+    ratios = {}
+    for arm in (PIPED, ALONE):
+        slow, fast = (need(hours(context, servers, arm), f"{arm} on {servers}") for servers in CLUSTERS)
+        ratios[arm] = slow / fast
+    why = ", ".join(f"{arm} {ratio:.2f}x" for arm, ratio in ratios.items()) + " as fast on B as on A"
+    return measured(context, min(ratios.values()) >= 1.005, why, f"{PRINTED_WORDS}: more than 1.00x", what="plan")
+
+
+def lars_seconds(context: Context, arm: str) -> float:
+    """Timed seconds per sample on 8 GPUs of Cluster-C: of a minibatch of data parallelism, or of PipeDream's 7-1."""
+    log = log_of(context, what="time", arm=arm)
+    if arm == PIPED:
+        return 1 / plan_in(log, "7-1", "PipeDream's 7-1")["samples_per_second"]
+    row = plan_in(log, "data parallel over 8", arm)
+    return float(row["timed"]) / float(log.summary["batch"])
+
+
+def lars(context: Context) -> dict[str, Efficiency]:
+    """PipeDream's epochs to the target and those under LARS, by minibatch."""
+    goal = goal_of(context, VGG, {"what": "training", "arm": PIPED})
+    labels: dict[str, Mapping[str, str]] = {arm: {"arm": arm, "what": "training"} for arm in (PIPED, *LARS)}
+    return {arm: compared(context, goal, labels[PIPED], labels[arm]) for arm in LARS}
+
+
+def lars_in_words(found: Mapping[str, Efficiency]) -> str:
+    """Epochs of all arms."""
+    first = next(iter(found.values()))
+    arms = {PIPED: first.first} | {arm: one.second for arm, one in found.items()}
+    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {said(epochs)}" for arm, epochs in arms.items())
+
+
+def reached(epochs: Mapping[int, float | None]) -> bool | None:
+    """Whether the target is reached with every seed, with none, or (None) with some."""
+    values = [epoch is not None for epoch in epochs.values()]
+    return all(values) if len(set(values)) == 1 else None
+
+
+def seconds_to(context: Context, found: Mapping[str, Efficiency], arm: str) -> dict[int, float]:
+    """Seconds per training sample times epochs, by seed; of a LARS arm that reaches the target."""
+    seconds = lars_seconds(context, arm)
+    return {seed: epochs * seconds for seed, epochs in found[arm].second.items() if epochs is not None}
+
+
+@judge(PAPER, "figure_13", "reaches_1024")
+def reaches_1024(context: Context) -> Finding:
+    """1024 does, and before the others in time."""
+    found = lars(context)
+    holds = reached(found["LARS 1024"].second)
+    if holds:
+        own = seconds_to(context, found, "LARS 1024")
+        others = [seconds_to(context, found, arm) for arm in LARS if arm != "LARS 1024"]
+        rest = [Difference.of(other, own) for other in others if set(other) & set(own)]
+        holds = all_of([True, *(difference.above() for difference in rest)])
+    return sized(context, holds, lars_in_words(found), "every seed", what="training")
+
+
+@judge(PAPER, "figure_13", "large_fail")
+def large_fail(context: Context) -> Finding:
+    """Neither 4096 nor 8192, with any seed."""
+    found = lars(context)
+    outcomes = [reached(found[arm].second) for arm in ("LARS 4096", "LARS 8192")]
+    holds = all_of(None if outcome is None else not outcome for outcome in outcomes)
+    return sized(context, holds, lars_in_words(found), "every seed", what="training")
+
+
+@judge(PAPER, "figure_13", "over_fastest")
+def over_fastest(context: Context) -> Finding:
+    """Against the minibatch under LARS that comes first, by seed."""
+    found, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
+    own = {s: e for s, e in next(iter(found.values())).first.items() if e is not None}
+    rivals = {arm: seconds_to(context, found, arm) for arm in LARS}
+    seeds = [seed for seed in own if any(seed in rival for rival in rivals.values())]
+    if not seeds:
+        raise NotLogged("neither PipeDream nor LARS reaches the target")
+    mine = lars_seconds(context, PIPED)
+    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (own[seed] * mine) for seed in seeds}
+    gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
+    speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
+    why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(found)}; {speeds}"
+    return sized(context, gain.above(printed / SPEED), why, f"{printed}x or more, {SPEED_WORDS}")
+
+
+def asp(context: Context) -> Efficiency:
+    """PipeDream's epochs and ASP's to 48 %, elsewhere to two thirds of PipeDream's best (48 of the 72 % of VGG-16)."""
+    printed = float(context.result.reported["accuracy_percent"])
+    piped = {"model": VGG, "arm": PIPED}
+    goal = goal_of(context, VGG, piped, printed, share=2 / 3)
+    return compared(context, goal, piped, {"model": VGG, "arm": "ASP"})
+
+
+def asp_speed(context: Context) -> float:
+    """How many times as long an epoch of PipeDream takes as one of ASP, which only computes, on all 32 GPUs."""
+    log = log_of(context, what="plan")
+    computing = (log.summary["forward_ms"] + log.summary["backward_ms"]) / 1e3 / log.summary["workers"]
+    return float(plan_in(log, "31-1", "PipeDream's 31-1")["timed"]) / computing
+
+
+def asp_ratio(context: Context) -> Difference:
+    """Time of ASP over that of PipeDream, over seeds."""
+    found = asp(context)
+    slower = {
+        seed: other / own / asp_speed(context)
+        for seed, own in found.first.items()
+        if own is not None and (other := found.second.get(seed)) is not None
     }
-    return min(ratios.values()) > 1, ", ".join(f"{arm} {ratio:.2f}x" for arm, ratio in ratios.items())
-
-
-LANGUAGE = "1x4 (A)"  # where the language model is trained (table 1)
-
-
-def epochs_to_perplexity(log: RunLog, most: float) -> float | None:
-    """The epoch of the first evaluation with so low a perplexity."""
-    return next((row["epoch"] for row in log.rows if row.get("perplexity", most + 1) <= most), None)
-
-
-def language_gain(context: Context) -> tuple[float, str]:
-    """Speedup to 1.05 times data parallelism's best perplexity: epochs as trained, time per epoch as timed."""
-    logs = {arm: log_of(context, arm=arm, task="language") for arm in ("PipeDream", ALONE)}
-    goal = 1.05 * min(row["perplexity"] for row in logs[ALONE].rows)
-    epochs = {arm: need(epochs_to_perplexity(log, goal), f"{arm}'s target perplexity") for arm, log in logs.items()}
-    plan = log_of(context, model="AWD-LM", servers=LANGUAGE)
-    ratio = max(planned_gains(plan, "AWD-LM's plan"))
-    text = f"to a perplexity of {goal:.1f}: " + ", ".join(f"{arm} {value:.2f} epochs" for arm, value in epochs.items())
-    return epochs[ALONE] / epochs["PipeDream"] * ratio, f"{text}; an epoch is {ratio:.2f}x as fast"
-
-
-@drawing(PAPER, "text_headline_tta")
-def headline_tta(context: Context) -> Drawn:
-    """A row per task; images and language are trained here."""
-    found: dict[str, float | None] = {}
-    for task, gain in (
-        ("image_classification", lambda: max(gains(context).values())),
-        ("language_modeling", lambda: language_gain(context)[0]),
-    ):
-        try:
-            found[task] = gain()
-        except NotLogged:
-            found[task] = None
-    names = {"image_classification": "image classification", "translation": "translation"}
-    names |= {"language_modeling": "language modelling", "video_captioning": "video captioning"}
-    rows: list[dict[str, Cell]] = [
-        {"task": names[task], "paper": value, "own": found.get(task)} for task, value in context.result.reported.items()
-    ]
-    columns = [
-        Column("task", "Task"),
-        Column("paper", "paper", "", "{:.1f}x"),
-        Column("own", "ours", "", "{:.2f}x"),
-    ]
-    notes = ["VGG-16 and the language model are trained to a target here; data parallelism with its larger minibatches"]
-    return Drawn(table=Table(columns, rows, context.result.caption, notes))
-
-
-@judge(PAPER, "text_headline_tta", "faster_to_target")
-def faster_to_target(context: Context) -> Finding:
-    """Both clusters."""
-    return earlier(context)
-
-
-@judge(PAPER, "text_headline_tta", "faster_to_perplexity")
-def faster_to_perplexity(context: Context) -> Finding:
-    """The language model on one server."""
-    gain, text = language_gain(context)
-    return gain > 1, f"{gain:.2f}x; {text}"
-
-
-def asp_numbers(context: Context) -> tuple[float, float | None, float | None]:
-    """(accuracy, PipeDream's and ASP's epochs to it): the paper's 48 %, or ASP's best where that is less."""
-    best = max(accuracy for _, accuracy in accuracies(log_of(context, arm="ASP")))
-    goal = min(float(context.result.reported["accuracy_percent"]), best)
-    own, other = (epochs_to(log_of(context, arm=arm), goal) for arm in ("PipeDream", "ASP"))
-    return goal, own, other
+    if not slower:
+        raise NotLogged(f"{found.text(PIPED, 'ASP')}: not reached by both")
+    return Difference.of(slower, dict.fromkeys(slower, 0.0))
 
 
 @drawing(PAPER, "text_asp")
 def text_asp(context: Context) -> Drawn:
     """Epochs and time to an accuracy."""
-    rows: list[dict[str, Cell]] = []
-    note = "ASP is simulated with 16 workers; its time per epoch is that of computing alone, without any communication"
+    row: dict[str, Any] = {"paper": context.result.reported["ratio"]}
     try:
-        goal, own, other = asp_numbers(context)
-        ratio = asp_ratio(context)
-        rows.append({"goal": goal, "own": own, "asp": other, "ratio": ratio, "paper": context.result.reported["ratio"]})
+        found = asp(context)
+        row |= {"goal": found.goal.value, "own": said(found.first), "asp": said(found.second)}
+        row["ratio"] = asp_ratio(context).mean
     except NotLogged:
-        rows.append({"goal": None, "paper": context.result.reported["ratio"]})
-    columns = [
-        Column("goal", "accuracy (%)", "", "{:.1f}"),
-        Column("own", "PipeDream", "epochs", "{:.2f}"),
-        Column("asp", "ASP", "epochs", "{:.2f}"),
-        Column("paper", "paper", "time, ASP over PipeDream", "{:.1f}x"),
-        Column("ratio", "ours", "time, ASP over PipeDream", "{:.1f}x"),
+        pass
+    cols = [
+        Col("accuracy (%)", "goal", "{:.1f}"),
+        Col("PipeDream", "own", group="epochs by seed"),
+        Col("ASP", "asp", group="epochs by seed"),
+        Col("paper", "paper", "{:.1f}x", "time, ASP over PipeDream"),
+        Col("ours", "ratio", "{:.1f}x", "time, ASP over PipeDream"),
     ]
-    return Drawn(table=Table(columns, rows, context.result.caption, [note]))
+    short = context.shortfall(model=VGG)
+    notes = [
+        "ASP is simulated with 16 of the 32 workers; its time per epoch is that of computing alone on 32 GPUs, without "
+        "any communication; PipeDream is trained as 15-1 and timed as 31-1"
+    ]
+    notes += [f"trained not as in the paper: {short}"] if short else []
+    return Drawn(table=table([row], cols, context.result.caption, notes))
 
 
-def asp_ratio(context: Context) -> float:
-    """Time of ASP over that of PipeDream."""
-    _, own, other = asp_numbers(context)
-    log = log_of(context, servers=CLUSTERS[1])
-    computing = (log.summary["forward_ms"] + log.summary["backward_ms"]) / 1e3 / log.summary["workers"]
-    pipelined = need(epoch_time(context, CLUSTERS[1], pipelined=True), "PipeDream's plan")
-    return need(other, "ASP's accuracy") * computing / (need(own, "PipeDream's accuracy") * pipelined)
+@judge(PAPER, "text_asp", "less_efficient")
+def less_efficient(context: Context) -> Finding:
+    """ASP needs at least twice the epochs; where it never comes, at least those that it was trained for."""
+    found = asp(context)
+    factors = {}
+    for seed, own in found.first.items():
+        last = max((row["epoch"] for log in logs_of(context, "ASP", seed) for row in log.rows), default=0.0)
+        if own is not None and seed in found.second:
+            factors[seed] = (found.second[seed] or last) / own
+    if not factors:
+        raise NotLogged(found.text(PIPED, "ASP"))
+    factor = Difference.of(factors, dict.fromkeys(factors, 0.0))
+    never = any(epochs is None for epochs in found.second.values())
+    holds = factor.above(2.0)
+    if never and not holds:
+        holds = None  # it ends before it could be told
+    why = f"{found.text(PIPED, 'ASP')}; {'at least ' if never else ''}{factor.text().lstrip('+')} times as many"
+    return trend(context, holds, why, "'far below' is read as at least twice the epochs; over seeds", model=VGG)
 
 
-@judge(PAPER, "text_asp", "asp_slower")
-def asp_slower(context: Context) -> Finding:
-    """Epochs and time."""
-    goal, own, other = asp_numbers(context)
-    ratio = asp_ratio(context)
-    return ratio > 1.5, f"to {goal:.1f} %: {said(own)} epochs of PipeDream, {said(other)} of ASP; {ratio:.1f}x the time"
+def logs_of(context: Context, arm: str, seed: int) -> list[RunLog]:
+    """The log of an arm with a seed."""
+    return [i.log for i in context.select(model=VGG, arm=arm) if i.arm.seed == seed and i.log is not None]
+
+
+@judge(PAPER, "text_asp", "seven_times")
+def seven_times(context: Context) -> Finding:
+    """With 16 of 32 workers ASP is less stale than the paper's: a ratio below the printed one refutes nothing."""
+    ratio, printed = asp_ratio(context), context.result.reported["ratio"]
+    above, below = ratio.above(printed / SPEED), ratio.below(printed * SPEED)
+    holds = False if below is False else True if above and below else None
+    why = f"{ratio.text().lstrip('+')} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with 16 of 32 workers"
+    return sized(context, holds, why, f"{SPEED_WORDS}; below that it cannot be told", model=VGG)
+
+
+TASKS = {"image_classification": (VGG,), "translation": ("GNMT-16",), "language_modeling": (LANGUAGE,)}
+
+
+def headline(context: Context, task: str) -> tuple[Difference, str]:
+    """The largest speedup to a target among a task's rows of table 1 that are trained; and how it comes about.
+
+    Raises:
+        NotLogged: none of them is trained and timed.
+    """
+    found: list[tuple[Difference, str]] = []
+    for entry in entries(context):
+        model = entry.paper["model"]
+        trained = model == LANGUAGE or (entry.log is not None and entry.log.summary["workers"] == TRAINED_ON)
+        speed = entry.papers_plan()
+        if model in TASKS[task] and trained and speed is not None:
+            epochs = against_data_parallelism(context, model)
+            gain = epochs.difference(speed)
+            text = (
+                f"{entry.name} {gain.text().lstrip('+')}x: an epoch of {entry.paper['config']} is {speed:.2f}x as fast"
+            )
+            found.append((gain, f"{text}; {epochs.text()}"))
+    if not found:
+        raise NotLogged(f"no plan for {' or '.join(TASKS[task])} is logged")
+    return max(found, key=lambda one: one[0].mean)
+
+
+@drawing(PAPER, "text_headline_tta")
+def headline_tta(context: Context) -> Drawn:
+    """A row per task."""
+    names = {"image_classification": "image classification", "translation": "translation"}
+    names |= {"language_modeling": "language modelling", "video_captioning": "video captioning"}
+
+    def ours(row: tuple[str, float]) -> float | None:
+        try:
+            return headline(context, row[0])[0].mean if row[0] in TASKS else None
+        except NotLogged:
+            return None
+
+    cols = [
+        Col("Task", lambda row: names[row[0]]),
+        Col("paper", lambda row: row[1], "{:.1f}x"),
+        Col("ours", ours, "{:.2f}x"),
+    ]
+    short = context.shortfall(what="training")
+    notes = ["the paper's configurations: epochs as trained, time per epoch as timed; S2VT is not trained"]
+    notes += [f"trained not as in the paper: {short}"] if short else []
+    return Drawn(table=table(context.result.reported.items(), cols, context.result.caption, notes))
+
+
+def as_fast(task: str) -> Any:
+    """A judge: whether the largest speedup of a task is the headline's."""
+
+    def judged(context: Context) -> Finding:
+        gain, why = headline(context, task)
+        printed = context.result.reported[task]
+        holds = all_of((gain.above(printed / SPEED), gain.below(printed * SPEED)))
+        model = TASKS[task][0]
+        return sized(
+            context, holds, f"{why}; for {printed}x", f"over seeds, {SPEED_WORDS}", what="training", model=model
+        )
+
+    return judged
+
+
+for _claim, _task in (
+    ("images", "image_classification"),
+    ("translation", "translation"),
+    ("language", "language_modeling"),
+):
+    judge(PAPER, "text_headline_tta", _claim)(as_fast(_task))

@@ -1,0 +1,307 @@
+"""Figures 16, 17, 18a and 18b and what the text says of bytes: memory held, bytes sent, minibatches in flight."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from pipelag.report.frames import Axis, Bars
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import measured
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.pipedream.planning import Entry, entries, unpublished
+from pipelag.results.plans import ALONE, PRINTED, PRINTED_WORDS, RING, SEVERAL, Row, by_model, config_of, plan_in, saved
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+
+PAPER = "pipedream"
+FOUR = "4 GPUs of Cluster-A"
+GNMT = f"GNMT-8, {FOUR}"
+NOAM = 4  # of four stages
+DEPTHS = (1, 2, 4, 7)  # of figure 18; 1 is no pipelining
+PAR = 1.1
+PAR_WORDS = "on par: at most a tenth more, about what a bar chart without numbers shows"
+
+
+def footprints(log: RunLog, model: str) -> tuple[list[float], float]:
+    """GB per stage of the straight pipeline, and of data parallelism; for a judge."""
+    line, alone = (plan_in(log, name, f"{model}, {name}") for name in ("straight", ALONE))
+    return [size / 1e9 for size in line["memory"]], alone["memory"][0] / 1e9
+
+
+@drawing(PAPER, "figure_16")
+def figure_16(context: Context) -> Drawn:
+    """Per model: four stages and data parallelism."""
+    rows = []
+    for model, log in by_model(context).items():
+        stages, alone = footprints(log, model)
+        bars = {f"stage {i}": size for i, size in enumerate(stages)} | {"data parallelism": alone}
+        rows += [{"model": model, "worker": bar, "gigabytes": size, "where": FOUR} for bar, size in bars.items()]
+    if not rows:
+        return not_logged("no plan is logged")
+    return Drawn.of(
+        Bars(Axis("gigabytes", "memory per GPU (GB)"), "model", "worker", panel="where", number="{:.1f}"), rows
+    )
+
+
+def worst_over_alone(context: Context) -> tuple[float, str]:
+    """The greatest of the worst stages over data parallelism; and all of them in words."""
+    worst = {}
+    for model in context.values("model"):
+        stages, alone = footprints(log_of(context, model=model), model)
+        worst[model] = (max(stages) / alone, max(stages), alone)
+    texts = [f"{m} {share:.2f} ({gb:.2f} for {alone:.2f} GB)" for m, (share, gb, alone) in worst.items()]
+    return max(share for share, _, _ in worst.values()), "worst stage over data parallelism: " + ", ".join(texts)
+
+
+@judge(PAPER, "figure_16", "on_par")
+def on_par(context: Context) -> Finding:
+    """The worst stage of all three models."""
+    most, why = worst_over_alone(context)
+    return measured(context, most <= PAR, why, PAR_WORDS)
+
+
+@drawing(PAPER, "text_memory_bound")
+def memory_bound(context: Context) -> Drawn:
+    """The same numbers as a table, with how many versions a worker holds."""
+
+    def footprint(pair: Any) -> tuple[list[float], float]:
+        return footprints(pair[1], pair[0])
+
+    cols = [
+        Col("Model", lambda pair: pair[0]),
+        Col("versions by stage", lambda pair: ", ".join(map(str, versions(pair[1])))),
+        Col("worst stage (GB)", lambda pair: max(footprint(pair)[0]), "{:.2f}"),
+        Col("data parallelism (GB)", lambda pair: footprint(pair)[1], "{:.2f}"),
+        Col("factor", lambda pair: max(footprint(pair)[0]) / footprint(pair)[1], "{:.2f}"),
+    ]
+    return Drawn(table=table(by_model(context).items(), cols, context.result.caption))
+
+
+def versions(log: RunLog) -> list[int]:
+    """Minibatches that a worker of each stage of the straight pipeline holds."""
+    return [stage["versions"] for stage in plan_in(log, "straight", "the straight plan")["stages"]]
+
+
+@judge(PAPER, "text_memory_bound", "about_one")
+def about_one(context: Context) -> Finding:
+    """At most n versions on each of n stages; and the bytes, which stages balanced in time share unequally."""
+    most, why = worst_over_alone(context)
+    held = {model: versions(log_of(context, model=model)) for model in context.values("model")}
+    within = all(max(counts) <= len(counts) for counts in held.values())
+    return measured(context, within and most <= PAR, f"{why}; versions {next(iter(held.values()))}", PAR_WORDS)
+
+
+def per_sample(log: RunLog, model: str) -> tuple[float, float]:
+    """Megabytes per sample of data parallelism and of the best plan with several stages; for a judge."""
+    alone, several = (plan_in(log, name, f"{model}, {name}") for name in (ALONE, SEVERAL))
+    return alone["bytes_per_sample"] / 1e6, several["bytes_per_sample"] / 1e6
+
+
+@drawing(PAPER, "figure_17")
+def figure_17(context: Context) -> Drawn:
+    """Two bars per model."""
+    rows = []
+    for model, log in by_model(context).items():
+        title = f"{model}\n({config_of(log, SEVERAL)})"
+        for bar, size in zip(("data parallelism", "best with several stages"), per_sample(log, model), strict=True):
+            rows.append({"model": title, "scheme": bar, "megabytes": size, "where": FOUR})
+    if not rows:
+        return not_logged("no plan is logged")
+    y = Axis("megabytes", "communicated\nper sample (MB)")
+    return Drawn.of(Bars(y, "model", "scheme", panel="where", number="{:.1f}", x_title="plan in brackets"), rows)
+
+
+@judge(PAPER, "figure_17", "far_less")
+def far_less(context: Context) -> Finding:
+    """Three models."""
+    pairs = {m: per_sample(log_of(context, model=m), m) for m in ("GNMT-8", "GNMT-16", "VGG-16")}
+    text = ", ".join(f"{m} {b:.1f} for {a:.1f} MB" for m, (a, b) in pairs.items())
+    return measured(context, all(b <= 0.5 * a for a, b in pairs.values()), text, "'far less' is read as at most half")
+
+
+@judge(PAPER, "figure_17", "resnet_more")
+def resnet_more(context: Context) -> Finding:
+    """Bytes."""
+    alone, several = per_sample(log_of(context, model="ResNet-50"), "ResNet-50")
+    why = f"{several:.2f} MB for {alone:.2f} MB"
+    return measured(context, several > alone, why, "none: more", model="ResNet-50")
+
+
+def at_depths(context: Context) -> dict[int, Row]:
+    """The straight plan's rows by minibatches in flight."""
+    log = context.log()
+    rows = log.rows if log else []
+    return {row["depth"]: row for row in rows if row["what"] == "plan" and "depth" in row}
+
+
+def all_depths(context: Context) -> dict[int, Row]:
+    """`at_depths`, for a judge."""
+    rows = at_depths(context)
+    missing = [depth for depth in DEPTHS if depth not in rows]
+    if missing:
+        raise NotLogged(f"the depth {missing[0]} is not logged")
+    return rows
+
+
+def depth_name(depth: int) -> str:
+    """As the figures call it."""
+    return "none" if depth == 1 else str(depth)
+
+
+@drawing(PAPER, "figure_18a")
+def figure_18a(context: Context) -> Drawn:
+    """A bar per depth."""
+    rows = [
+        {"depth": depth_name(depth), "samples_per_second": row["samples_per_second"], "model": GNMT}
+        for depth, row in at_depths(context).items()
+    ]
+    if not rows:
+        return not_logged("no depth is logged")
+    y = Axis("samples_per_second", "throughput (samples/s)")
+    return Drawn.of(
+        Bars(y, "depth", panel="model", number="{:.0f}", x_title="pipeline depth (minibatches in flight)"), rows
+    )
+
+
+@judge(PAPER, "figure_18a", "grows_to_noam")
+def grows_to_noam(context: Context) -> Finding:
+    """None, 2 and 4."""
+    rates = {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
+    holds = all(rates[b] >= 1.05 * rates[a] for a, b in pairwise((1, 2, NOAM)))
+    return measured(context, holds, throughputs(rates), "each step by at least 5 %")
+
+
+@judge(PAPER, "figure_18a", "saturates")
+def saturates(context: Context) -> Finding:
+    """Depth 7 against 4."""
+    rates = {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
+    highest = min(rates[4], rates[7]) > max(rate for depth, rate in rates.items() if depth not in (4, 7))
+    gain = rates[7] / rates[NOAM]
+    why = f"{throughputs(rates)}; from 4 to 7 {100 * (gain - 1):+.1f} %"
+    return measured(
+        context, highest and 1 / 1.1 <= gain <= 1.1, why, "4 and 7 are alike within a tenth, as far as timed rates go"
+    )
+
+
+def throughputs(rates: dict[int, float]) -> str:
+    """In words."""
+    return "samples per second by depth " + ", ".join(f"{depth_name(d)}: {rate:.0f}" for d, rate in rates.items())
+
+
+@drawing(PAPER, "figure_18b")
+def figure_18b(context: Context) -> Drawn:
+    """Stages side by side, a bar per depth."""
+    rows = [
+        {
+            "stage": f"stage {stage}",
+            "depth": "no pipelining" if depth == 1 else f"depth {depth}",
+            "gigabytes": size / 1e9,
+            "model": GNMT,
+        }
+        for depth, row in at_depths(context).items()
+        for stage, size in enumerate(row["memory"])
+    ]
+    if not rows:
+        return not_logged("no depth is logged")
+    return Drawn.of(
+        Bars(Axis("gigabytes", "memory per GPU (GB)"), "stage", "depth", panel="model", number="{:.1f}"), rows
+    )
+
+
+@judge(PAPER, "figure_18b", "memory_grows")
+def memory_grows(context: Context) -> Finding:
+    """Stage by stage: what every further minibatch held adds is one version of weights and activations.
+
+    The first stage holds as many as are in flight. At no pipelining a stage holds one version, and its gradients (as
+    large as its weights).
+    """
+    rows = all_depths(context)
+    holds, held = True, {}
+    for stage, description in enumerate(rows[1]["stages"]):
+        once = rows[1]["memory"][stage]
+        version = once - description["weight_bytes"]
+        counts = [1 + (rows[depth]["memory"][stage] - once) / version for depth in (2, 4, 7)]
+        held[stage] = [round(count, 2) for count in counts]
+        logged = [rows[depth]["versions"][stage] for depth in (2, 4, 7)]
+        holds &= all(abs(a - b) < 0.005 for a, b in zip(counts, logged, strict=True))
+        holds &= all(a <= b for a, b in pairwise(counts))
+    holds &= held[0] == [2, 4, 7]
+    sizes = ", ".join(f"{rows[depth]['memory'][0] / 1e9:.2f}" for depth in DEPTHS)
+    why = f"versions held at depths 2, 4, 7 by stage {held}; GB of stage 0 from none to 7: {sizes}"
+    return measured(context, holds, why, "half a hundredth of a version")
+
+
+@judge(PAPER, "figure_18b", "stages_differ")
+def stages_differ(context: Context) -> Finding:
+    """At depth 1."""
+    held = [size / 1e9 for size in all_depths(context)[1]["memory"]]
+    why = "GB per stage: " + ", ".join(f"{size:.2f}" for size in held)
+    return measured(context, max(held) >= PAR * min(held), why, "the largest is at least a tenth above the smallest")
+
+
+@drawing(PAPER, "text_communication_reduction")
+def communication(context: Context) -> Drawn:
+    """Bytes saved by both plans."""
+
+    def percent(entry: Entry, reading: str) -> float | None:
+        share = saving(entry, reading)
+        return None if share is None else 100 * share
+
+    cols = [
+        Col("Model", lambda e: e.paper["model"] + (f" ({e.note})" if e.note else "")),
+        Col("Servers", lambda e: e.paper["servers"]),
+        Col("paper (%)", lambda e: context.result.reported.get(e.paper["model"]), "{:.0f}"),
+        Col("plan", lambda e: e.config(PRINTED), group="ours, recurrence as printed"),
+        Col("saved (%)", lambda e: percent(e, PRINTED), "{:.0f}", "ours, recurrence as printed"),
+        Col("plan", lambda e: e.config(RING), group="ours, a ring's cost"),
+        Col("saved (%)", lambda e: percent(e, RING), "{:.0f}", "ours, a ring's cost"),
+        Col("plan", lambda e: config_of(e.piped, SEVERAL), group="best of several stages"),
+        Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", "best of several stages"),
+    ]
+    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption))
+
+
+def saving(entry: Entry, reading: str) -> float | None:
+    """The share of data parallelism's bytes per sample that a plan does not send."""
+    return saved(entry.log, reading)
+
+
+def savings(context: Context, model: str) -> tuple[list[float], str]:
+    """Of the plans of the recurrence as printed in all rows of a model; in words with a ring's beside it."""
+    rows = [entry for entry in entries(context) if entry.paper["model"] == model]
+    shares = [need(saving(entry, PRINTED), entry.name) for entry in rows]
+    texts = [
+        f"{100 * share:.1f} % by {entry.config(PRINTED)} on {entry.paper['servers']} (a ring's cost: "
+        f"{100 * need(saving(entry, RING), entry.name):.1f} % by {entry.config(RING)})"
+        for entry, share in zip(rows, shares, strict=True)
+    ]
+    return shares, ", ".join(texts) + unpublished(context, model)
+
+
+def saves_more(model: str, bound: float) -> Any:
+    """A judge: every row of the model saves more than a share."""
+
+    def judged(context: Context) -> Finding:
+        shares, text = savings(context, model)
+        return measured(context, min(shares) > bound, text, "none: more", what="plan", model=model)
+
+    return judged
+
+
+def saves_about(model: str) -> Any:
+    """A judge: every row of the model saves the printed share."""
+
+    def judged(context: Context) -> Finding:
+        shares, text = savings(context, model)
+        printed = context.result.reported[model]
+        holds = all(abs(100 * share - printed) <= 0.5 for share in shares)
+        return measured(context, holds, f"for {printed} %: {text}", PRINTED_WORDS, what="plan", model=model)
+
+    return judged
+
+
+judge(PAPER, "text_communication_reduction", "vgg16_85")(saves_more("VGG-16", 0.85))
+judge(PAPER, "text_communication_reduction", "awd_lm_85")(saves_more("AWD-LM", 0.85))
+judge(PAPER, "text_communication_reduction", "awd_lm_88")(saves_about("AWD-LM"))
+judge(PAPER, "text_communication_reduction", "s2vt_85")(saves_about("S2VT"))

@@ -1,0 +1,219 @@
+"""Figures 1 and 12, table 3: what data parallelism pays for its communication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import measured
+from pipelag.results.logs import Context
+from pipelag.results.plans import PRINTED_WORDS, planned
+from pipelag.results.verdict import Finding, judge, log_of, need
+
+PAPER = "pipedream"
+MOST = 32  # GPUs
+VISIBLE = 1.0  # percentage points
+VISIBLE_WORDS = "a percentage point: less cannot be read off the figure"
+SLOW, FAST = (
+    "8x 1080Ti, PCIe, 25 Gbps",
+    "8x V100, NVLink, 25 Gbps",
+)  # of figure 1: alike but for the GPUs and their links
+
+
+def overheads(context: Context, **labels: str) -> dict[int, float]:
+    """By number of GPUs: percent of the time that data parallelism waits for gradients; for a judge."""
+    rows = [row for row in log_of(context, **labels).rows if row.get("overhead") is not None]
+    return {row["workers"]: 100 * row["overhead"] for row in rows}
+
+
+def at(points: Mapping[int, float], gpus: int, what: str) -> float:
+    """One point, for a judge."""
+    return need(points.get(gpus), f"{what} on {gpus} GPUs")
+
+
+def overhead_lines(context: Context, key: str, height: float) -> Drawn:
+    """A panel per kind of server, a line per value of a label."""
+    rows = [
+        {
+            "servers": item.arm.labels["arm"],
+            key: item.arm.labels[key],
+            "gpus": row["workers"],
+            "percent": 100 * row["overhead"],
+        }
+        for item in context.items
+        if item.log is not None
+        for row in item.log.rows
+        if row.get("overhead") is not None
+    ]
+    x = Axis("gpus", "GPUs", log=True, ticks=(1, 2, 4, 8, 16, 32))
+    y = Axis("percent", "communication\noverhead (% of time)", limits=(0, 100))
+    order = context.values("arm")
+    rows.sort(key=lambda row: order.index(row["servers"]))
+    return Drawn.of(Lines(x, y, line=key, panel="servers", shared_y=True, height=height), rows)
+
+
+@drawing(PAPER, "figure_1")
+def figure_1(context: Context) -> Drawn:
+    """A panel per kind of server, a line per model."""
+    return overhead_lines(context, "model", 2.5)
+
+
+@drawing(PAPER, "figure_12")
+def figure_12(context: Context) -> Drawn:
+    """A panel per kind of server, a line per precision; GNMT-8."""
+    return overhead_lines(context, "precision", 2.3)
+
+
+def growth(context: Context, servers: str, up_to: int) -> tuple[list[str], list[str]]:
+    """Models whose overhead grows on these servers: never falls, and rises visibly; and those whose does not."""
+    growing: list[str] = []
+    others: list[str] = []
+    for model in context.values("model"):
+        points = {n: share for n, share in overheads(context, model=model, arm=servers).items() if n <= up_to}
+        values = [points[n] for n in sorted(points)]
+        rises = at(points, up_to, model) - at(points, 1, model) >= VISIBLE
+        falls = any(b < a - 1e-9 for a, b in pairwise(values))
+        where = f"{model} ({values[0]:.1f} to {values[-1]:.1f} %)"
+        (growing if rises and not falls else others).append(where)
+    return growing, others
+
+
+@judge(PAPER, "figure_1", "grows")
+def grows(context: Context) -> Finding:
+    """Along every line up to 32 GPUs."""
+    count, flat = 0, []
+    for servers in context.values("arm"):
+        growing, others = growth(context, servers, MOST)
+        count += len(growing)
+        flat += [f"{other} on {servers}" for other in others]
+    why = f"{count} of {count + len(flat)} lines grow" + (f"; not: {', '.join(flat)}" if flat else "")
+    return measured(context, not flat, why, VISIBLE_WORDS)
+
+
+@judge(PAPER, "figure_1", "grows_inside")
+def grows_inside(context: Context) -> Finding:
+    """From 1 to 8 GPUs with NVLink."""
+    growing, others = growth(context, FAST, 8)
+    why = f"1 to 8 GPUs, growing: {', '.join(growing) or 'none'}; not: {', '.join(others) or 'none'}"
+    return measured(context, not others, why, VISIBLE_WORDS, arm=FAST)
+
+
+@judge(PAPER, "figure_1", "jumps_between_servers")
+def jumps(context: Context) -> Finding:
+    """The rise from a full server to two, against the largest rise of a later doubling; every model and server."""
+    texts, holds = [], True
+    for servers in context.values("arm"):
+        size = int(servers.split("x")[0])
+        for model in context.values("model"):
+            points = overheads(context, model=model, arm=servers)
+            values = [at(points, n, model) for n in (size, 2 * size, 4 * size, 8 * size) if n <= MOST]
+            jump, *later = (b - a for a, b in pairwise(values))
+            spikes = jump >= VISIBLE and jump >= 2 * max(later)
+            holds &= spikes
+            texts += [] if spikes else [f"{model} on {servers} (+{jump:.1f}, then +{max(later):.1f})"]
+    total = len(context.values("arm")) * len(context.values("model"))
+    why = f"{total - len(texts)} of {total} lines jump and flatten" + (f"; not: {', '.join(texts)}" if texts else "")
+    words = "the jump is at least a percentage point, and at least twice the rise of any later doubling"
+    return measured(context, holds, why, words)
+
+
+@judge(PAPER, "figure_1", "dense_worse")
+def dense_worse(context: Context) -> Finding:
+    """At 32 GPUs, on every kind of server."""
+    texts, holds = [], True
+    for servers in context.values("arm"):
+        shares = {m: at(overheads(context, model=m, arm=servers), MOST, m) for m in context.values("model")}
+        conv = shares.pop("ResNet-50")
+        holds &= min(shares.values()) >= conv + VISIBLE
+        texts.append(f"{servers}: ResNet-50 {conv:.1f}, " + ", ".join(f"{m} {v:.1f} %" for m, v in shares.items()))
+    return measured(context, holds, f"{MOST} GPUs, {'; '.join(texts)}", VISIBLE_WORDS)
+
+
+@judge(PAPER, "figure_1", "faster_gpus_worse")
+def faster_worse(context: Context) -> Finding:
+    """The two kinds with 25 Gbps between servers of eight, at 32 GPUs."""
+    pairs = {
+        model: tuple(at(overheads(context, model=model, arm=servers), MOST, model) for servers in (SLOW, FAST))
+        for model in context.values("model")
+    }
+    text = ", ".join(f"{model} {a:.1f} and {b:.1f} %" for model, (a, b) in pairs.items())
+    holds = all(b >= a + VISIBLE for a, b in pairs.values())
+    return measured(context, holds, f"{MOST} GPUs, 1080Ti and V100: {text}", VISIBLE_WORDS)
+
+
+@judge(PAPER, "figure_1", "as_high_as_90")
+def as_high_as_90(context: Context) -> Finding:
+    """The highest of all at 32 GPUs."""
+    shares = {
+        f"{model} on {servers}": at(overheads(context, model=model, arm=servers), MOST, model)
+        for servers in context.values("arm")
+        for model in context.values("model")
+    }
+    highest, printed = (
+        max(shares, key=lambda name: shares[name]),
+        context.result.reported["max_overhead_percent_32_gpus"],
+    )
+    words = "5 percentage points: the paper's figure is in tens"
+    return measured(context, abs(shares[highest] - printed) <= 5, f"{shares[highest]:.1f} %: {highest}", words)
+
+
+@judge(PAPER, "figure_12", "half_precision_worse")
+def half_worse(context: Context) -> Finding:
+    """At every number of GPUs above one, on both kinds of server."""
+    texts, holds = [], True
+    for servers in context.values("arm"):
+        single, half = (overheads(context, precision=precision, arm=servers) for precision in ("fp32", "fp16"))
+        gpus = [n for n in sorted(single) if n > 1]
+        gaps = {n: at(half, n, "fp16") - single[n] for n in gpus}
+        holds &= len(gpus) > 1 and max(gpus) == MOST and min(gaps.values()) > 0 and gaps[MOST] >= VISIBLE
+        texts.append(f"{servers}: " + ", ".join(f"{half[n]:.1f} and {single[n]:.1f} % on {n}" for n in gpus))
+    words = f"higher everywhere, and on {MOST} GPUs by {VISIBLE_WORDS}"
+    return measured(context, holds, f"fp16 and fp32, {'; '.join(texts)}", words)
+
+
+def cloud_ratio(context: Context, row: Mapping[str, Any], precision: str) -> float | None:
+    """Timed epoch on Cluster-B over that on the dedicated cluster."""
+    name = f"data parallel over {row['v100s']}"
+    labels = {"model": row["model"], "precision": precision}
+    here, there = (planned(context.log(**labels, arm=arm), name) for arm in ("Cluster-B", "MLPerf"))
+    return here["timed"] / there["timed"] if here and there else None
+
+
+@drawing(PAPER, "table_3")
+def table_3(context: Context) -> Drawn:
+    """The paper's three models, in the precision of the entries' code and in that of the paper's other experiments."""
+
+    def ours(precision: str) -> Any:
+        return lambda row: cloud_ratio(context, row, precision)
+
+    cols = [
+        Col("Model", "model"),
+        Col("V100s", "v100s"),
+        Col("paper", "ratio", "{:.2f}x"),
+        *(Col(precision, ours(precision), "{:.2f}x", "ours") for precision in context.values("precision")),
+    ]
+    notes = [
+        "the dedicated cluster is taken to have four 100 Gbps links per server; devices are data sheets. The entries' "
+        "code is fp16, and SSD's sums gradients after the backward; the others overlap the two",
+        "SSD (ResNet-34, 300 x 300) and Mask R-CNN (ResNet-50 with a feature pyramid, 800 x 1088, 512 given regions of "
+        "an image) are their parts with weights: anchors, matching, suppression and losses are left out with their "
+        "time, which makes our ratios larger; NCCL's rate below a link's and slow servers are left out too, which "
+        "makes them smaller",
+    ]
+    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
+
+
+@judge(PAPER, "table_3", "cloud_slower")
+def cloud_slower(context: Context) -> Finding:
+    """Every model, in fp16 as the entries' code; fp32 is told beside it."""
+    texts, ratios = [], []
+    for row in context.result.reported:
+        half = need(cloud_ratio(context, row, "fp16"), f"{row['model']} in fp16")
+        single = cloud_ratio(context, row, "fp32")
+        ratios.append(half)
+        texts.append(f"{row['model']} {half:.2f}x" + (f" ({single:.2f}x in fp32)" if single else ""))
+    return measured(context, min(ratios) >= 1.005, ", ".join(texts), f"{PRINTED_WORDS}: more than 1.00x")

@@ -1,0 +1,115 @@
+"""Figure 15: how well the partitioner's cost model foresees the throughput of VGG-16's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import correlation, median
+
+from pipelag.report.frames import Axis, Scatter
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import measured
+from pipelag.results.logs import Context
+from pipelag.results.plans import ALONE, PRINTED, RING
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "pipedream"
+STRONG = 0.95
+STRONG_WORDS = "strongly linear: Pearson's r of 0.95 or more (nine tenths of the variance)"
+FEWEST = 8  # partitions that a correlation is taken over
+FORMS = {"paper": PRINTED, "ring": RING}  # the cost's form, and the plan that the search by it gives
+TITLES = {"paper": "VGG-16, 16 workers, cost as printed", "ring": "VGG-16, 16 workers, a ring's cost"}
+HERE = "VGG-16 of half width, two workers here"
+MARKERS = {"data parallelism": "^", "the optimiser's choice": "D"}  # as the paper has them
+Point = tuple[str, float, float]  # (plan, predicted, real samples per second)
+
+
+def partitions(context: Context, form: str) -> list[Point]:
+    """Every partition and both chosen plans over 16 workers: predicted by a form of the cost, and timed."""
+    log = context.log(panel="timed")
+    rows = [row for row in log.rows if row["what"] == "plan"] if log else []
+    batch = log.summary["batch"] if log else 1
+    return [(row["plan"], batch / row["predicted"][form], batch / row["timed"]) for row in rows]
+
+
+def measured_here(context: Context) -> list[Point]:
+    """The real two-worker partitions: predicted from the profile of this machine, and measured."""
+    profile = context.log(panel="measured", arm="profile")
+    found = []
+    for item in context.select(panel="measured", arm="two workers"):
+        if profile is None or item.log is None:
+            continue
+        cut = int(item.arm.labels["cut"])
+        times = [row["forward_ms"] + row["backward_ms"] for row in profile.rows]
+        rates = [row["samples_per_second"] for row in item.log.rows if row["arm"] == "pipelined"]
+        predicted = item.log.summary["batch"] * 1e3 / max(sum(times[:cut]), sum(times[cut:]))
+        found.append((f"cut after layer {cut}", predicted, median(rates)))
+    return found
+
+
+@drawing(PAPER, "figure_15")
+def figure_15(context: Context) -> Drawn:
+    """Predicted by both forms of the cost against timed, and predicted against measured."""
+    rows: list[dict[str, object]] = []
+    for form, chosen in FORMS.items():
+        kinds = {ALONE: "data parallelism", chosen: "the optimiser's choice"}
+        mine = [
+            {"panel": TITLES[form], "kind": kinds.get(name, "partition"), "plan": name, "predicted": p, "real": r}
+            for name, p, r in partitions(context, form)
+            if name not in FORMS.values() or name == chosen
+        ]
+        rows += sorted(mine, key=lambda row: row["kind"] != "partition")  # the crowd first
+    rows += [
+        {"panel": HERE, "kind": "partition", "plan": name, "predicted": predicted, "real": real}
+        for name, predicted, real in measured_here(context)
+    ]
+    if not rows:
+        return not_logged("no partition has a log")
+    y = {TITLES[form]: Axis("real", "timed (samples/s)") for form in FORMS} | {
+        HERE: Axis("real", "measured (samples/s)")
+    }
+    return Drawn.of(
+        Scatter(Axis("predicted", "predicted (samples/s)"), y, group="kind", panel="panel", equal=True), rows
+    )
+
+
+def linear(points: Sequence[Point]) -> float:
+    """Pearson's correlation.
+
+    Raises:
+        NotLogged: too few points.
+    """
+    if len(points) < FEWEST:
+        raise NotLogged(f"only {len(points)} partitions are logged, of at least {FEWEST}")
+    return correlation([p for _, p, _ in points], [r for _, _, r in points])
+
+
+@judge(PAPER, "figure_15", "correlated")
+def correlated(context: Context) -> Finding:
+    """Over 16 workers: predicted by the recurrence as printed, timed by discrete events; a ring's cost beside it."""
+    printed, ring = (linear(partitions(context, form)) for form in FORMS)
+    count = len(partitions(context, "paper"))
+    why = f"r = {printed:.3f} over {count} partitions by the cost as printed, {ring:.3f} by a ring's; 'real' is timed"
+    return measured(context, printed >= STRONG, why, STRONG_WORDS, panel="timed")
+
+
+@judge(PAPER, "figure_15", "correlated_here")
+def correlated_here(context: Context) -> Finding:
+    """Over two workers of this machine."""
+    points = measured_here(context)
+    why = f"r = {linear(points):.3f} over {len(points)} partitions"
+    return measured(context, linear(points) >= STRONG, why, STRONG_WORDS, panel="measured")
+
+
+@judge(PAPER, "figure_15", "best_chosen")
+def best_chosen(context: Context) -> Finding:
+    """Timed throughput of the choice by the recurrence as printed, against all partitions tried."""
+    rates = {name: rate for name, _, rate in partitions(context, "paper")}
+    if PRINTED not in rates or len(rates) < FEWEST:
+        raise NotLogged("the partitions have no log")
+    others = {name: rate for name, rate in rates.items() if name not in FORMS.values()}
+    best = max(others.values())
+    why = (
+        f"{rates[PRINTED]:.0f} samples/s chosen (a ring's cost: {rates.get(RING, float('nan')):.0f}), {best:.0f} the "
+        f"best of {len(others)} others"
+    )
+    return measured(context, rates[PRINTED] >= best * (1 - 1e-9), why, "none: the highest of all", panel="timed")
