@@ -13,11 +13,12 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.models.alexnet import alexnet
 from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
 from pipelag.models.detection import mask_rcnn, ssd300
+from pipelag.models.gnmt import gnmt
 from pipelag.models.imagenet import branching, from_torchvision
 from pipelag.models.inception import googlenet, inception_v3
 from pipelag.models.inception_v4 import inception_v4
 from pipelag.models.lenet import lenet5
-from pipelag.models.recurrent import awd_lm, gnmt, s2vt
+from pipelag.models.recurrent import awd_lm, s2vt
 from pipelag.models.resnet import resnet
 from pipelag.models.sentiment import residual_lstm, sentiment_transformer
 from pipelag.models.snn import snn
