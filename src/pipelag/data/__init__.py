@@ -26,6 +26,7 @@ DATASETS: dict[str, Loader | str] = {
     "multi30k": "pipelag.data.multi30k:multi30k",
     "tatoeba": "pipelag.data.translation:tatoeba",
     "iwslt14": "pipelag.data.translation:iwslt14",
+    "wmt16": "pipelag.data.translation:wmt16",
     "wmt17": "pipelag.data.translation:wmt17",
     "fairseq": "pipelag.compat.binarised:read",
     "grammar": "pipelag.data.language:grammar",
