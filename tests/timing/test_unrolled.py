@@ -111,14 +111,16 @@ def test_what_does_not_grow_evenly_is_run_in_full(monkeypatch: pytest.MonkeyPatc
     full = profiled()
 
     def uneven(call: unrolled.Call, used: Any, clock: Any) -> unrolled.Cost:
+        lengths.append(call.sequence.shape[1])
         cost = traced(call, used, clock)
         if call.sequence.shape[1] == 4:
             cost.forward[next(iter(cost.forward))] += 1
         return cost
 
-    traced = unrolled.traced
+    traced, lengths = unrolled.traced, list[int]()
     monkeypatch.setattr(unrolled, "traced", uneven)
     with pytest.raises(unrolled.Crooked):
         unrolled.at(9, [1, 2, 4])
     assert unrolled.at(9, [1, 2, 3]) == 7
     same([vars(layer) for layer in profiled().layers], [vars(layer) for layer in full.layers])
+    assert lengths == [3, 4, 5, STEPS]

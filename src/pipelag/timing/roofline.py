@@ -77,8 +77,10 @@ class Roofline(TorchDispatchMode):
     def paused(self) -> Iterator[None]:
         """What runs inside does not count."""
         self.counting = False
-        yield
-        self.counting = True
+        try:
+            yield
+        finally:
+            self.counting = True
 
     @property
     def seconds(self) -> float:

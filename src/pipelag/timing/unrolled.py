@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,27 +106,23 @@ class Unrolled(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.lstm and not isinstance(args[1], torch.Tensor) and args[0].is_meta:  # no packed sequence
             call = Call(args[0], tuple(args[1]), tuple(args[2]), tuple(args[3:]))
-            alike = call.shortened(call.sequence.shape[call.along]).sequence
-            if call.sequence.shape[call.along] > max(SHORT) and layout(alike) == layout(call.sequence):
-                try:
-                    self.cost(call, (True, False, False))
-                    return Lstm.apply(self, call.options, len(call.first), *call.tensors)  # type: ignore[no-untyped-call]
-                except Crooked:
-                    pass
+            steps = call.sequence.shape[call.along]
+            if steps > max(SHORT) and layout(call.shortened(steps).sequence) == layout(call.sequence):
+                return Lstm.apply(self, call.options, len(call.first), *call.tensors)  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def cost(self, call: Call, used: tuple[bool, ...]) -> Cost:
-        """Of a call, of whose outputs those `used` have gradients.
-
-        Raises:
-            Crooked: see the module.
-        """
-        key = (call.key, used)
+        """Of a call, of whose outputs those `used` have gradients."""
+        key, steps = (call.key, used), call.sequence.shape[call.along]
         if key not in self.costs:
             assert self.clock is not None
+            blank_clock = partial(type(self.clock), self.clock.device)
             with self.clock.paused():
-                runs = [traced(call.shortened(steps), used, type(self.clock)(self.clock.device)) for steps in SHORT]
-            self.costs[key] = extended(runs, call.sequence.shape[call.along])
+                runs = [traced(call.shortened(few), used, blank_clock()) for few in SHORT]
+                try:
+                    self.costs[key] = extended(runs, steps)
+                except Crooked:
+                    self.costs[key] = traced(call.shortened(steps), used, blank_clock())
         return self.costs[key]
 
 
