@@ -58,7 +58,13 @@ def test_sequential_is_the_same_whatever_the_cuts() -> None:
 
 
 def naive_cycles(
-    model: nn.Sequential, cuts: tuple[int, ...], batches: Noise, minibatches: int, seed: int, stashed: bool
+    model: nn.Sequential,
+    cuts: tuple[int, ...],
+    batches: Any,
+    minibatches: int,
+    seed: int,
+    stashed: bool,
+    loss_of: Any = loss_of,
 ) -> nn.Sequential:
     """The paper's machine taken literally, without pipelag's delays: registers, cycles, kept activations.
 
@@ -79,7 +85,7 @@ def naive_cycles(
                 continue
             received = batches.inputs(m) if index == 0 else forward_register.pop((index, m))
             tuple_in = received if isinstance(received, tuple) else (received,)
-            leaves = tuple(t.detach().requires_grad_(index > 0) for t in tuple_in)
+            leaves = tuple(t.detach().requires_grad_(index > 0 and t.is_floating_point()) for t in tuple_in)
             # A private copy of the stage: autograd saves its weights, and `aimed` below overwrites them in place.
             private = copy.deepcopy(pieces[index])
             seed_stage(seed, m, index + 1, CPU)
@@ -102,12 +108,15 @@ def naive_cycles(
                 loss_of(output, batches.targets(m)).backward()
             else:
                 outputs = output if isinstance(output, tuple) else (output,)
-                torch.autograd.backward(outputs, backward_register.pop((index, m)))
+                wanted = [t for t in outputs if t.requires_grad]
+                torch.autograd.backward(wanted, backward_register.pop((index, m)))
             for own, parameter in zip(private.parameters(), pieces[index].parameters(), strict=True):
                 parameter.grad = own.grad
             optimizers[index].step()
             if index:
-                written.append((backward_register, (index - 1, m), tuple(leaf.grad for leaf in leaves)))
+                written.append(
+                    (backward_register, (index - 1, m), tuple(leaf.grad for leaf in leaves if leaf.requires_grad))
+                )
         for register, key, value in written:  # registers are written at the end of the cycle
             register[key] = value
     return nn.Sequential(*[layer for piece in pieces for layer in piece])

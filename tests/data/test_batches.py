@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from pipelag.data.batches import PADDING, Batches, Evaluation
 from pipelag.data.dataset import Dataset
+from pipelag.data.imagenet import random_box
 from pipelag.errors import PipelagError
+from pipelag.randomness import mix
 
 
 def make(count: int = 50, channels: int = 1, size: int = 8, test: int = 7) -> Dataset:
@@ -38,8 +41,8 @@ def test_an_epoch_holds_every_sample_once_but_the_last_partial_minibatch(
     assert set(seen.tolist()) <= set(range(count))
 
 
-@pytest.mark.parametrize("augment", [False, True])
-def test_any_order_of_asking_gives_the_same(augment: bool) -> None:
+@pytest.mark.parametrize("augment", [False, True, "crop"])
+def test_any_order_of_asking_gives_the_same(augment: bool | str) -> None:
     forwards, backwards = (Batches(make(), 8, 3, augment) for _ in range(2))
     expected = [forwards[t] for t in range(20)]
     for t in reversed(range(20)):
@@ -87,8 +90,8 @@ def test_training_inputs_have_mean_0_and_deviation_1() -> None:
     assert torch.allclose(dataset.std.double(), scaled.std((0, 2, 3), correction=0))
 
 
-@pytest.mark.parametrize("augment", [False, True])
-def test_memory_format_changes_no_value(augment: bool) -> None:
+@pytest.mark.parametrize("augment", [False, True, "crop"])
+def test_memory_format_changes_no_value(augment: bool | str) -> None:
     plain = Batches(make(channels=3), 8, 0, augment).inputs(4)
     last = Batches(make(channels=3), 8, 0, augment, channels_last=True).inputs(4)
     assert torch.equal(plain, last)
@@ -123,6 +126,25 @@ def test_augmentation_is_a_crop_of_the_padded_image_or_its_mirror_image() -> Non
         assert all(abs(count - 444) < 100 for count in counts), counts
     assert abs(sum(place[2] for place in found) - 2000) < 160
     assert len(set(found)) == 9 * 9 * 2
+
+
+def test_a_part_of_the_image_can_be_enlarged_instead() -> None:
+    images = torch.randint(0, 256, (60, 2, 12, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.zeros(60, dtype=torch.int64)
+    dataset = Dataset("toy", "Toy", "", True, "", ("a",), images, labels, images, labels)
+    batches = Batches(dataset, 60, 4, augment="crop")
+    made = batches.inputs(2) * dataset.std.view(-1, 1, 1) + dataset.mean.view(-1, 1, 1)
+    shares, flips = [], 0
+    for place, index in enumerate(batches.indices(2).tolist()):
+        (left, top, right, bottom), flip = random_box(random.Random(mix(4, 2, 2, place)))(9, 12)
+        part = images[index : index + 1, :, int(top) : int(bottom), int(left) : int(right)].float()
+        wanted = torch.nn.functional.interpolate(part, (12, 9), mode="bilinear", align_corners=False)[0] / 255
+        torch.testing.assert_close(made[place], wanted.flip(2) if flip else wanted, rtol=0, atol=1e-4)
+        shares.append(part[0, 0].numel() / 108)
+        flips += flip
+    assert min(shares) < 0.2 and max(shares) > 0.8 and 15 < flips < 45
+    with pytest.raises(PipelagError, match="unknown augmentation 'corp'; did you mean 'crop'"):
+        Batches(dataset, 60, 4, augment="corp")
 
 
 def test_augmentation_differs_between_minibatches_and_seeds() -> None:

@@ -163,7 +163,8 @@ def test_the_command_fails_with_one_sentence(capsys: pytest.CaptureFixture[str])
     assert main(["fetch", "mnst"]) == 2
     assert capsys.readouterr().err == (
         "pipelag fetch: unknown downloadable data set 'mnst'; did you mean 'mnist'? (known: cifar10, cifar100, "
-        "cpusmall, imdb, iwslt14, mnist, multi30k, pipedream_profiles, ptb, tatoeba, tiny_imagenet, wmt17)\n"
+        "cpusmall, imdb, iwslt14, mnist, multi30k, pipedream_profiles, ptb, tatoeba, tiny_imagenet, wmt16, "
+        "wmt17)\n"
     )
 
 

@@ -19,6 +19,7 @@ from pipelag.data.labelled import PAD, UNKNOWN, LabelledBatches, LabelledEvaluat
 from pipelag.errors import PipelagError
 from tests.data.samples import mirror, tar
 
+FIRST = "the pace seemed never utterly bland but the cast felt very dull and the ending was very stale"
 TEXTS = [(["a", "b", "c", "d"], 0), (["b", "c"], 1), (["b"], 1)]
 
 
@@ -115,6 +116,37 @@ def test_opinions_follow_their_seed_and_refuse_what_cannot_be() -> None:
     assert not torch.equal(first.train, data.load("opinions", train=50, test=10, seed=4).train)
     with pytest.raises(PipelagError, match="noise from 0 to below 0.5"):
         data.load("opinions", noise=0.5)
+    for options in ({"negated": 1.5}, {"clauses": [1, 2]}, {"clauses": [3, 2]}, {"clauses": [2]}, {"clauses": [2, 7]}):
+        with pytest.raises(
+            PipelagError, match=r"0 to 1 of their clauses negated and \[fewest, most\] clauses from 2 to 6"
+        ):
+            data.load("opinions", **options)
+
+
+def test_opinions_are_as_they_were_without_options() -> None:
+    text = data.load("opinions", train=40, test=10)
+    assert text.release == "generated: noise 0.08, seed 0"
+    assert " ".join(text.words[i] for i in text.train[0].tolist() if i != PAD) == FIRST
+    assert torch.equal(data.load("opinions", train=40, test=10, negated=0.3, clauses=[2, 3]).train, text.train)
+
+
+def test_opinions_can_be_easier_or_longer() -> None:
+    easy = data.load("opinions", train=2000, test=500, negated=0, clauses=[2, 2])
+    assert easy.release == "generated: noise 0.08, seed 0, 0 negated, 2 to 2 clauses"
+    assert not set(easy.words) & set(generated.NEGATIONS)
+    ends = torch.tensor([[easy.words[i] in ("and", "but") for i in row] for row in easy.train.tolist()])
+    assert (ends.sum(1) == 1).all()  # one joint between two clauses
+    counts = [torch.stack([torch.bincount(row, minlength=len(easy.words)) for row in part])[:, 2:].numpy()
+              for part in (easy.train, easy.test)]  # fmt: skip
+    counting = LogisticRegression(max_iter=300).fit(counts[0], easy.train_labels)
+    assert counting.score(counts[1], easy.test_labels) > 0.7
+    rng = random.Random(1)
+    numbers = set()
+    for _ in range(300):
+        words, label = generated.opinion(rng, 0.5, (2, 5))
+        assert meaning(list(words)) == label
+        numbers.add(1 + words.count("and") + words.count("but"))
+    assert numbers == {2, 3, 4, 5}
 
 
 def test_reviews_are_read_as_words() -> None:
@@ -159,6 +191,8 @@ def test_both_layouts_of_imdb_give_the_same_texts(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("pipelag.data.imdb.LAYOUTS", {"jsonl-xz": None})  # not read again
     again = data.load("imdb", length=3, test=1)
     assert torch.equal(again.train, text.train) and len(again.test) == 1
+    with pytest.raises(PipelagError, match="has 2 reviews to test on; choose 1 to so many, not 9984"):
+        data.load("imdb", length=3, test=9984)
 
 
 def test_what_is_no_review_is_refused(tmp_path: Path) -> None:
@@ -178,3 +212,6 @@ def test_the_mirrors_reviews(real_mirror: str) -> None:
     assert text.train.shape == (25_000, 20) and len(text.test) == 100 and len(text.words) == 10_000
     assert int(text.train_labels.sum()) == 12_500 and int(text.test_labels.sum()) == 50
     assert (text.train[:, -1] != PAD).all()
+    longer = data.load("imdb", length=200, most_words=10_000, test=9984)  # SpecTrain's port; its table 1
+    assert longer.train.shape == (25_000, 200) and len(longer.test) == 9984 and len(longer.words) == 10_000
+    assert int(longer.test_labels.sum()) == 4992

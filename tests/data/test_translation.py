@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import json
 import lzma
 import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,9 +20,9 @@ from pipelag import data
 from pipelag.data import fetch as module
 from pipelag.data import manifest
 from pipelag.data.download import download
-from pipelag.data.manifest import Manifest, OfficialFile
+from pipelag.data.manifest import OfficialFile
 from pipelag.data.parallel import IWSLT14_TESTS, Parts, text_of
-from pipelag.data.pieces import Recipe, encoder, learn, prepared
+from pipelag.data.pieces import Recipe, encoder, key, learn, prepared
 from pipelag.data.text import joined
 from pipelag.data.translation import split_by_sentence
 from pipelag.errors import PipelagError
@@ -91,8 +96,8 @@ def test_bad_archives_are_refused(iwslt14: Path, archive: bytes, complaint: str)
         data.load("iwslt14", merges=60)
 
 
-def wmt17_archives() -> dict[str, bytes]:
-    """The four archives, 54 sentences in each of the three training texts."""
+def wmt_archives(news: str, folder: str) -> dict[str, bytes]:
+    """The four archives, 54 sentences in each of the three training texts; News Commentary in a folder."""
     texts = {"de": GERMAN, "en": ENGLISH}
     body = {language: ("\n".join(lines) + "\n").encode() for language, lines in texts.items()}
     segments = {language: f'<seg id="1">{lines[3]}</seg>\n'.encode() for language, lines in texts.items()}
@@ -100,26 +105,58 @@ def wmt17_archives() -> dict[str, bytes]:
         "training-parallel-europarl-v7.tgz": tar({f"training/europarl-v7.de-en.{x}": body[x] for x in body}
             | {"training/europarl-v7.cs-en.en": b"other\n"}),
         "training-parallel-commoncrawl.tgz": tar({f"commoncrawl.de-en.{x}": body[x] for x in body}),
-        "training-parallel-nc-v12.tgz": tar({f"training/news-commentary-v12.de-en.{x}": body[x] for x in body}),
+        f"training-parallel-nc-{news}.tgz": tar({f"{folder}/news-commentary-{news}.de-en.{x}": body[x] for x in body}),
         "dev.tgz": tar({"dev/newstest2014-deen-src.en.sgm": segments["en"],
             "dev/newstest2014-deen-ref.de.sgm": segments["de"]}),
     }  # fmt: skip
 
 
-def test_wmt17_as_fairseq_prepares_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archives = wmt17_archives()
-    (tmp_path / "m").mkdir()
-    files = []
-    for name, content in archives.items():
-        (tmp_path / "m" / name).write_bytes(content)
-        files.append(OfficialFile(name=name, urls=("http://127.0.0.1:9/",), **sums(content).model_dump()))
-    release = Manifest(title="WMT17 English-German", licence="-", layout="wmt17-tgz", files=tuple(files))
-    monkeypatch.setattr(manifest, "official", lambda name: release)
-    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path / "m"))
+@pytest.fixture
+def wmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, bytes]], Path]:
+    """Puts archives into a mirror, as if they were the official ones of a year."""
+
+    def put(year: str, archives: dict[str, bytes]) -> Path:
+        (tmp_path / "m").mkdir()
+        files = []
+        for ours in manifest.official(year).files:
+            (tmp_path / "m" / ours.name).write_bytes(archives[ours.name])
+            files.append(OfficialFile(name=ours.name, urls=ours.urls, **sums(archives[ours.name]).model_dump()))
+        release = manifest.official(year).model_copy(update={"files": tuple(files)})
+        monkeypatch.setattr(manifest, "official", lambda name: release)
+        monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path / "m"))
+        return tmp_path / "m"
+
+    return put
+
+
+def test_wmt17_as_fairseq_prepares_it(wmt: Callable[[str, dict[str, bytes]], Path]) -> None:
+    wmt("wmt17", wmt_archives("v12", "training"))
     found = data.load("wmt17", merges=60)
     assert found.official and len(found.train) == 3 * 54 - 1 and found.title == "WMT17 en-de"
     assert found.source_words == found.target_words  # one dictionary
     assert found.references == (GERMAN[3].replace(".", " ."),)  # cased
+
+
+def test_wmt16_as_gnmts_script_prepares_it(wmt: Callable[[str, dict[str, bytes]], Path], tmp_path: Path) -> None:
+    wmt("wmt16", wmt_archives("v11", "training-parallel-nc-v11"))
+    found = data.load("wmt16", merges=60)
+    assert found.official and len(found.train) == 3 * 54 and found.title == "WMT16 en-de"
+    assert found.source_words == found.target_words and "Der" in found.target_words
+    assert found.references == (GERMAN[3].replace(".", " ."),) and found.dropped == 0
+    assert "BLEU of cased Moses tokens" in found.note
+    pieces = [max(len(a), len(b)) for a, b in data.load("wmt16", merges=20).train]
+    short = data.load("wmt16", merges=20, most_pieces=max(pieces) - 1)
+    assert max(pieces) <= 48 and len(short.train) == 162 - pieces.count(max(pieces)) > 0
+    assert short.dropped == 162 - len(short.train)
+
+
+def test_wmt16_lacks_another_years_news(wmt: Callable[[str, dict[str, bytes]], Path]) -> None:
+    archives = wmt_archives("v11", "training")
+    wmt("wmt16", archives)
+    with pytest.raises(
+        PipelagError, match="should hold training-parallel-nc-v11/news-commentary-v11.de-en.de and 1 more"
+    ):
+        data.load("wmt16", merges=60)
 
 
 def test_a_mirror_without_training_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +227,31 @@ def test_the_clean_up_counts_what_it_leaves_out(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="no training pair is left of 4"):
         prepared(Parts(bad, train[:1]), Recipe("de", "en", most=1), tmp_path / "b" / "pieces")
     assert not (tmp_path / "b" / "pieces").exists()
+
+
+def test_pairs_beyond_latin_1_can_be_left_out(tmp_path: Path) -> None:
+    train = list(zip(GERMAN, ENGLISH, strict=True)) + [
+        ("größte ¼", "ÿ"),
+        ("снег", "snow"),
+        ("a", "★"),
+        ("a", "b b b b"),
+    ]
+    recipe = Recipe("de", "en", merges=30, ratio=3, latin1=True)
+    made = prepared(Parts(train, train[:1]), recipe, tmp_path / "a" / "pieces")
+    assert made.dropped == {"not in Latin-1": 2, "sides differ by more than 3": 1}
+    assert len(made.train) == len(GERMAN) + 1
+    assert (
+        len(prepared(Parts(train, train), replace(recipe, latin1=False), tmp_path / "b" / "pieces").train)
+        == len(train) - 1
+    )
+
+
+def test_a_recipe_without_the_later_rule_keeps_its_folder() -> None:
+    plain = Recipe("de", "en")
+    said = {name: value for name, value in asdict(plain).items() if name != "latin1"}
+    tools = [metadata.version(name) for name in ("sacremoses", "subword-nmt")]
+    before = hashlib.sha256(json.dumps([said, ["sums"], tools], sort_keys=True).encode()).hexdigest()[:12]
+    assert key(plain, "sums") == before != key(replace(plain, latin1=True), "sums")
 
 
 def test_pieces_are_joined_to_the_words_they_came_from() -> None:

@@ -69,6 +69,37 @@ def test_stages_compose_inside_blocks_and_between_them(name: str) -> None:
     assert len(whole) < len(model) and torch.equal(whole(x), model(x))
 
 
+@pytest.mark.parametrize(
+    ("name", "blocks", "layers", "gives"),
+    [
+        ("googlenet", [1, 1, 1], 3 + 3 * 6 + 1, 1024),
+        ("googlenet", [1, 2, 1], 3 + 4 * 6 + 1, 1024),
+        ("googlenet", [2, 0, 0], 3 + 2 * 6 + 1, 480),
+        ("inception_v3", [1, 1, 1], 5 + 7 + 4 + 10 + 6 + 9 + 1, 2048),
+        ("inception_v3", [1, 0, 0], 5 + 7 + 4 + 6 + 1, 768 + 512),
+        ("inception_v3", [0, 0, 1], 5 + 4 + 6 + 9 + 1, 2048),
+    ],
+)
+def test_fewer_blocks_make_shorter_rows(name: str, blocks: list[int], layers: int, gives: int) -> None:
+    with torch.device("meta"):
+        whole = models.build(name, blocks=blocks)
+    assert len(whole) == layers and list(whole.parameters())[-2].shape == (1000, gives)
+    small = models.build(name, seed=0, form="tiny", classes=5, blocks=blocks, width=NARROW[name]["width"])
+    scores = small(torch.randn(2, 3, 16, 16))
+    scores.sum().backward()
+    assert scores.shape == (2, 5) and all(p.grad is not None for p in small.parameters())
+
+
+def test_the_last_blocks_of_a_group_stay() -> None:
+    inner = {}
+    for blocks in ([3, 4, 2], [3, 2, 2]):
+        model = models.build("inception_v3", seed=0, width=0.0625, blocks=blocks)
+        inner[blocks[1]] = [m.in_channels for m in model.modules() if getattr(m, "kernel_size", 0) == (1, 7)]
+    assert (
+        inner == {4: [8, 8, 10, 10, 10, 10, 12, 12], 2: [10, 10, 12, 12, 12]} or inner[2] == inner[4][-len(inner[2]) :]
+    )
+
+
 def test_images_can_be_enlarged_first() -> None:
     x = torch.randn(2, 3, 16, 16)
     larger = nn.functional.interpolate(x, (64, 64), mode="bilinear", align_corners=False)
@@ -98,6 +129,8 @@ def test_resnet_101_for_64x64_goes_on_as_for_32x32() -> None:
     [
         ("googlenet", {"form": "cifa"}, "unknown form 'cifa'; did you mean 'cifar'?"),
         ("inception_v3", {"width": 0.1}, "32 channels times a width of 0.1 are no whole number"),
+        ("googlenet", {"blocks": [3, 1, 1]}, "GoogLeNet has up to [2, 5, 2] blocks in its groups, not [3, 1, 1]"),
+        ("inception_v3", {"blocks": [1, 1]}, "Inception v3 has up to [3, 4, 2] blocks in its groups, not [1, 1]"),
         ("resnet101", {"form": "tinny"}, "unknown form 'tinny'; did you mean 'tiny'?"),
         ("resnet101", {"split": 2, "scale": 64}, "cannot be enlarged in front of a stem that is split"),
     ],

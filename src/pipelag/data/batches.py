@@ -6,13 +6,16 @@ state is never touched, and the draws are made on the CPU, so that every device 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import torch
 from torch.nn import functional as F
 
 from pipelag.data.dataset import Dataset
+from pipelag.data.imagenet import random_box
 from pipelag.data.minibatches import Shuffled
+from pipelag.errors import unknown
 from pipelag.randomness import mix
 
 PADDING = 4  # of the random crop (He et al., 2016, section 4.2)
@@ -34,8 +37,8 @@ class _Images:
         self.shift = (-255 * mean * scale).view(1, -1, 1, 1).to(device)
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, C, H, W) -> float32: each channel with mean 0 and standard deviation 1 over the training set, or,
-        where the data are not standardised, from 0 to 1 (as Caffe's MNIST example has them).
+        """(N, C, H, W) from 0 to 255 -> float32: each channel with mean 0 and standard deviation 1 over the training
+        set, or, where the data are not standardised, from 0 to 1 (as Caffe's MNIST example has them).
         """
         # The memory format last: with few channels, broadcasting over channels_last is many times slower.
         return images.float().mul_(self.scale).add_(self.shift).contiguous(memory_format=self.format)
@@ -49,12 +52,14 @@ class Batches(_Images, Shuffled):
     Args:
         batch: samples in a minibatch.
         seed: of order and augmentation.
-        augment: crop at random out of the image padded by 4 pixels of zero, flip every second one horizontally.
+        augment: crop at random out of the image padded by 4 pixels of zero, flip every second one horizontally;
+            "crop": take a random part of the image instead, from 8 % of its area on, and enlarge it to the image's
+            size, as ImageNet's crops are taken.
         channels_last: memory format of the inputs.
         standardise: give every channel mean 0 and standard deviation 1; otherwise inputs lie between 0 and 1.
 
     Raises:
-        PipelagError: the training set is smaller than a minibatch.
+        PipelagError: the training set is smaller than a minibatch, or an unknown augmentation.
     """
 
     def __init__(
@@ -62,11 +67,13 @@ class Batches(_Images, Shuffled):
         dataset: Dataset,
         batch: int,
         seed: int,
-        augment: bool = False,
+        augment: bool | str = False,
         device: torch.device | str = "cpu",
         channels_last: bool = False,
         standardise: bool = True,
     ) -> None:
+        if isinstance(augment, str) and augment != "crop":
+            raise unknown("augmentation", augment, ("crop",))
         place = torch.device(device)
         Shuffled.__init__(self, dataset.name, len(dataset.train_labels), batch, seed, _ORDER, place)
         _Images.__init__(self, dataset, dataset.train_images, place, channels_last, standardise)
@@ -75,6 +82,8 @@ class Batches(_Images, Shuffled):
     def inputs(self, t: int) -> torch.Tensor:
         """float32 (batch, C, H, W)."""
         images = self.images.index_select(0, self.indices(t))
+        if self.augment == "crop":
+            return self.normalised(self._enlarged(images, t))
         return self.normalised(self._augmented(images, t) if self.augment else images)
 
     def targets(self, t: int) -> torch.Tensor:
@@ -93,6 +102,27 @@ class Batches(_Images, Shuffled):
         source = (rows.unsqueeze(2) * (width + 2 * PADDING) + columns.unsqueeze(1)).view(count, 1, -1)
         padded = F.pad(images, (PADDING,) * 4).flatten(2)
         return padded.gather(2, source.expand(-1, channels, -1)).view(images.shape)
+
+    def _enlarged(self, images: torch.Tensor, t: int) -> torch.Tensor:
+        """Random parts of the images in their size, bilinearly: float32, from 0 to 255."""
+        count, _, height, width = images.shape
+        draws = (random.Random(mix(self.seed, _AUGMENTATION, t, place)) for place in range(count))
+        parts = [random_box(draw)(width, height) for draw in draws]
+        boxes = torch.tensor([box for box, _ in parts], dtype=torch.float32)
+        flip = torch.tensor([flipped for _, flipped in parts])
+        rows = _places(boxes[:, 1], boxes[:, 3], height)
+        columns = _places(boxes[:, 0], boxes[:, 2], width)
+        columns = torch.where(flip.unsqueeze(1), columns.flip(1), columns)
+        grid = torch.stack((columns.unsqueeze(1).expand(-1, height, -1), rows.unsqueeze(2).expand(-1, -1, width)), -1)
+        return F.grid_sample(images.float(), grid.to(self.device), align_corners=False)
+
+
+def _places(first: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
+    """(N, size): where along an axis, from -1 to 1, the pixels lie that enlarge the parts [first, last) to `size`."""
+    extent = (last - first).unsqueeze(1)
+    inside = (torch.arange(size) + 0.5) * extent / size - 0.5
+    pixels = first.unsqueeze(1) + inside.clamp_min(0).minimum(extent - 1)
+    return (2 * pixels + 1) / size - 1
 
 
 class Evaluation(_Images):

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pipelag.data.archives import members
@@ -19,6 +20,8 @@ _TAGS = re.compile(r"<(url|talkid|keywords)>")  # lines of a talk's head that ar
 _TITLES = re.compile(r"</?(?:title|description)>")
 _SEGMENT = re.compile(r"<seg id=\"\d+\">\s*(.*?)\s*</seg>")
 IWSLT14_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+# The training texts of WMT's news task, by the names in their archives.
+WMT16_TEXTS = ("training/europarl-v7", "commoncrawl", "training-parallel-nc-v11/news-commentary-v11")
 WMT17_TEXTS = ("training/europarl-v7", "commoncrawl", "training/news-commentary-v12")
 
 
@@ -79,13 +82,13 @@ def iwslt14_parts(release: Release, source: str, target: str) -> Parts:
     return Parts(paired[0], [pair for test in paired[1:] for pair in test])
 
 
-def wmt17_parts(release: Release, source: str, target: str) -> Parts:
-    """The archives of WMT17's news task, as fairseq's prepare-wmt14en2de.sh reads them: tested on newstest2014."""
-    names = [f"{text}.de-en.{language}" for text in WMT17_TEXTS for language in (source, target)]
+def wmt_parts(texts: Sequence[str], release: Release, source: str, target: str) -> Parts:
+    """The archives of WMT's news task: `texts` to train on, tested on newstest2014."""
+    names = [f"{text}.de-en.{language}" for text in texts for language in (source, target)]
     tests = [rf"newstest2014-deen-(?:src|ref)\.{language}\.sgm$" for language in (source, target)]
     found = contents(release, names, tests)
     train: list[Pair] = []
-    for text in WMT17_TEXTS:
+    for text in texts:
         sides = [text_of(found.pop(f"{text}.de-en.{language}"), text) for language in (source, target)]
         train += pairs_of(sides[0], sides[1], f"{release.title}, {text}")
     sides = [segments(text_of(found[pattern], pattern)) for pattern in tests]
@@ -95,7 +98,8 @@ def wmt17_parts(release: Release, source: str, target: str) -> Parts:
 LAYOUTS: dict[str, Callable[[Release, str, str], Parts]] = {
     "parallel-text-gz": plain_parts,
     "iwslt14-tgz": iwslt14_parts,
-    "wmt17-tgz": wmt17_parts,
+    "wmt16-tgz": partial(wmt_parts, WMT16_TEXTS),
+    "wmt17-tgz": partial(wmt_parts, WMT17_TEXTS),
 }
 
 

@@ -36,7 +36,7 @@ class Recipe:
     lower: case is dropped. dashes: hyphens are split off, and quotes and the like made uniform before. merges: of the
     byte-pair encoding. ratio, most: pairs with an empty side, more than `most` tokens on a side, or sides that differ
     by a larger factor are left out of training; counted in pieces with `of_pieces`, else in words. held_out: every so
-    manieth pair is held out for validation; 0: none.
+    manieth pair is held out for validation; 0: none. latin1: so are pairs with a character that Latin-1 lacks.
     """
 
     source: str
@@ -48,6 +48,7 @@ class Recipe:
     most: int = 175
     of_pieces: bool = False
     held_out: int = 0
+    latin1: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Pieces:
 def key(recipe: Recipe, *also: Any) -> str:
     """Twelve hex digits of everything that the pieces depend on: `also` names the text."""
     tools = [metadata.version(name) for name in ("sacremoses", "subword-nmt")]
-    text = json.dumps([asdict(recipe), also, tools], sort_keys=True)
+    said = asdict(recipe)
+    if not recipe.latin1:  # as before there was such a thing
+        del said["latin1"]
+    text = json.dumps([said, also, tools], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -147,6 +151,8 @@ def _clean(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> li
             reason = f"more than {recipe.most} tokens"
         elif max(counts) > recipe.ratio * min(counts):
             reason = f"sides differ by more than {recipe.ratio:g}"
+        elif recipe.latin1 and any(ord(character) > 255 for side in pair for character in side):
+            reason = "not in Latin-1"
         else:
             kept.append(pair)
             continue

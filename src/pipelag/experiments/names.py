@@ -15,6 +15,7 @@ MODELS = (
         "alexnet",
         "alexnet_imagenet",
         "awd_lm",
+        "bert",
         "gnmt",
         "googlenet",
         "inception_v3",

@@ -4,12 +4,13 @@
 CIFAR, and nothing behind it changes: "cifar" takes 32x32, "tiny" 64x64 (Tiny-ImageNet), which its first convolution
 halves. GoogLeNet's small stem is one 3x3 convolution; the Inceptions keep their convolutions, without stride and with
 padding, and leave the poolings out. `scale` enlarges the images first, bilinearly: PipeOptim trains the ImageNet forms
-on Tiny-ImageNet at 224x224 (section V-A).
+on Tiny-ImageNet at 224x224 (section V-A). `blocks` says how many blocks of each group there are: of fewer than the
+original's, the last of a group stay, so that what it gives to the next is as wide as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -75,6 +76,43 @@ def unstride(conv: ConvNorm, stride: int = 1) -> None:
     conv.conv.stride, conv.conv.padding = (stride, stride), (conv.conv.kernel_size[0] // 2,) * 2
 
 
+class Groups:
+    """Makes the blocks that torchvision asks for, in its order, but those that are left out.
+
+    channels: what the next block reads, before `width`.
+
+    Raises:
+        PipelagError: more blocks in a group than the original has, or other than so many groups.
+    """
+
+    def __init__(self, model: str, original: tuple[int, ...], blocks: Iterable[int], channels: int) -> None:
+        wanted = tuple(blocks)
+        if len(wanted) != len(original) or any(not 0 <= n <= most for n, most in zip(wanted, original, strict=True)):
+            raise PipelagError(f"{model} has up to {list(original)} blocks in its groups, not {list(wanted)}")
+        self.stays = iter(
+            [place >= most - n for n, most in zip(wanted, original, strict=True) for place in range(most)]
+        )
+        self.channels = channels
+
+    def block(self, make: Conv, gives: Callable[..., int], between: bool = False) -> Conv:
+        """What torchvision calls for a block.
+
+        Args:
+            make: makes one that reads so many channels, and more that torchvision says of it.
+            gives: with the same arguments, the channels that it gives.
+            between: it lies between groups and is never left out.
+        """
+
+        def made(into: int, *sizes: int, **named: int) -> nn.Module:
+            if not between and not next(self.stays):
+                return nn.Identity()
+            block = make(self.channels, *sizes, **named)
+            self.channels = gives(self.channels, *sizes, *named.values())
+            return block
+
+        return made
+
+
 def googlenet(
     width: float = 1.0,
     classes: int = 1000,
@@ -83,35 +121,41 @@ def googlenet(
     dropout: float = 0.2,
     crossing: int | None = None,
     scale: int | None = None,
+    blocks: Iterable[int] = (2, 5, 2),
 ) -> nn.Sequential:
     """torchvision's GoogLeNet, with batch norm and without auxiliary outputs: 6,624,904 parameters at 1000 classes.
 
     Args:
         width: of the channels; multiples of 1/8 give whole numbers.
-        form, scale: see the module. crossing: at most so many tensors cross a boundary; 1 leaves whole blocks.
+        form, scale, blocks: see the module. crossing: at most so many tensors cross a boundary; 1 leaves whole blocks.
 
     Raises:
-        PipelagError: an unknown form, or a width that gives no whole number of channels.
+        PipelagError: an unknown form, a width that gives no whole number of channels, or more blocks than there are.
     """
     from torchvision.models.googlenet import GoogLeNet, Inception, InceptionAux
 
     check(form)
-    conv = scaled_conv(width, in_channels)
+    conv, groups = scaled_conv(width, in_channels), Groups("GoogLeNet", (2, 5, 2), blocks, 192)
     network = GoogLeNet(
         num_classes=classes,
         aux_logits=False,
         init_weights=True,
-        blocks=[conv, partial(Inception, conv_block=conv), InceptionAux],
+        blocks=[conv, groups.block(partial(Inception, conv_block=conv), joined), InceptionAux],
         dropout=dropout,
     )
-    if width != 1:
-        network.fc = classifier(scaled(1024, width), classes, 0.01)
+    if width != 1 or groups.channels != 1024:
+        network.fc = classifier(scaled(groups.channels, width), classes, 0.01)
     if form != "imagenet":
         network.conv1 = conv(3, 192, kernel_size=3, padding=1, stride=2 if form == "tiny" else 1)
         nn.init.trunc_normal_(network.conv1.conv.weight, std=0.01, a=-2, b=2)
         for name in ("maxpool1", "conv2", "conv3", "maxpool2"):
             setattr(network, name, nn.Identity())
     return row(network, crossing, scale)
+
+
+def joined(into: int, one: int, before3: int, three: int, before5: int, five: int, pooled: int) -> int:
+    """The channels of GoogLeNet's block, by those of its convolutions."""
+    return one + three + five + pooled
 
 
 def inception_v3(
@@ -122,6 +166,7 @@ def inception_v3(
     dropout: float = 0.5,
     crossing: int | None = None,
     scale: int | None = None,
+    blocks: Iterable[int] = (3, 4, 2),
 ) -> nn.Sequential:
     """torchvision's Inception v3, without auxiliary outputs: 23,834,568 parameters at 1000 classes.
 
@@ -138,17 +183,27 @@ def inception_v3(
     )
 
     check(form)
-    conv = scaled_conv(width, in_channels)
-    blocks = (InceptionA, InceptionB, InceptionC, InceptionD, InceptionE)
+    conv, groups = scaled_conv(width, in_channels), Groups("Inception v3", (3, 4, 2), blocks, 192)
+    a, b, c, d, e = (
+        partial(block, conv_block=conv) for block in (InceptionA, InceptionB, InceptionC, InceptionD, InceptionE)
+    )
     network = Inception3(
         num_classes=classes,
         aux_logits=False,
         init_weights=True,
-        inception_blocks=[conv, *(partial(block, conv_block=conv) for block in blocks), InceptionAux],
+        inception_blocks=[
+            conv,
+            groups.block(a, lambda into, pooled: 64 + 64 + 96 + pooled),
+            groups.block(b, lambda into: 384 + 96 + into, between=True),
+            groups.block(c, lambda into, inner: 4 * 192),
+            groups.block(d, lambda into: 320 + 192 + into, between=True),
+            groups.block(e, lambda into: 320 + 4 * 384 + 192),
+            InceptionAux,
+        ],
         dropout=dropout,
     )
-    if width != 1:
-        network.fc = classifier(scaled(2048, width), classes, 0.1)
+    if width != 1 or groups.channels != 2048:
+        network.fc = classifier(scaled(groups.channels, width), classes, 0.1)
     if form != "imagenet":
         unstride(network.Conv2d_1a_3x3, 2 if form == "tiny" else 1)
         unstride(network.Conv2d_2a_3x3)

@@ -1,4 +1,4 @@
-"""PipeDream's recurrent networks, a layer per LSTM: GNMT, AWD-LM and S2VT (section 5.1).
+"""PipeDream's recurrent networks, a layer per LSTM: AWD-LM and S2VT (section 5.1), and the parts of GNMT (`gnmt`).
 
 Token and feature inputs go in as the tuple that the first layer takes; what later layers need travels along in the
 tuple, as it does between workers.
@@ -16,6 +16,18 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 # Said once in every process, and nothing to be done about it: torch's other implementation is used.
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+
+
+def states(lstm: nn.LSTM, value: Any) -> Any:
+    """What an LSTM makes of a sequence, packed or (N, T, into): its hidden states.
+
+    Not by cuDNN, which works on a copy of the weights: its backward would read those of the forward, whatever the
+    pipeline has put into the parameters by then. torch's own LSTM reads the parameters in both.
+    """
+    if lstm.weight_ih_l0.is_cuda:
+        with torch.backends.cudnn.flags(enabled=False):
+            return lstm(value)[0]
+    return lstm(value)[0]
 
 
 class Embed(nn.Module):
@@ -36,7 +48,7 @@ class Embed(nn.Module):
 class Recurrent(nn.Module):
     """An LSTM over the first tensor of a tuple; `residual` adds its input; `joined` feeds the second tensor too.
 
-    memory: so many cells, projected onto `size` outputs; none: `size` of them.
+    memory: so many cells, projected onto `size` outputs; none: `size` of them. dropout: of what the LSTM reads.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class Recurrent(nn.Module):
         joined: bool = False,
         both: bool = False,
         memory: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.label, self.residual, self.joined = label, residual, joined
@@ -59,36 +72,15 @@ class Recurrent(nn.Module):
             bidirectional=both,
             proj_size=size if projected else 0,
         )
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, value: Any) -> Any:
         """The sequence of hidden states, with what travels along."""
         first, *rest = (value,) if isinstance(value, torch.Tensor) else value
         given = torch.cat((first, rest[0]), -1) if self.joined else first
-        out = self.lstm(given)[0]
+        out = states(self.lstm, self.dropout(given))
         out = out + first if self.residual else out
         return (out, *rest) if rest else out
-
-
-class AttentionStart(nn.Module):
-    """GNMT's first decoder layer: (encoded, target words) -> (states, what they attend to).
-
-    The scores are dot products of projected states and encodings (Luong et al., 2015); GNMT's own are additive.
-    """
-
-    def __init__(self, words: int, size: int) -> None:
-        super().__init__()
-        self.label = "decoder 1 with attention"
-        self.embedding = nn.Embedding(words, size)
-        self.lstm = nn.LSTM(size, size, batch_first=True)
-        self.query = nn.Linear(size, size, bias=False)
-        self.key = nn.Linear(size, size, bias=False)
-
-    def forward(self, value: Pair) -> Pair:
-        """The decoder's states and the context of each."""
-        encoded, target = value
-        states = self.lstm(self.embedding(target))[0]
-        context = nn.functional.scaled_dot_product_attention(self.query(states), self.key(encoded), encoded)
-        return states, context
 
 
 class Words(nn.Module):
@@ -103,23 +95,6 @@ class Words(nn.Module):
         """Scores of all words at every place."""
         scores: torch.Tensor = self.linear(value if isinstance(value, torch.Tensor) else value[0])
         return scores
-
-
-def gnmt(layers: int = 8, size: int = 1024, words: int = 32320) -> nn.Sequential:
-    """GNMT with `layers` LSTMs, half of them in the encoder, the first of which goes both ways (Wu et al., 2016).
-
-    Takes (source words, target words), each (N, T).
-    """
-    half = layers // 2
-    stack: list[nn.Module] = [
-        Embed(f"embedding {words}", words, size),
-        Recurrent("encoder 1, both ways", size, size, both=True),
-        Recurrent("encoder 2", 2 * size, size),
-    ]
-    stack += [Recurrent(f"encoder {i}", size, size, residual=True) for i in range(3, half + 1)]
-    stack.append(AttentionStart(words, size))
-    stack += [Recurrent(f"decoder {i}", 2 * size, size, residual=i > 2, joined=True) for i in range(2, half + 1)]
-    return nn.Sequential(*stack, Words(size, words))
 
 
 def awd_lm(layers: int = 6, size: int = 1270, words: int = 10000) -> nn.Sequential:
@@ -143,8 +118,8 @@ class Captioned(nn.Module):
 
     def forward(self, value: Pair) -> torch.Tensor:
         """Hidden states (N, T, size)."""
-        states, target = value
-        hidden: torch.Tensor = self.lstm(torch.cat((self.embedding(target), states), -1))[0]
+        frames, target = value
+        hidden: torch.Tensor = states(self.lstm, torch.cat((self.embedding(target), frames), -1))
         return hidden
 
 

@@ -26,10 +26,10 @@ class ModelSpec(_Strict):
 
 
 class DataSpec(_Strict):
-    """A registered data set (`pipelag.data`) and its keyword arguments."""
+    """A registered data set (`pipelag.data`) and its keyword arguments. `augment`: see `pipelag.data.batches`."""
 
     name: str
-    augment: bool = False
+    augment: bool | Literal["crop"] = False
     options: dict[str, Any] = Field(default_factory=dict)
 
 

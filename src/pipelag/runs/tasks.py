@@ -87,7 +87,7 @@ def _folders(spec: RunSpec, folders: ImageFolders, device: torch.device) -> Task
     assert spec.data is not None
     return Task(
         folders,
-        FolderBatches(folders, spec.batch, spec.seed, spec.data.augment, device, True),
+        FolderBatches(folders, spec.batch, spec.seed, bool(spec.data.augment), device, True),
         nn.functional.cross_entropy,
         partial(classify, test=FolderEvaluation(folders, device=device, channels_last=True)),
         {"classes": len(folders.classes), "in_channels": 3},

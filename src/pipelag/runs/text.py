@@ -49,6 +49,20 @@ def word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
+def masked_word_loss(
+    output: tuple[torch.Tensor, torch.Tensor], targets: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """BERT's loss: the mean cross-entropy of the masked words, and that of whether one sentence follows the other.
+
+    Args:
+        output: scores of words (N, T, words) and of the order (N, 2).
+        targets: int64 (N, T), the word where one was masked and `PAD` elsewhere, one masked at least; int64 (N,).
+    """
+    (scores, order), (words, follows) = output, targets
+    masked = F.cross_entropy(scores.flatten(0, 1), words.flatten(), ignore_index=PAD)
+    return masked + F.cross_entropy(order, follows)
+
+
 @dataclass
 class LanguageTest:
     """The test text of a language model, in stretches of `length` words, `batch` at a time."""

@@ -7,7 +7,9 @@ library would reach: small or oddly shaped operators are slower in truth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,8 @@ from pipelag.errors import unknown
 from pipelag.models.cut import name_of
 from pipelag.tensors import as_tuple, own_outputs, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
+from pipelag.timing.storages import Kept, id_of
+from pipelag.timing.unrolled import Unrolled
 
 
 @dataclass(frozen=True)
@@ -39,22 +43,50 @@ DEVICES = {
 }
 
 
+@dataclass(frozen=True)
+class Operator:
+    """One that has run: its name, the shapes of its tensors, floating-point operations and bytes moved."""
+
+    name: str
+    shapes: tuple[torch.Size, ...]
+    operations: int
+    moved: int
+
+
 class Roofline(TorchDispatchMode):
-    """Adds up the seconds of the operators that run inside."""
+    """Counts the operators that run inside, in the order of their first; `seconds` is what they take."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
-        self.device, self.seconds = device, 0.0
+        self.device, self.operators = device, Counter[Operator]()
+        self.counting = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.is_view or func.name().startswith(("aten::detach", "aten::empty", "aten::_unsafe_view", "aten::lift")):
+        free = ("aten::detach", "aten::empty", "aten::_unsafe_view", "aten::lift")
+        if not self.counting or func.is_view or func.name().startswith(free):
             return out
-        moved = sum(t.numel() * t.element_size() for t in tree_leaves((args, kwargs, out)) if torch.is_tensor(t))
+        tensors = [t for t in tree_leaves((args, kwargs, out)) if torch.is_tensor(t)]
+        moved = sum(t.numel() * t.element_size() for t in tensors)
         counter = flop_registry.get(func._overloadpacket)
         operations = counter(*args, **(kwargs or {}), out_val=out) if counter else 0
-        self.seconds += max(operations / self.device.flops, moved / self.device.bandwidth)
+        self.operators[Operator(func.name(), tuple(t.shape for t in tensors), operations, moved)] += 1
         return out
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside does not count."""
+        self.counting = False
+        try:
+            yield
+        finally:
+            self.counting = True
+
+    @property
+    def seconds(self) -> float:
+        """Of all operators."""
+        flops, bandwidth = self.device.flops, self.device.bandwidth
+        return sum(n * max(o.operations / flops, o.moved / bandwidth) for o, n in self.operators.items())
 
 
 def data_sheet(name: str) -> Device:
@@ -73,13 +105,15 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     sheet = data_sheet(device)
     rows, value = [], batch
     once = weight_bytes(list(model))
+    unrolled = Unrolled()
     for number, layer in enumerate(model, start=1):
         received = _detached(value, number > 1)
-        keep = _Kept({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), Roofline(sheet) as forward:
+        keep = Kept({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with hooks, Roofline(sheet) as forward, unrolled.into(forward):
             value = layer(received)
         outputs, given = own_outputs(value, [torch.empty_like(t) for t in as_tuple(value) if t.requires_grad], received)
-        with Roofline(sheet) as backward:
+        with Roofline(sheet) as backward, unrolled.into(backward):
             torch.autograd.backward(outputs, given)
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         handed = {id_of(t): t.untyped_storage().nbytes() for t in as_tuple(value)}
@@ -97,26 +131,6 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
             )
         )
     return Profile(tuple(rows))
-
-
-class _Kept:
-    """What autograd keeps: bytes by storage, each once; on the meta device they have no address, but an identity."""
-
-    def __init__(self, but: set[int]) -> None:
-        self.but, self.bytes = but, dict[int, int]()
-        self.alive: list[torch.Tensor] = []  # an identity is given again once its storage is gone
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        place = id_of(tensor)
-        if place not in self.but:
-            self.bytes[place] = tensor.untyped_storage().nbytes()
-            self.alive.append(tensor)
-        return tensor
-
-
-def id_of(tensor: torch.Tensor) -> int:
-    """A storage's identity."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _detached(value: Any, differentiable: bool) -> Any:

@@ -1,0 +1,122 @@
+"""GNMT (Wu et al., 2016), a layer per LSTM, as PipeDream profiles it and PipeOptim trains it (their sections 5.1, V-A).
+
+Both papers run NVIDIA's implementation, which this follows: the first LSTM of the encoder goes both ways, inputs are
+added from the third LSTM of each side on, every LSTM of the decoder reads what its first one attends to, dropout acts
+on what an LSTM reads. Ours differs in the attention's scores, which are dot products of projected states and encodings
+(Luong et al., 2015) where theirs are additive.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from pipelag.data.text import PAD
+from pipelag.errors import PipelagError
+from pipelag.models.recurrent import Embed, Recurrent, Words, states
+
+Tensors = tuple[torch.Tensor, ...]
+DROPOUT = 0.2  # NVIDIA's; PipeOptim gives none
+
+
+class Source(Embed):
+    """The source's words as vectors: (source, target) -> (x, padding, target)."""
+
+    def forward(self, value: Tensors) -> Tensors:
+        """See the class."""
+        source, target = value
+        return self.embedding(source), source == PAD, target
+
+
+class TwoWays(Recurrent):
+    """An LSTM that reads sentences from both ends: (x, padding, target) -> (states of both ways, padding, target).
+
+    The way back begins at a sentence's last word, not in the padding behind it.
+    """
+
+    def __init__(self, label: str, into: int, size: int, dropout: float) -> None:
+        super().__init__(label, into, size, both=True, dropout=dropout)
+
+    def forward(self, value: Tensors) -> Tensors:
+        """See the class."""
+        x, padding, target = value
+        if padding.is_meta:  # shapes alone, as of sentences without padding
+            return states(self.lstm, self.dropout(x)), padding, target
+        lengths = (~padding).sum(1).cpu()
+        packed = pack_padded_sequence(self.dropout(x), lengths, batch_first=True, enforce_sorted=False)
+        out = pad_packed_sequence(states(self.lstm, packed), batch_first=True, total_length=x.shape[1])[0]
+        return out, padding, target
+
+
+class AttentionStart(nn.Module):
+    """The decoder's first layer: (encoded, target words) -> (states, what they attend to).
+
+    With (encoded, padding, target words) no state attends to padding.
+    """
+
+    def __init__(self, words: int, size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.label = "decoder 1 with attention"
+        self.embedding = nn.Embedding(words, size)
+        self.lstm = nn.LSTM(size, size, batch_first=True)
+        self.query = nn.Linear(size, size, bias=False)
+        self.key = nn.Linear(size, size, bias=False)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+
+    def forward(self, value: Tensors) -> Tensors:
+        """The decoder's states and the context of each."""
+        encoded, *padding, target = value
+        hidden = states(self.lstm, self.dropout(self.embedding(target)))
+        seen = ~padding[0][:, None, :] if padding else None
+        context = nn.functional.scaled_dot_product_attention(
+            self.query(hidden), self.key(encoded), encoded, attn_mask=seen
+        )
+        return hidden, context
+
+
+def gnmt(
+    layers: int = 8,
+    size: int = 1024,
+    words: int = 32320,
+    source_words: int | None = None,
+    target_words: int | None = None,
+    dropout: float | None = None,
+) -> nn.Sequential:
+    """GNMT with `layers` LSTMs, half of them in the encoder. Takes (source, target) words, each int64 (N, T).
+
+    Args:
+        size: of vectors and states; words: of either language, for profiles: every place is taken for a word, and
+            there is no dropout.
+        source_words, target_words: instead, the vocabularies of a corpus (`pipelag.data.text`), whose minibatches are
+            padded: what a sentence becomes does not depend on the padding behind it.
+        dropout: of what every LSTM reads; with a corpus 0.2.
+
+    Raises:
+        PipelagError: an odd number of layers or fewer than 4, or a vocabulary for one side only.
+    """
+    if layers < 4 or layers % 2:
+        raise PipelagError(f"GNMT has an even number of LSTMs from 4 on, half of them in its encoder, not {layers}")
+    if (source_words is None) != (target_words is None):
+        raise PipelagError("GNMT takes source_words and target_words together, or words for both sides of a profile")
+    half, rate = layers // 2, dropout or 0.0
+    stack: list[nn.Module]
+    if source_words is None or target_words is None:
+        source_words = target_words = words
+        stack = [
+            Embed(f"embedding {words}", words, size),
+            Recurrent("encoder 1, both ways", size, size, both=True, dropout=rate),
+        ]
+    else:
+        rate = DROPOUT if dropout is None else dropout
+        stack = [
+            Source(f"embedding {source_words}", source_words, size),
+            TwoWays("encoder 1, both ways", size, size, rate),
+        ]
+    stack.append(Recurrent("encoder 2", 2 * size, size, dropout=rate))
+    stack += [Recurrent(f"encoder {i}", size, size, residual=True, dropout=rate) for i in range(3, half + 1)]
+    stack.append(AttentionStart(target_words, size, rate))
+    stack += [
+        Recurrent(f"decoder {i}", 2 * size, size, residual=i > 2, joined=True, dropout=rate) for i in range(2, half + 1)
+    ]
+    return nn.Sequential(*stack, Words(size, target_words))

@@ -1,0 +1,100 @@
+"""GNMT as a pipeline: zero delay, the naive machine, real workers. Its LSTMs must read weights as other layers do."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag import data, methods, models
+from pipelag.__main__ import main
+from pipelag.data.text import Corpus, TextBatches
+from pipelag.randomness import seed_stage
+from pipelag.runs.text import token_loss
+from pipelag.simulate.training import Phase, SimulatedTraining
+from tests.core.test_simulated import naive_cycles
+from tests.core.toy import equal, sgd
+
+LAYERS = {"layers": 8, "size": 8}
+STEPS = 16
+
+
+@cache
+def phrases() -> Corpus:
+    corpus: Corpus = data.load("phrases", train=300, test=10, most=9999)
+    return corpus
+
+
+def translator() -> nn.Sequential:
+    sides = {"source_words": len(phrases().source_words), "target_words": len(phrases().target_words)}
+    return models.build("gnmt", seed=0, **LAYERS, **sides)
+
+
+def batches() -> TextBatches:
+    return TextBatches(phrases(), 6, seed=2)
+
+
+def simulated(method: str, cuts: tuple[int, ...], seed: int = 3) -> nn.Sequential:
+    training = SimulatedTraining(translator(), [Phase(methods.get(method), STEPS, cuts)], sgd, token_loss(), seed=seed)
+    for t in range(STEPS):
+        training.step(*batches()[t])
+    return training.model
+
+
+def test_zero_delay_equals_plain_pytorch_bit_for_bit() -> None:
+    plain = translator()
+    optimizer = sgd(plain.parameters())
+    for t in range(STEPS):
+        inputs, targets = batches()[t]
+        seed_stage(3, t, 1, torch.device("cpu"))
+        token_loss()(plain(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert equal(simulated("sequential", ()).state_dict(), plain.state_dict())
+    assert not equal(simulated("sequential", ()).state_dict(), simulated("stale_weights", (5,)).state_dict())
+
+
+@pytest.mark.parametrize("cuts", [(2,), (5,), (1, 4, 7)])
+@pytest.mark.parametrize("stashed", [False, True])
+def test_simulated_weights_equal_the_naive_machine(cuts: tuple[int, ...], stashed: bool) -> None:
+    """Dropout of 0.2 included; unstashed, every backward reads the weights that are live then."""
+    ours = simulated("stale_weights_stashed" if stashed else "stale_weights", cuts)
+    naive = naive_cycles(translator(), cuts, batches(), STEPS, 3, stashed, token_loss())
+    assert equal(ours.state_dict(), naive.state_dict())
+
+
+def run(out: Path, **changes: Any) -> int:
+    spec: dict[str, Any] = {
+        "model": {"name": "gnmt", "options": LAYERS},
+        "data": {"name": "phrases", "options": {"train": 300, "test": 10, "most": 9999}},
+        "batch": 6,
+        "optimizer": {"name": "adam", "lr": 0.005},
+        "phases": [{"method": "pipeoptim", "steps": 10, "cuts": [4], "recompute": True}],
+        "evaluate_every": 5,
+        "options": {"beam": 2, "save_model": True},
+    }
+    return main(["run", "--spec", json.dumps(spec | changes), "--out", str(out), "--threads", "1"])
+
+
+@pytest.mark.real
+def test_two_workers_learn_bit_for_bit_what_the_simulator_does(tmp_path: Path) -> None:
+    phases = [{"method": "stale_weights", "steps": 10, "cuts": [5]}]
+    assert run(tmp_path / "simulated", phases=phases) == 0
+    assert run(tmp_path / "real", phases=phases, executor="real", workers=2) == 0
+    ours, theirs = (torch.load(tmp_path / out / "model.pt") for out in ("real", "simulated"))
+    assert equal(ours, theirs)
+    rows = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("real", "simulated")]
+    for metric in ("bleu", "accuracy", "test_loss"):
+        assert [row[metric] for row in rows[0]] == [row[metric] for row in rows[1]]
+
+
+def test_a_run_measures_bleu(tmp_path: Path) -> None:
+    assert run(tmp_path) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["data"]["name"] == "phrases" and summary["phases"][0]["stages"] == 2
+    assert {"bleu", "accuracy", "test_loss"} <= summary["final"].keys()
