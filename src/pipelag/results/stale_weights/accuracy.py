@@ -67,7 +67,7 @@ def table_1(context: Context) -> Drawn:
             ours[key] = vector_of(context, model=model, arm=arm) if line[key] else NOT_AVAILABLE
         rows += [paper, ours]
     cols = [Col("CNN", "model"), Col("", "source"), Col("layers", "layers")]
-    cols += [Col(name, key, group="register pairs after layers") for key, name in STAGES.items()]
+    cols += [Col(name, key) for key, name in STAGES.items()]
     missing = [i for i in context.items if i.log is None]
     said = [f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale."] if missing else []
     return Drawn(table(rows, cols, context.result.caption, said, rule_by="CNN"))
@@ -215,7 +215,7 @@ def accuracy_curves(context: Context) -> Drawn:
     frame = pd.DataFrame(rows)
     chart = Lines(
         Axis("iteration", "number of iterations", limits=(0, None)),
-        Axis("accuracy", ACCURACY, limits=(start_of(frame), None)),
+        Axis("accuracy", ACCURACY, limits=end_of(frame)),
         line="arm",
         panel="panel",
         vertical="switch",
@@ -225,12 +225,12 @@ def accuracy_curves(context: Context) -> Drawn:
     return Drawn.of(chart, frame)
 
 
-def start_of(frame: pd.DataFrame) -> float | None:
-    """Where the axis of long curves begins, to show the end rather than the rise; None: short ones are shown whole."""
+def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:
+    """The axis of long curves, which shows their end rather than their rise; of short ones, which are shown whole."""
     if frame.empty or frame.groupby(["arm", "seed"]).size().max() <= MANY:
-        return None
-    low, top = frame["accuracy"].quantile(0.12), frame["accuracy"].max()
-    return float(low - 0.03 * (top - low))
+        return None, None
+    low, top = float(frame["accuracy"].quantile(0.08)), float(frame["accuracy"].max())
+    return low - 0.03 * (top - low), top + 0.1 * (top - low) + 1e-9
 
 
 @drawing(PAPER, "figure_6")
@@ -262,9 +262,12 @@ def figure_6(context: Context) -> Drawn:
     log = next((item.log for item in context.items if item.log is not None), None)
     frame = pd.DataFrame(rows)
     if log is not None and rows:
-        frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}"
+        points = [item for item in context.items if item.arm.labels["curve"] in names]
+        there = sum(item.log is not None for item in points)
+        missing = f", {there} of {len(points)} runs" if there < len(points) else ""
+        frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}{missing}"
     chart = Lines(
-        Axis("stale_percent", "stale weights (%)"),
+        Axis("stale_percent", "percentage of stale weights", limits=(0, 103)),
         Axis("accuracy", ACCURACY),
         line="curve",
         panel="panel",

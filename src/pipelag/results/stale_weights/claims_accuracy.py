@@ -133,9 +133,13 @@ ALIKE = 1.5  # times as many iterations, or as few
 
 def iterations(logs: Sequence[RunLog], distance: float) -> float:
     """After how many iterations runs first come so near to where they end, the mean over seeds."""
-    return fmean(
-        next(row["step"] for row in log.rows if row["accuracy"] >= log.rows[-1]["accuracy"] - distance) for log in logs
-    )
+    steps = []
+    for log in logs:
+        if not log.rows:
+            raise NotLogged(f"{log.folder} has no evaluation")
+        goal = log.rows[-1]["accuracy"] - distance
+        steps.append(next(row["step"] for row in log.rows if row["accuracy"] >= goal))
+    return fmean(steps)
 
 
 def unlearned(arms: Mapping[str, Sequence[RunLog]], baseline: Sequence[RunLog]) -> list[str]:

@@ -24,6 +24,7 @@ from pipelag.results.stale_weights.reading import (
     early_share,
     listed,
     lost,
+    mean_gain,
     memory_of,
     numbers,
     ranges,
@@ -112,16 +113,6 @@ def gains(context: Context, arm: str) -> dict[str, Difference]:
         ends = [by_seed(context, model=model, kind="train", arm=each) for each in (arm, BASELINE)]
         found[model] = Difference.of(*ends)
     return found
-
-
-def mean_gain(context: Context) -> Difference:
-    """The hybrid's gain, the mean over depths."""
-    ends = {
-        arm: [by_seed(context, model=model, kind="train", arm=arm) for model in DEPTHS] for arm in ("hybrid", BASELINE)
-    }
-    seeds = set.intersection(*(set(each) for values in ends.values() for each in values))
-    means = {arm: {seed: fmean(each[seed] for each in values) for seed in seeds} for arm, values in ends.items()}
-    return Difference.of(means["hybrid"], means[BASELINE])
 
 
 @judge(PAPER, "table_5", "hybrid_within_0_3")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from pipelag.results.judging import Difference, by_seed
@@ -41,6 +41,16 @@ def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, D
     """What the pipelined arms of a model (default: all) lose."""
     pipelined = arms or [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
     return {arm: lost(context, arm, model=model) for arm in pipelined}
+
+
+def mean_gain(context: Context) -> Difference:
+    """The hybrid's gain, the mean over depths."""
+    ends = {
+        arm: [by_seed(context, model=model, kind="train", arm=arm) for model in DEPTHS] for arm in ("hybrid", BASELINE)
+    }
+    seeds = set.intersection(*(set(each) for values in ends.values() for each in values))
+    means = {arm: {seed: fmean(each[seed] for each in values) for seed in seeds} for arm, values in ends.items()}
+    return Difference.of(means["hybrid"], means[BASELINE])
 
 
 def listed(found: Mapping[str, Difference]) -> str:
