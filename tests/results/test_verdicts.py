@@ -12,6 +12,7 @@ import pytest
 
 import pipelag.results.stale_weights  # noqa: F401  (registers the judges)
 from pipelag.experiments import Arm, arms, load_paper, load_scale
+from pipelag.results.judging import Difference
 from pipelag.results.logs import Context, Item, RunLog
 from pipelag.results.verdict import Verdict, verdicts
 
@@ -254,6 +255,13 @@ def test_table_6_says_of_every_row_whether_it_is_as_printed() -> None:
     assert found["deeper_percents_as_printed"].verdict == found["weights_as_printed"].verdict == "holds"
     assert found["activations_as_printed"].verdict == "fails"
     assert "equal in print: none" in found["activations_as_printed"].why
+
+
+def test_a_claim_about_equality_is_three_valued() -> None:
+    close = Difference.of({0: 1.0, 1: 1.1, 2: 1.2}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert close.within(0.5, 1.5) is True and close.within(2.0, 3.0) is False and close.within(1.1, 1.5) is None
+    assert close.matches(1.4) is True and close.matches(2.0) is False and close.matches(1.8, slack=0.3) is True
+    assert Difference.of({0: 1.0}, {0: 0.0}).matches(1.0) is None
 
 
 def test_rates_given_to_the_runs_are_not_found_by_them() -> None:

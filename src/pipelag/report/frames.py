@@ -94,6 +94,8 @@ class Lines:
                 self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
             for label, level in self.levels.items():
                 axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
+            if self.label:
+                axes.margins(y=0.12)
             x.apply(axes, "x")
             y.apply(axes, "y")
             axes.set_xlabel(x.label)

@@ -316,7 +316,9 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
 def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[float, int], Difference]]:
     """Where both curves have a point: (percentage, degree) of Increasing, of Sliding, and Sliding minus Increasing."""
     many, one = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
-    return {p: (many[p][:2], one[p][:2], Difference.of(one[p][2], many[p][2])) for p in many if p in one}
+    if not many or not many.keys() <= one.keys():
+        raise NotLogged(f"{SLIDING} has no register where {INCREASING} has its last")
+    return {p: (many[p][:2], one[p][:2], Difference.of(one[p][2], many[p][2])) for p in many}
 
 
 def falls_along(curve: str) -> Judge:
@@ -365,7 +367,7 @@ def sliding_equals(context: Context) -> Finding:
 def percent_drives(context: Context) -> Finding:
     """What the percentage does alone, along Sliding, against what the degree does alone, between the curves."""
     many, one = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
-    shared = [p for p in many if p in one]
+    shared = list(both_curves(context))
     seeds = set.intersection(*(set(curve[p][2]) for curve in (many, one) for p in shared))
     if not seeds:
         raise NotLogged("the two curves have no seed in common")

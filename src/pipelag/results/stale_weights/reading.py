@@ -136,13 +136,18 @@ def accelerator_names(log: RunLog) -> list[str]:
 def busy_per_cycle(log: RunLog) -> list[int]:
     """How many accelerators work in each cycle."""
     length = max(row["end"] for row in log.rows)
-    return [len({row["worker"] for row in log.rows if row["start"] == cycle}) for cycle in range(length)]
+    return [len({row["worker"] for row in log.rows if row["start"] <= cycle < row["end"]}) for cycle in range(length)]
 
 
 def steady(log: RunLog) -> range:
-    """The cycles in which a pipeline is full: from the first minibatch's last pass until no more come in."""
+    """The cycles in which a pipeline is full: from the first minibatch's last pass until no more come in.
+
+    Raises NotLogged where the last minibatch has come in by then.
+    """
     first = min(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
     last = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+    if last < first:
+        raise NotLogged("the pipeline is never full")
     return range(first, last + 1)
 
 
