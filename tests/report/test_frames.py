@@ -39,6 +39,21 @@ def test_one_seed_has_no_band_and_many_points_no_markers() -> None:
     assert not axes.collections and axes.lines[0].get_marker() == "None"
 
 
+def test_long_lines_are_smoothed_over_faint_points_and_say_so() -> None:
+    frame = pd.DataFrame({"x": range(300), "y": [i % 2 for i in range(300)]})
+    (axes,) = Lines("x", "y", smooth=True).draw(frame).axes
+    faint, smooth = axes.lines
+    assert faint.get_alpha() == 0.25 and max(smooth.get_ydata()[20:-20]) < 0.6
+    assert [text.get_text() for text in axes.texts] == ["running mean of 10 evaluations"]
+    (axes,) = Lines("x", "y", smooth=True).draw(frame[:50]).axes
+    assert len(axes.lines) == 1 and not axes.texts
+
+
+def test_points_carry_the_labels_of_their_rows() -> None:
+    (axes,) = Lines("epoch", "accuracy", line="arm", label="name").draw(CURVES.assign(name=CURVES["epoch"] + 6)).axes
+    assert [text.get_text() for text in axes.texts] == ["7", "8", "9"] * 2
+
+
 def test_bars_are_means_and_stacks_add_up() -> None:
     frame = CURVES[CURVES["epoch"] == 3]
     (axes,) = Bars("accuracy", group="task", bar="arm").draw(frame).axes

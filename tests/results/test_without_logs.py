@@ -19,7 +19,6 @@ RESULTS = [
     (path.stem, name)
     for path in sorted((ROOT / "config/papers").glob("*.yaml"))
     for name in yaml.safe_load(path.read_text())["results"]
-    if (path.stem, name) != ("stale_weights", "table_1")  # is about the config: where the networks are cut
 ]
 
 

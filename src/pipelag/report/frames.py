@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.charts import greek
-from pipelag.report.figures import empty
+from pipelag.report.figures import MANY, empty, running_mean
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
 FEW = 12  # points of a line: as many or fewer are marked
@@ -58,7 +58,9 @@ class Lines:
     styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
         black.
     levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines.
+    label: a column that is written beside the points, of one line below and of the next above.
     steps: draw stairs instead of straight pieces.
+    smooth: draw lines of many points as their running mean, over faint points.
     """
 
     x: Axis | str
@@ -69,7 +71,9 @@ class Lines:
     styles: Mapping[str, Style] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
     vertical: str = ""
+    label: str = ""
     steps: bool = False
+    smooth: bool = False
     shared_y: bool = False
     height: float = 2.5
 
@@ -90,13 +94,15 @@ class Lines:
                 self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
             for label, level in self.levels.items():
                 axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
+            if self.label:
+                axes.margins(y=0.12)
             x.apply(axes, "x")
             y.apply(axes, "y")
             axes.set_xlabel(x.label)
             axes.set_ylabel(y.label if axes is grid[0][0] or not self.shared_y else "")
             axes.set_title(greek(str(panel)))
             axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
-            if x.title.startswith("iteration"):
+            if "iteration" in x.title:
                 axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
         legend(fig, grid[0], width)
         return fig
@@ -106,6 +112,11 @@ class Lines:
             return
         points = over_seeds(rows, x.column, y.column, self.seed)
         colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
+        if self.smooth and len(points) > MANY:
+            window = len(points) // 30
+            axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.25, zorder=1)
+            points = points.apply(lambda column: running_mean(list(column), window))
+            remark(axes, f"running mean of {window} evaluations")
         axes.plot(
             points.index,
             points["mean"],
@@ -125,6 +136,9 @@ class Lines:
                 alpha=0.15,
                 linewidth=0,
             )
+        if self.label:
+            texts = rows.groupby(x.column)[self.label].first()
+            label_points(axes, [(at, points["mean"][at], texts[at]) for at in points.index], colour, style[0] % 2 == 0)
         if self.vertical and self.vertical in rows:
             for place in rows[self.vertical].dropna().unique():
                 axes.axvline(place, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
@@ -288,6 +302,24 @@ def axis_of(axis: Axis | str | Mapping[str, Axis], panel: str) -> Axis:
     if isinstance(axis, Mapping):
         return axis[panel]
     return axis if isinstance(axis, Axis) else Axis(axis)
+
+
+def remark(axes: Any, text: str) -> None:
+    """A small note in the upper left corner, once."""
+    if text not in [each.get_text() for each in axes.texts]:
+        axes.text(0.02, 0.98, text, transform=axes.transAxes, fontsize=6, va="top")
+
+
+def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: str, over: bool) -> None:
+    """Small texts over or under points (x, y, text); of some that would fall on one another the first."""
+    crowded = 0.045 * (max(p[0] for p in points) - min(p[0] for p in points))
+    labelled = float("-inf")
+    for x, y, text in points:
+        if x - labelled < crowded:
+            continue
+        labelled = x
+        place = {"textcoords": "offset points", "xytext": (0, 4 if over else -9), "ha": "center"}
+        axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, **place)
 
 
 def over_seeds(rows: pd.DataFrame, by: str, value: str, seed: str) -> pd.DataFrame:

@@ -56,7 +56,7 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
     import matplotlib.pyplot as plt
 
     if footer:
-        write_below(fig, textwrap.wrap(footer, int(26 * fig.get_figwidth())))
+        write_below(fig, textwrap.wrap(footer, int(24 * fig.get_figwidth())))
     base.parent.mkdir(parents=True, exist_ok=True)
     dates: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
     for end in ends:

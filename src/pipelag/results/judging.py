@@ -49,6 +49,20 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
     return Finding(holds, why + (f" ({release})" if release else ""), tolerance)
 
 
+def by_seed(context: Context, **labels: str) -> dict[int, float]:
+    """The final accuracy of every seed of an arm; raises `NotLogged` unless all that were asked for have one."""
+    found, what = context.accuracy(**labels), ", ".join(labels.values())
+    if found.values and not found.complete:
+        raise NotLogged(f"{what}: only {found.text()}")
+    if not found.values:
+        raise NotLogged(f"{what} has no logged value" + (f" ({found.note})" if found.note else ""))
+    return {
+        item.arm.seed: item.log.accuracy
+        for item in context.select(**labels)
+        if item.log is not None and item.log.accuracy is not None
+    }
+
+
 @dataclass(frozen=True)
 class Difference:
     """The mean of paired differences a - b over seeds, and half the width of its 95 % interval (Student's t).
@@ -83,6 +97,23 @@ class Difference:
         above = self.above(bound)
         return None if above is None else not above
 
+    def within(self, low: float, high: float) -> bool | None:
+        """Whether a - b lies between two bounds; None where the seeds do not tell."""
+        return all_of((self.above(low), self.below(high)))
+
+    def matches(self, value: float, slack: float = 0.0) -> bool | None:
+        """Whether a - b is a value that somebody else measured once: could one more pair of runs like these give it?
+
+        True where the value lies in the 95 % interval for a further pair (give or take `slack`) and no difference at
+        all does not; False where it lies outside; None where the interval holds both, and with one seed.
+        """
+        if self.error is None:
+            return None
+        reach = self.error * math.sqrt(self.seeds + 1) + 1e-9
+        if abs(self.mean - value) > reach + slack:
+            return False
+        return True if abs(self.mean) > reach else None
+
     def text(self) -> str:
         """In words."""
         if self.error is None:
@@ -105,3 +136,4 @@ def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
 
 
 SEEDS = "paired over seeds, 95 % interval of Student's t; the sign alone where there is one seed"
+ONE_MORE = "where one more pair of runs would lie, 95 % interval of Student's t over seeds; one seed cannot tell"

@@ -117,6 +117,9 @@ class Context:
                 reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
             if spec.model != theirs.model:
                 reasons["other models" if spec.model.name != theirs.model.name else "smaller models"] = None
+            if spec.kind == "train" and spec.optimizer and theirs.optimizer:
+                used, asked = spec.optimizer.name, theirs.optimizer.name
+                reasons |= {f"the optimizer {used} instead of {asked}": None} if used != asked else {}
             mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
             if mine != paper:
                 reasons[f"{mine} stages instead of {paper}"] = None

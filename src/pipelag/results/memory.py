@@ -1,4 +1,4 @@
-"""Memory of pipelined training, from `count` logs (stale_weights sections 3, 6.6 and 6.7). No torch."""
+"""Memory of pipelined training, from `count` logs (stale_weights sections 3 and 6.6). No torch."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def increase(rows: Rows, cuts: Sequence[int], batch: int) -> dict[str, float]:
     """Table 6: weights, activations, and what the kept activations add.
 
     Activations follow torchsummary: each counts twice, once for its gradient. A kept copy is a forward activation
-    only and counts once, so K = 1 adds 2 x FS_1's forward activations (ambiguity A6). The percentage is of weights
-    plus activations at the batch size.
+    only and counts once, so K = 1 adds 2 x FS_1's forward activations: the only reading near the printed percentages.
+    The percentage is of weights plus activations at the batch size.
     """
     weights = BYTES * sum(row["parameters"] for row in rows) / MB
     forward = per_stage(rows, cuts, "activations")
@@ -42,18 +42,3 @@ def increase(rows: Rows, cuts: Sequence[int], batch: int) -> dict[str, float]:
         "increase_mb_per_sample": added,
         "increase_percent": 100.0 * added * batch / (activations * batch + weights),
     }
-
-
-def against_pipedream(rows: Rows, cuts: Sequence[int], batch: int) -> dict[str, float]:
-    """Section 6.7: stale weights against PipeDream's weight stashing, in MB at the batch size.
-
-    The paper gives only the result, "estimated using torchsummary" (ambiguity A17). Read here: both hold the weights
-    and one minibatch's activations; PipeDream stashes one further copy of the network's weights per pipeline stage,
-    2(K + 1) of them. What both keep besides (gradients, activations in flight) is left out on both sides. Of the
-    readings tried (copies 2-4, activations once or twice, with or without those in flight, CIFAR or original head)
-    this one, with the original VGG-16 head, comes within two points of both printed savings.
-    """
-    weights = BYTES * sum(row["parameters"] for row in rows) / MB
-    ours = weights + batch * BYTES * sum(row["activations"] for row in rows) / MB
-    stash = 2 * (len(cuts) + 1) * weights
-    return {"ours_mb": ours, "pipedream_mb": ours + stash, "saving_percent": 100.0 * stash / (ours + stash)}

@@ -1,4 +1,4 @@
-"""Tables 1-4 and 7, Figures 5-7: accuracy against staleness."""
+"""Tables 1-4 and 7, figures 5-7: accuracy against staleness."""
 
 from __future__ import annotations
 
@@ -6,205 +6,274 @@ from typing import Any
 
 import pandas as pd
 
-from pipelag.report.figures import Curve, curves, scatter
-from pipelag.report.tables import Cell, Column, Table
+from pipelag.report.figures import MANY
+from pipelag.report.frames import Axis, Lines
+from pipelag.report.tables import Cell, Col, table
 from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Context, Item, tidy
+from pipelag.results.stale_weights.reading import BASELINE, PAPER, STAGES, arms_of, phase_of
+from pipelag.results.verdict import NotLogged
 
-PAPER = "stale_weights"
-STAGES = {"s4": "4-stage", "s6": "6-stage", "s8": "8-stage", "s10": "10-stage"}
-
-
-def difference(a: float | None, b: float | None) -> float | None:
-    """a - b where both are there."""
-    return None if a is None or b is None else a - b
+Row = dict[str, Cell]
+NOT_AVAILABLE = "N/A"  # as the paper has it where a network is too short for so many stages
 
 
-def cuts_text(item: Item | None) -> str | None:
-    """A run's placement vector as the paper writes it."""
-    return f"({', '.join(map(str, item.arm.spec.phases[0].cuts))})" if item else None
+def vector(cuts: Any) -> str:
+    """A placement vector as the paper writes it."""
+    return f"({', '.join(map(str, cuts))})"
+
+
+def vector_of(context: Context, **labels: str) -> str | None:
+    """The placement vector that a training run's log names; None without a log."""
+    log = context.log(**labels)
+    return vector(phase_of(log)["cuts"]) if log is not None else None
+
+
+def drop_text(context: Context, arm: str, **labels: str) -> str | None:
+    """What an arm loses, the mean over seeds and half the width of its 95 % interval; None where a run is missing."""
+    try:
+        lost = Difference.of(by_seed(context, arm=BASELINE, **labels), by_seed(context, arm=arm, **labels))
+    except NotLogged:
+        return None
+    return f"{lost.mean:.2f}" + (f" ± {lost.error:.2f}" if lost.error is not None else "")
+
+
+def notes(context: Context, *more: str) -> list[str]:
+    """What a reader must know of our runs: how they fall short of the paper's, and which are not there."""
+    said = [f"Ours: {text}." for text in (context.shortfall(), context.releases()) if text]
+    missing = [item for item in context.items if item.log is None and not item.arm.left_out]
+    if missing:
+        said.append(f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale.")
+    left = sorted({item.arm.left_out for item in context.items if item.arm.left_out})
+    said += [f"Not run here: {why}." for why in left]
+    seeds = len({item.arm.seed for item in context.items if item.log is not None and item.arm.spec.kind == "train"})
+    if seeds > 1:
+        said.append(f"Accuracies: mean ± standard deviation over {seeds} seeds.")
+    return [*said, *more]
 
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """Placement vectors: the paper's, and those of the runs here."""
-    rows: list[dict[str, Cell]] = []
+    """Placement vectors and numbers of layers: the paper's, and those that the logs here name."""
+    rows: list[Row] = []
     for line in context.result.reported:
-        paper: dict[str, Cell] = {"model": line["model"], "layers": line["layers"], "source": "paper"}
-        ours: dict[str, Cell] = {"model": line["model"], "source": "ours"}
+        model = line["model"]
+        counted = context.log(model=model, arm="count")
+        paper: Row = {"model": model, "source": "paper", "layers": line["layers"]}
+        ours: Row = {"model": model, "source": "ours", "layers": counted.summary["layers"] if counted else None}
         for key, arm in STAGES.items():
-            printed = line.get(key)
-            paper[key] = f"({', '.join(map(str, printed))})" if printed else None
-            ours[key] = cuts_text(next(iter(context.select(model=line["model"], arm=arm)), None))
+            paper[key] = vector(line[key]) if line[key] else NOT_AVAILABLE
+            ours[key] = vector_of(context, model=model, arm=arm) if line[key] else NOT_AVAILABLE
         rows += [paper, ours]
-    columns = [Column("model", "CNN"), Column("source", ""), Column("layers", "Layers")]
-    columns += [Column(key, name) for key, name in STAGES.items()]
-    return Drawn(Table(columns, rows, context.result.caption, rules=range(2, len(rows), 2)))
+    cols = [Col("CNN", "model"), Col("", "source"), Col("layers", "layers")]
+    cols += [Col(name, key) for key, name in STAGES.items()]
+    missing = [i for i in context.items if i.log is None]
+    said = [f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale."] if missing else []
+    return Drawn(table(rows, cols, context.result.caption, said, rule_by="CNN"))
 
 
 @drawing(PAPER, "table_2", "text_headline_accuracy_drop")
 def table_2(context: Context) -> Drawn:
     """Final accuracy of simulated pipelined training, the paper's beside ours, and the drops."""
-    reported = context.paper.results["table_2"].reported
-    arms = {"non_pipelined": "non-pipelined", **STAGES}
+    arms = {"non_pipelined": BASELINE, **STAGES}
     arms = {key: arm for key, arm in arms.items() if arm in context.values("arm")}
-    rows: list[dict[str, Cell]] = []
-    for line in reported:
+    rows: list[Row] = []
+    for line in context.paper.results["table_2"].reported:
         model = line["model"]
-        ours = {key: context.accuracy(model=model, arm=arm) for key, arm in arms.items()}
-        rows.append({"model": model, "source": "paper", **{key: line.get(key) for key in arms}})
-        rows.append({"model": model, "source": "ours", **{key: value.text() for key, value in ours.items()}})
-        drop: dict[str, Cell] = {"model": model, "source": "drop, paper"}
-        own: dict[str, Cell] = {"model": model, "source": "drop, ours"}
-        for key in list(arms)[1:]:
-            drop[key] = difference(line["non_pipelined"], line.get(key))
-            own[key] = difference(ours["non_pipelined"].mean, ours[key].mean)
-        rows += [drop, own]
-    columns = [Column("model", "CNN"), Column("source", "")]
-    columns += [Column(key, arm, format="{:.2f}") for key, arm in arms.items()]
-    return Drawn(
-        Table(columns, rows, context.result.caption, notes(context), rules=range(4, len(rows), 4)),
-        data=tidy(context.items),
-    )
-
-
-def notes(context: Context) -> list[str]:
-    """What a reader must know of our runs."""
-    return [f"Ours: {text}." for text in (context.shortfall(), context.releases()) if text]
+        printed = [key for key in arms if line.get(key) is not None]
+        none: Row = dict.fromkeys([key for key in arms if key not in printed], NOT_AVAILABLE)
+        ours = {key: context.accuracy(model=model, arm=arms[key]).text() for key in printed}
+        rows.append({"model": model, "source": "paper", **none, **{key: line[key] for key in printed}})
+        rows.append({"model": model, "source": "ours", **none, **ours})
+        drop = {key: line["non_pipelined"] - line[key] for key in printed[1:]}
+        own = {key: drop_text(context, arms[key], model=model) for key in printed[1:]}
+        rows += [{"model": model, "source": "drop, paper", **none, **drop}]
+        rows += [{"model": model, "source": "drop, ours", **none, **own}]
+    cols = [Col("CNN", "model"), Col("", "source")]
+    cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
+    more = ["Drops: mean ± half the 95 % interval over seeds, paired."] if any("±" in str(r) for r in rows) else []
+    made = table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN")
+    return Drawn(made, data=tidy(context.items))
 
 
 @drawing(PAPER, "table_3")
 def table_3(context: Context) -> Drawn:
     """Fine-grained pipelining of ResNet-20."""
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for line in context.result.reported:
         arm = str(line["stages"])
-        items = context.select(arm=arm)
-        value = context.accuracy(arm=arm)
-        logs = context.logs(arm=arm)
-        stale = logs[0].summary["phases"][0]["stale_percent"] if logs else None
-        name = arm if arm == "non-pipelined" else f"{arm} stages"
+        log = context.log(arm=arm)
+        pipelined = arm != BASELINE
         rows.append(
             {
-                "arm": name,
-                "ppv": cuts_text(items[0]) if arm != "non-pipelined" else None,
-                "stale": stale,
+                "arm": f"{arm} stages" if pipelined else arm,
+                "ppv": vector_of(context, arm=arm) if pipelined else "none",
+                "stale": (phase_of(log)["stale_percent"] if pipelined else 0.0) if log else None,
                 "paper": line["accuracy"],
-                "ours": value.text(),
+                "ours": context.accuracy(arm=arm).text(),
             }
         )
     control = "non-pipelined at the pipelined rate"
-    rows.append({"arm": control, "ours": context.accuracy(arm=control).text()})
-    columns = [
-        Column("arm", "Pipeline"),
-        Column("ppv", "PPV"),
-        Column("stale", "stale weights %", format="{:.2f}"),
-        Column("paper", "paper", "accuracy %", "{:.2f}"),
-        Column("ours", "ours", "accuracy %"),
+    rows.append({"arm": control, "ppv": "none", "ours": context.accuracy(arm=control).text()})
+    cols = [
+        Col("pipeline", "arm"),
+        Col("PPV", "ppv"),
+        Col("stale weights %", "stale", "{:.2f}"),
+        Col("paper", "paper", "{:.2f}", "accuracy %"),
+        Col("ours", "ours", "{}", "accuracy %"),
     ]
-    more = ["The last row is a control: the paper trains its baseline at ten times the pipelined arms' rate."]
-    return Drawn(
-        Table(columns, rows, context.result.caption, notes(context) + more, rules=[1, len(rows) - 1]),
-        data=tidy(context.items),
+    more = (
+        "PPV: the paper prints (3, 5, 7) and that registers are added after every 2 layers. The last row is a control: "
+        "the paper trains its baseline at ten times the pipelined arms' rate."
     )
+    made = table(rows, cols, context.result.caption, notes(context, more))
+    made.rules = [1, len(rows) - 1]
+    return Drawn(made, data=tidy(context.items))
 
 
 @drawing(PAPER, "table_4")
 def table_4(context: Context) -> Drawn:
     """Hybrid training of ResNet-20."""
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for line in context.result.reported:
-        items = context.select(arm=line["arm"])
-        steps = (
-            " + ".join(f"{p.steps:,} {p.method.replace('_', ' ')}" for p in items[0].arm.spec.phases) if items else None
+        log = context.log(arm=line["arm"])
+        phases = log.summary["phases"] if log else []
+        names = {"sequential": BASELINE, "stale_weights": "pipelined"}
+        rows.append(
+            {
+                "arm": line["arm"],
+                "steps": " + ".join(f"{p['steps']:,} {names[p['method']]}" for p in phases) or None,
+                "paper": line["accuracy"],
+                "ours": context.accuracy(arm=line["arm"]).text(),
+            }
         )
-        ours = context.accuracy(arm=line["arm"])
-        rows.append({"arm": line["arm"], "steps": steps, "paper": line["accuracy"], "ours": ours.text()})
-    columns = [
-        Column("arm", "Training"),
-        Column("steps", "our steps"),
-        Column("paper", "paper", "accuracy %", "{:.2f}"),
-        Column("ours", "ours", "accuracy %"),
+    cols = [
+        Col("training", "arm"),
+        Col("our iterations", "steps"),
+        Col("paper", "paper", "{:.2f}", "accuracy %"),
+        Col("ours", "ours", "{}", "accuracy %"),
     ]
-    return Drawn(Table(columns, rows, context.result.caption, notes(context)), data=tidy(context.items))
+    return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
 
 
 @drawing(PAPER, "table_7")
 def table_7(context: Context) -> Drawn:
-    """The rate of the stale partition, printed and used."""
-    rows: list[dict[str, Cell]] = []
+    """The rate of the stale partition, printed and used; and what one rate in both partitions does."""
+    rows: list[Row] = []
     for line in context.result.reported:
-        items = context.select(model=line["model"])
-        used = None
-        if items:
-            spec = items[0].arm.spec
-            assert spec.optimizer is not None
-            used = spec.phases[0].stage_lr.get(1, spec.optimizer.lr)
-        rows.append({"model": line["model"], "paper": line["bks2_lr"], "ours": used})
-    columns = [
-        Column("model", "ResNet"),
-        Column("paper", "paper", "BKS2 learning rate"),
-        Column("ours", "ours", "BKS2 learning rate"),
+        model = line["model"]
+        items = [item for item in context.select(model=model, arm="pipelined") if item.log is not None]
+        first = model == "ResNet-20"  # its printed rate is the other partition's
+        one_rate = context.accuracy(model=model, arm="pipelined" if first else "one rate")
+        rows.append(
+            {
+                "model": model,
+                "paper": line["bks2_lr"],
+                "ours": first_rate(items[0]) if items else None,
+                "with": context.accuracy(model=model, arm="pipelined").text(),
+                "one": one_rate.text(),
+            }
+        )
+    cols = [
+        Col("ResNet", "model"),
+        Col("paper", "paper", "{:g}", "BKS2 learning rate"),
+        Col("ours", "ours", "{:g}", "BKS2 learning rate"),
+        Col("with that rate", "with", "{}", "our accuracy %"),
+        Col("one rate in both partitions", "one", "{}", "our accuracy %"),
     ]
-    return Drawn(Table(columns, rows, context.result.caption))
+    more = 'Printed as "071", "0701", "0.001", "0:001", "0.001". The other partition\'s rate is 0.1 in the paper.'
+    return Drawn(table(rows, cols, context.result.caption, notes(context, more)))
 
 
-def curve_of(items: list[Item], label: str) -> Curve | None:
-    """Accuracy against iterations, the mean over seeds with its spread; None without a log."""
-    logs = [item.log for item in items if item.log is not None]
-    if not logs:
-        return None
-    frame = pd.concat([pd.DataFrame(log.rows).assign(seed=i) for i, log in enumerate(logs)])
-    by_step = frame.groupby("step")["accuracy"]
-    mean, spread = by_step.mean(), by_step.std()
-    phases = items[0].arm.spec.phases
-    marks = [sum(p.steps for p in phases[: i + 1]) for i in range(len(phases) - 1)]
-    return Curve(label, list(mean.index), list(mean), list(spread) if len(logs) > 1 else None, marks)
+def first_rate(item: Item) -> float:
+    """The base learning rate of a run's first stage."""
+    spec = item.arm.spec
+    assert spec.optimizer is not None
+    return spec.phases[0].stage_lr.get(1, spec.optimizer.lr)
+
+
+ACCURACY = "inference accuracy (%)"
 
 
 @drawing(PAPER, "accuracy_curves")
 def accuracy_curves(context: Context) -> Drawn:
-    """Figures 5a-5d and 7: test accuracy against iterations, an arm per line."""
-    made = {arm: curve_of(context.select(arm=arm), arm) for arm in context.values("arm")}
-    lines = [curve for curve in made.values() if curve is not None]
-    data = pd.DataFrame(
-        [{"arm": c.label, "step": x, "accuracy": y} for c in lines for x, y in zip(c.x, c.y, strict=True)]
+    """Figures 5a-5d and 7: test accuracy against iterations, an arm per line; switches of phase are marked."""
+    model = context.result.options.get("model", "ResNet-20")
+    rows: list[dict[str, Any]] = []
+    for item in context.items:
+        if item.log is None:
+            continue
+        panel = f"{model} on {item.log.summary['data']['title']}"
+        phases = item.arm.spec.phases
+        switch = phases[0].steps if len(phases) > 1 else None
+        rows += [
+            {"panel": panel, "arm": item.arm.labels["arm"], "seed": item.arm.seed, "switch": switch}
+            | {"iteration": row["step"], "accuracy": row["accuracy"]}
+            for row in item.log.rows
+        ]
+    frame = pd.DataFrame(rows)
+    chart = Lines(
+        Axis("iteration", "number of iterations", limits=(0, None)),
+        Axis("accuracy", ACCURACY, limits=end_of(frame)),
+        line="arm",
+        panel="panel",
+        vertical="switch",
+        smooth=True,
+        height=2.6,
     )
-    title = context.result.options.get("model", "ResNet-20")
-    first = next((item.log for item in context.items if item.log), None)
-    if first:
-        title += f" on {first.summary['data']['title']}"
-    figure = curves(lines, "iterations", "test accuracy (%)", title, y_from_percentile=0.12)
-    return Drawn(figure=figure, data=data)
+    return Drawn.of(chart, frame)
+
+
+def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:
+    """The axis of long curves, which shows their end rather than their rise; of short ones, which are shown whole."""
+    if frame.empty or frame.groupby(["arm", "seed"]).size().max() <= MANY:
+        return None, None
+    low, top = float(frame["accuracy"].quantile(0.08)), float(frame["accuracy"].max())
+    return low - 0.03 * (top - low), top + 0.1 * (top - low) + 1e-9
 
 
 @drawing(PAPER, "figure_6")
 def figure_6(context: Context) -> Drawn:
     """Accuracy against the percentage of stale weights: more stages, or one register that slides."""
-    lines: list[dict[str, Any]] = []
-    meaning = {
-        "Increasing Stages": "Increasing Stages (their number)",
-        "Sliding Stage": "Sliding Stage (register after layer)",
+    names = {
+        "Increasing Stages": "Increasing Stages (label: stages)",
+        "Sliding Stage": "Sliding Stage (label: register after layer)",
     }
-    series: dict[str, list[tuple[float, float, str]]] = {name: [] for name in meaning.values()}
-    for curve in meaning:
-        for arm in dict.fromkeys(i.arm.labels["arm"] for i in context.select(curve=curve)):
-            value, logs = context.accuracy(curve=curve, arm=arm), context.logs(curve=curve, arm=arm)
-            if value.mean is None:
-                continue
-            phase = logs[0].summary["phases"][0]
-            label = str(phase["stages"] * 2 if curve == "Increasing Stages" else phase["cuts"][-1])
-            series[meaning[curve]].append((phase["stale_percent"], value.mean, label))
-            lines.append(
-                {
-                    "curve": curve,
-                    "arm": arm,
-                    "stale_percent": phase["stale_percent"],
-                    "accuracy": value.mean,
-                    "degree_of_staleness": max(phase["forward_delays"]),
-                }
-            )
+    rows: list[dict[str, Any]] = []
+    for curve, name in names.items():
+        for arm in arms_of(context, curve=curve):
+            for item in context.select(curve=curve, arm=arm):
+                if item.log is None or item.log.accuracy is None:
+                    continue
+                phase = phase_of(item.log)
+                rows.append(
+                    {
+                        "curve": name,
+                        "arm": arm,
+                        "seed": item.arm.seed,
+                        "stale_percent": phase["stale_percent"],
+                        "accuracy": item.log.accuracy,
+                        "degree_of_staleness": max(phase["forward_delays"]),
+                        "label": str(2 * phase["stages"] if curve == "Increasing Stages" else phase["cuts"][-1]),
+                    }
+                )
     baseline = context.accuracy(curve="baseline").mean
-    level = ("non-pipelined", baseline) if baseline is not None else None
-    figure = scatter(series, "percentage of stale weights", "test accuracy (%)", level)
-    return Drawn(figure=figure, data=pd.DataFrame(lines))
+    log = next((item.log for item in context.items if item.log is not None), None)
+    frame = pd.DataFrame(rows)
+    if log is not None and rows:
+        points = [item for item in context.items if item.arm.labels["curve"] in names]
+        there = sum(item.log is not None for item in points)
+        missing = f", {there} of {len(points)} runs" if there < len(points) else ""
+        frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}{missing}"
+    chart = Lines(
+        Axis("stale_percent", "percentage of stale weights", limits=(0, 103)),
+        Axis("accuracy", ACCURACY),
+        line="curve",
+        panel="panel",
+        label="label",
+        styles={names["Increasing Stages"]: (1, 0), names["Sliding Stage"]: (2, 1)},
+        levels={BASELINE: baseline} if baseline is not None else {},
+        height=2.7,
+    )
+    return Drawn.of(chart, frame)

@@ -1,77 +1,231 @@
-"""Claims about the schedules: figures 1 to 4, table 1."""
+"""Claims about schedules: figures 1 to 4, table 1, and the potential speedup."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
+from pipelag.results.judging import all_of, exact
 from pipelag.results.logs import Context
-from pipelag.results.stale_weights.judging import (
+from pipelag.results.stale_weights.reading import (
     PAPER,
+    STAGES,
+    accelerator_names,
+    busy_per_cycle,
+    by_k,
+    cycles_each,
+    finished_in,
+    numbers,
+    phase_of,
+    staleness,
+    steady,
 )
-from pipelag.results.verdict import Finding, judge, log_of
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 
-@judge(PAPER, "figure_1", "contiguous_balanced")
+@judge(PAPER, "figure_1", "mapped_in_order")
+def mapped_in_order(context: Context) -> Finding:
+    """Both passes of partition i on accelerator i."""
+    log = log_of(context)
+    owners = {stage: {r["worker"] for r in log.rows if r["stage"] == stage} for stage in {r["stage"] for r in log.rows}}
+    said = ", ".join(f"P{stage - 1} on {sorted(owners[stage])}" for stage in sorted(owners))
+    holds = len(owners) == 4 and all(owners[stage] == {stage - 1} for stage in owners)
+    return exact(holds, f"accelerators of the partitions: {said}")
+
+
+@judge(PAPER, "figure_1", "contiguous")
 def contiguous(context: Context) -> Finding:
-    """Partition i on accelerator i, contiguous, equal."""
-    owner = {row["stage"]: row["worker"] for row in log_of(context).rows if row["kind"] == "F"}
-    sizes = [b - a for a, b in pairwise([0, *context.items[0].arm.spec.phases[0].cuts, 8])]
-    holds = all(owner[s] == s - 1 for s in owner) and len(set(sizes)) == 1
-    return holds, f"partitions of {sizes} layers on accelerators {[owner[s] for s in sorted(owner)]}"
+    """A minibatch meets every accelerator once forward, in order, and once backward; else a partition is in pieces."""
+    log = log_of(context)
+    ways = {
+        (kind, minibatch): [r["worker"] for r in sorted(log.rows, key=lambda r: r["start"]) if _is(r, kind, minibatch)]
+        for kind in "FB"
+        for minibatch in {r["minibatch"] for r in log.rows}
+    }
+    along = list(range(log.summary["workers"]))
+    holds = all(way == (along if kind == "F" else along[::-1]) for (kind, _), way in ways.items())
+    return exact(holds, f"accelerators that a minibatch passes, forward {ways['F', 0]}, backward {ways['B', 0]}")
+
+
+def _is(row: dict[str, object], kind: str, minibatch: int) -> bool:
+    return row["kind"] == kind and row["minibatch"] == minibatch
 
 
 @judge(PAPER, "figure_2", "one_busy")
 def one_busy(context: Context) -> Finding:
     """One busy accelerator in every cycle."""
-    log = log_of(context)
-    busy = [len({r["worker"] for r in log.rows if r["start"] == c}) for c in range(log.summary["cycles"])]
-    return set(busy) == {1}, f"busy accelerators over {len(busy)} cycles: between {min(busy)} and {max(busy)}"
+    busy = busy_per_cycle(log_of(context))
+    why = f"busy accelerators over {len(busy)} cycles: between {min(busy)} and {max(busy)}"
+    return exact(set(busy) == {1}, why)
 
 
-@judge(PAPER, "figure_3", "stages_and_accelerators")
-def stages_and_accelerators(context: Context) -> Finding:
-    """2(K+1) stages on 2K+1 accelerators."""
+@judge(PAPER, "figure_2", "utilisation")
+def utilisation(context: Context) -> Finding:
+    """Busy cells over all cells."""
     log = log_of(context)
-    stages, workers = 2 * log.summary["stages"], log.summary["workers"]
-    return stages == 4 and workers == 3, f"{stages} stages on {workers} accelerators for K = 1"
+    workers = log.summary["workers"]
+    busy = busy_per_cycle(log)
+    share = sum(busy) / (workers * len(busy))
+    return exact(abs(share * workers - 1) < 1e-9, f"{100 * share:.1f} % of {workers} accelerators are used")
+
+
+@judge(PAPER, "figure_3", "stages")
+def four_stages(context: Context) -> Finding:
+    """2(K + 1) different forward and backward stages."""
+    done = {(row["kind"], row["stage"]) for row in log_of(context).rows}
+    return exact(len(done) == 4, f"{len(done)} stages for K = 1")
+
+
+@judge(PAPER, "figure_3", "accelerators")
+def three_accelerators(context: Context) -> Finding:
+    """2K + 1 accelerators that do anything."""
+    workers = {row["worker"] for row in log_of(context).rows}
+    return exact(len(workers) == 3, f"{len(workers)} accelerators for K = 1")
+
+
+@judge(PAPER, "figure_3", "mapping")
+def mapping(context: Context) -> Finding:
+    """The printed accelerators of FS1, FS2, BKS1, BKS2."""
+    ours = accelerator_names(log_of(context))
+    printed = [f"{name}: {'+'.join(each)}" for name, each in context.result.reported["accelerator_mapping"].items()]
+    return exact(ours == printed, f"ours {', '.join(ours)}; printed {', '.join(printed)}")
 
 
 @judge(PAPER, "figure_4", "no_idle_in_steady_state")
 def no_idle(context: Context) -> Finding:
-    """After the fill and before the drain every accelerator is busy."""
-    log = log_of(context)
-    k, cycles, workers = log.summary["stages"] - 1, log.summary["cycles"], log.summary["workers"]
-    steady = range(2 * k, cycles - 2 * k)
-    busy = [len({r["worker"] for r in log.rows if r["start"] == c}) for c in steady]
-    return set(busy) == {
-        workers
-    }, f"cycles {steady[0]}-{steady[-1]}: {min(busy)} of {workers} accelerators busy at least"
+    """From the first minibatch's end until no more come in every accelerator is busy."""
+    log = log_of(context, minibatches="5")
+    busy, full = busy_per_cycle(log), steady(log)
+    least = min(busy[cycle] for cycle in full)
+    workers = log.summary["workers"]
+    return exact(
+        least == workers, f"cycles {full[0]} to {full[-1]}: {least} of {workers} accelerators are busy at least"
+    )
 
 
 @judge(PAPER, "figure_4", "m_plus_2_cycles")
 def m_plus_2(context: Context) -> Finding:
-    """M + 2 cycles for K = 1."""
-    summary = log_of(context).summary
-    return summary["cycles"] == summary[
-        "minibatches"
-    ] + 2, f"{summary['minibatches']} minibatches take {summary['cycles']} cycles"
+    """M + 2 cycles for K = 1, for 5 and for 100 minibatches."""
+    logs = [log_of(context, minibatches=each) for each in ("5", "100")]
+    found = {len({row["minibatch"] for row in log.rows}): len(busy_per_cycle(log)) for log in logs}
+    why = ", ".join(f"{m} minibatches take {cycles} cycles" for m, cycles in found.items())
+    return exact(set(found) == {5, 100} and all(cycles == m + 2 for m, cycles in found.items()), why)
 
 
 @judge(PAPER, "figure_4", "fs1_two_cycles_stale")
 def fs1_stale(context: Context) -> Finding:
-    """FS1 two updates behind, the last stage none."""
-    lags = log_of(context).summary["forward_delays"]
-    return lags == [2, 0], f"delays derived from the schedule: {lags}"
+    """The first forward stage misses two updates; there is one per cycle."""
+    found = staleness(log_of(context, minibatches="5"), 1)
+    return exact(found == {2}, f"updates that FS1 misses in steady state: {sorted(found)}, one being made per cycle")
+
+
+@judge(PAPER, "figure_4", "last_stage_up_to_date")
+def last_fresh(context: Context) -> Finding:
+    """The last stage misses none."""
+    found = staleness(log_of(context, minibatches="5"), 2)
+    return exact(found == {0}, f"updates that FS2 misses in steady state: {sorted(found)}")
+
+
+@judge(PAPER, "figure_4", "cells")
+def cells(context: Context) -> Finding:
+    """Each pass in the cycle in which the figure has it: FS1 at once, FS2 and BKS1 one later, BKS2 two later."""
+    log = log_of(context, minibatches="5")
+    after = {("F", 1): 0, ("F", 2): 1, ("B", 2): 1, ("B", 1): 2}
+    wrong = [r for r in log.rows if r["start"] != r["minibatch"] + after[r["kind"], r["stage"]]]
+    asked = 4 * len({r["minibatch"] for r in log.rows})
+    first = f"; the first is {wrong[0]['kind']}{wrong[0]['minibatch']} in cycle {wrong[0]['start']}" if wrong else ""
+    return exact(
+        not wrong and len(log.rows) == asked,
+        f"{len(log.rows) - len(wrong)} of {asked} passes in the figure's cycle{first}",
+    )
+
+
+Entry = Callable[[list[int], int, Mapping[str, Any]], bool]  # printed vector, stages, the run's first phase
 
 
 @judge(PAPER, "table_1", "two_stages_per_register")
 def two_per_register(context: Context) -> Finding:
-    """Stages = 2 (len(PPV) + 1), and our runs use the printed vectors."""
-    wrong = []
+    """Stages that the runs had, forward and backward, against the column's number and the registers'."""
+
+    def right(printed: list[int], stages: int, phase: Mapping[str, Any]) -> bool:
+        return 2 * int(phase["stages"]) == stages == 2 * (len(phase["cuts"]) + 1)
+
+    return entries(context, right, "have as many stages as the column says and their registers make")
+
+
+@judge(PAPER, "table_1", "vectors_as_printed")
+def vectors(context: Context) -> Finding:
+    """The layers after which the runs were cut."""
+    return entries(context, lambda printed, stages, phase: list(phase["cuts"]) == printed, "are cut as printed")
+
+
+def entries(context: Context, right: Entry, words: str) -> Finding:
+    """Every printed entry against the summary of the run that it describes."""
+    wrong, missing, fine = [], [], 0
     for line in context.result.reported:
-        for arm, key in (("4-stage", "s4"), ("6-stage", "s6"), ("8-stage", "s8"), ("10-stage", "s10")):
-            printed = line[key]
-            ours = [list(i.arm.spec.phases[0].cuts) for i in context.select(model=line["model"], arm=arm)]
-            if printed and (2 * (len(printed) + 1) != int(key[1:]) or any(cuts != printed for cuts in ours)):
-                wrong.append(f"{line['model']} {arm}")
-    return not wrong, "every entry fits, and the runs here use it" if not wrong else f"does not fit: {wrong}"
+        for key, arm in STAGES.items():
+            if not line[key]:
+                continue
+            name, log = f"{line['model']} {arm}", context.log(model=line["model"], arm=arm)
+            if log is None:
+                missing.append(name)
+            elif right(line[key], int(key[1:]), phase_of(log)):
+                fine += 1
+            else:
+                wrong.append(name)
+    if not fine and not wrong:
+        raise NotLogged("no entry has a run that is logged")
+    why = f"{fine} of {fine + len(wrong)} logged runs {words}"
+    why += f"; not {', '.join(wrong)}" if wrong else ""
+    why += f"; not logged: {', '.join(missing)}" if missing else ""
+    return exact(False if wrong else None if missing else True, why)
+
+
+@judge(PAPER, "table_1", "number_of_layers")
+def layers(context: Context) -> Finding:
+    """Layers counted on our models."""
+    printed = {line["model"]: line["layers"] for line in context.result.reported}
+    ours = {model: log_of(context, model=model, arm="count").summary["layers"] for model in printed}
+    return exact(ours == printed, ", ".join(f"{model} {ours[model]} (printed {printed[model]})" for model in printed))
+
+
+@judge(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")
+def per_cycle(context: Context) -> Finding:
+    """One minibatch is finished in every cycle once the first is, and the first costs 2K cycles, whatever M is."""
+    logs = by_k(context)
+    each = {k: {b - a for a, b in pairwise(finished_in(log))} for k, log in logs.items()}
+    more = {k: len(busy_per_cycle(log)) - len(finished_in(log)) for k, log in logs.items()}
+    holds = all(gaps == {1} for gaps in each.values()) and all(extra == 2 * k for k, extra in more.items())
+    words = ", ".join(f"K = {k}: M + {more[k]}" for k in logs)
+    spread = sorted({gap for gaps in each.values() for gap in gaps})
+    return exact(holds, f"cycles for M = {len(finished_in(logs[1]))} minibatches: {words}; between two ends {spread}")
+
+
+@judge(PAPER, "text_potential_speedup", "ideal_speedup")
+def ideal(context: Context) -> Finding:
+    """Cycles per minibatch on one accelerator over those in the full pipeline."""
+    found = {}
+    for k, log in by_k(context).items():
+        alone, together = cycles_each(log)
+        found[k] = (alone / together, len({row["worker"] for row in log.rows}))
+    holds = all(abs(speedup - (2 * k + 1)) < 1e-9 and workers == 2 * k + 1 for k, (speedup, workers) in found.items())
+    words = ", ".join(f"K = {k}: {speedup:.2f} on {workers}" for k, (speedup, workers) in found.items())
+    return exact(holds, f"speedup in the full pipeline and accelerators: {words}")
+
+
+@judge(PAPER, "text_potential_speedup", "all_busy")
+def all_busy(context: Context) -> Finding:
+    """Busy accelerators in every cycle of the full pipeline."""
+    least = {k: min(busy_per_cycle(log)[cycle] for cycle in steady(log)) for k, log in by_k(context).items()}
+    words = ", ".join(f"K = {k}: {busy} of {2 * k + 1}" for k, busy in least.items())
+    return exact(all_of(busy == 2 * k + 1 for k, busy in least.items()), f"busy at least in steady state: {words}")
+
+
+@judge(PAPER, "text_potential_speedup", "degree_of_staleness")
+def degree(context: Context) -> Finding:
+    """Every stage's missed updates against the formula."""
+    ours = {k: [sorted(staleness(log, stage)) for stage in range(1, k + 2)] for k, log in by_k(context).items()}
+    formula = {k: [[2 * (k - i + 1)] for i in range(1, k + 2)] for k in ours}
+    words = "; ".join(f"K = {k}: {numbers([max(s) for s in each], '{}')}" for k, each in ours.items())
+    return exact(ours == formula, f"updates missed by FS_1 to FS_(K+1) in steady state: {words}")

@@ -6,20 +6,8 @@ import pandas as pd
 
 from pipelag.report.figures import partition, registers, space_time
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.logs import Context, RunLog
-
-PAPER = "stale_weights"
-
-
-def accelerator_names(log: RunLog) -> list[str]:
-    """What each worker does, e.g. "A1: FS2+BKS1"."""
-    stages = log.summary["stages"]
-    work: dict[int, list[str]] = {}
-    for row in log.rows:
-        name = f"FS{row['stage']}" if row["kind"] == "F" else f"BKS{stages - row['stage'] + 1}"
-        if name not in work.setdefault(row["worker"], []):
-            work[row["worker"]].append(name)
-    return [f"A{worker}: {'+'.join(names)}" for worker, names in sorted(work.items())]
+from pipelag.results.logs import Context
+from pipelag.results.stale_weights.reading import PAPER, accelerator_names
 
 
 @drawing(PAPER, "figure_1")
@@ -40,7 +28,7 @@ def figure_1(context: Context) -> Drawn:
 @drawing(PAPER, "figure_2", "figure_4")
 def timelines(context: Context) -> Drawn:
     """Space-time diagrams: one accelerator at a time, and the pipeline that fills them all."""
-    log = context.log()
+    log = context.log(minibatches="5") if context.name == "figure_4" else context.log()
     if log is None:
         return not_logged()
     names = accelerator_names(log)

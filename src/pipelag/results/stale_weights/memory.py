@@ -1,0 +1,69 @@
+"""Section 6.7: what stale weights save of PipeDream's memory, by several readings of a model that is not stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.memory import BYTES, MB, kept_copies, per_stage
+from pipelag.results.verdict import log_of
+
+
+@dataclass(frozen=True)
+class Counted:
+    """MB of a network at its minibatch: weights and forward activations per stage; PipeDream's copies of weights."""
+
+    weights: Sequence[float]
+    activations: Sequence[float]
+    copies: Sequence[int]
+
+
+def counted(log: RunLog, copies: Sequence[int]) -> Counted:
+    """From a count log."""
+    cuts, batch = log.summary["cuts"], log.summary["batch"]
+    weights, activations = (per_stage(log.rows, cuts, key) for key in ("parameters", "activations"))
+    return Counted([BYTES * w / MB for w in weights], [BYTES * batch * a / MB for a in activations], copies)
+
+
+def kept(each: Counted) -> float:
+    """What both hold: weights, activations (with their gradients, as in table 6) and those kept for later."""
+    extra = kept_copies(len(each.activations))
+    return sum(each.weights) + sum(a * (2 + n) for a, n in zip(each.activations, extra, strict=True))
+
+
+# What PipeDream adds, and what both hold, in MB. The first was chosen for coming near the printed savings.
+READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]]] = {
+    "a copy of the network per stage, 2(K+1); both hold weights and one minibatch's activations": (
+        lambda c: 2 * len(c.weights) * sum(c.weights),
+        lambda c: sum(c.weights) + sum(c.activations),
+    ),
+    "a copy of the network per stage, 2(K+1); both hold what table 6 counts": (
+        lambda c: 2 * len(c.weights) * sum(c.weights),
+        kept,
+    ),
+    "a copy of the network per accelerator, K+1; both hold what table 6 counts": (
+        lambda c: len(c.weights) * sum(c.weights),
+        kept,
+    ),
+    "the copies that PipeDream's schedule keeps; both hold what table 6 counts": (
+        lambda c: sum((n - 1) * w for n, w in zip(c.copies, c.weights, strict=True)),
+        kept,
+    ),
+}
+
+
+def megabytes(context: Context) -> dict[tuple[str, str], tuple[float, float]]:
+    """(ours, PipeDream's) in MB by reading and data set; raises `NotLogged` where a count or schedule is missing."""
+    copies = log_of(context, arm="PipeDream").summary["weight_copies"]
+    found = {}
+    for name, (stash, hold) in READINGS.items():
+        for line in context.result.reported:
+            each = counted(log_of(context, dataset=line["dataset"]), copies)
+            found[name, line["dataset"]] = (hold(each), hold(each) + stash(each))
+    return found
+
+
+def savings(context: Context) -> dict[tuple[str, str], float]:
+    """Percent of PipeDream's memory that is saved, by reading and data set."""
+    return {key: 100 * (theirs - ours) / theirs for key, (ours, theirs) in megabytes(context).items()}

@@ -1,0 +1,201 @@
+"""What the drawings and judges of this paper read from logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from pipelag.results.judging import Difference, by_seed
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.memory import increase
+from pipelag.results.verdict import NotLogged, log_of
+from pipelag.runs.speedup import speedups
+
+PAPER = "stale_weights"
+BASELINE = "non-pipelined"
+STAGES = {"s4": "4-stage", "s6": "6-stage", "s8": "8-stage", "s10": "10-stage"}
+DEPTHS = ("ResNet-20", "ResNet-56", "ResNet-110", "ResNet-224", "ResNet-362")
+
+
+def arms_of(context: Context, **labels: str) -> list[str]:
+    """The arms that the runs with these labels have, in the order of the config."""
+    return list(dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels)))
+
+
+def every_log(context: Context, **labels: str) -> list[RunLog]:
+    """The logs of all seeds of an arm; raises `NotLogged` where one is missing."""
+    items = context.select(**labels)
+    logs = [item.log for item in items if item.log is not None]
+    if not logs or len(logs) < len(items):
+        raise NotLogged(f"{', '.join(labels.values())}: {len(logs)} of {len(items)} runs are logged")
+    return logs
+
+
+def lost(context: Context, arm: str, **labels: str) -> Difference:
+    """By how many points an arm ends below the baseline."""
+    return Difference.of(by_seed(context, arm=BASELINE, **labels), by_seed(context, arm=arm, **labels))
+
+
+def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, Difference]:
+    """What the pipelined arms of a model (default: all) lose."""
+    pipelined = arms or [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
+    return {arm: lost(context, arm, model=model) for arm in pipelined}
+
+
+def mean_gain(context: Context) -> Difference:
+    """The hybrid's gain, the mean over depths."""
+    ends = {
+        arm: [by_seed(context, model=model, kind="train", arm=arm) for model in DEPTHS] for arm in ("hybrid", BASELINE)
+    }
+    seeds = set.intersection(*(set(each) for values in ends.values() for each in values))
+    means = {arm: {seed: fmean(each[seed] for each in values) for seed in seeds} for arm, values in ends.items()}
+    return Difference.of(means["hybrid"], means[BASELINE])
+
+
+def listed(found: Mapping[str, Difference]) -> str:
+    """Differences for a sentence; how many seeds stands once, at the end."""
+    errors = {name: f" ± {d.error:.2f}" if d.error is not None else "" for name, d in found.items()}
+    words = ", ".join(f"{name} {d.mean:+.2f}{errors[name]}" for name, d in found.items())
+    seeds = min(d.seeds for d in found.values())
+    return f"{words} ({seeds} seeds)" if seeds > 1 else f"{words} (one seed)"
+
+
+def numbers(values: Sequence[float], form: str = "{:.2f}") -> str:
+    """Numbers for a sentence."""
+    return ", ".join(form.format(value) for value in values)
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def milliseconds(log: RunLog, arm: str) -> float:
+    """Median time per minibatch of an arm of a `speed` run."""
+    return median(1000 * row["seconds"] / row["steps"] for row in log.rows if row["arm"] == arm)
+
+
+def blocks(context: Context, arm: str = "pipelined", **labels: str) -> list[float]:
+    """The speedup of every timed block over the non-pipelined one beside it; raises `NotLogged` without any."""
+    found = [s for log in context.logs(**labels) for s in speedups(log.rows, arm)]
+    if not found:
+        raise NotLogged(f"the {arm} speedup of {', '.join(labels.values())} has no log")
+    return sorted(found)
+
+
+def blocks_by_depth(context: Context, arm: str = "pipelined") -> dict[str, list[float]]:
+    """The blocks of every depth of table 5."""
+    return {model: blocks(context, arm, model=model, kind="speed") for model in DEPTHS}
+
+
+def ranges(found: Mapping[str, Sequence[float]]) -> str:
+    """Median and range of blocks, for a sentence."""
+    return ", ".join(f"{name} {median(b):.2f} [{min(b):.2f}, {max(b):.2f}]" for name, b in found.items())
+
+
+def above(values: Sequence[float], bound: float) -> bool | None:
+    """Whether all blocks are above a bound; None where some are and some are not."""
+    if min(values) > bound:
+        return True
+    return False if max(values) <= bound else None
+
+
+def below(values: Sequence[float], bound: float) -> bool | None:
+    """Whether all blocks are at or below a bound; None where some are and some are not."""
+    over = above(values, bound)
+    return None if over is None else not over
+
+
+def whole_blocks(context: Context, model: str) -> float | None:
+    """Median speedup of whole hybrid blocks, hand-over, fill and drain included; None where they are not logged."""
+    values = []
+    for item in context.select(model=model, kind="speed"):
+        if item.log is None:
+            continue
+        spec = item.arm.spec
+        steps = 2 * int(spec.options.get("block_steps", spec.steps))  # a pipelined block, then a non-pipelined one
+        alone = {r["block"]: r["seconds"] / r["steps"] for r in item.log.rows if r["arm"] == BASELINE}
+        hybrid = [r for r in item.log.rows if r["arm"] == "hybrid" and "whole_seconds" in r]
+        values += [steps * alone[r["block"]] / r["whole_seconds"] for r in hybrid]
+    return median(values) if values else None
+
+
+# -- schedules, counts -------------------------------------------------------------------------------------------------
+
+
+def accelerator_names(log: RunLog) -> list[str]:
+    """What each accelerator does, e.g. "A1: FS2+BKS1"."""
+    stages = log.summary["stages"]
+    work: dict[int, list[str]] = {}
+    for row in log.rows:
+        name = f"FS{row['stage']}" if row["kind"] == "F" else f"BKS{stages - row['stage'] + 1}"
+        if name not in work.setdefault(row["worker"], []):
+            work[row["worker"]].append(name)
+    return [f"A{worker}: {'+'.join(names)}" for worker, names in sorted(work.items())]
+
+
+def busy_per_cycle(log: RunLog) -> list[int]:
+    """How many accelerators work in each cycle."""
+    length = max(row["end"] for row in log.rows)
+    return [len({row["worker"] for row in log.rows if row["start"] <= cycle < row["end"]}) for cycle in range(length)]
+
+
+def steady(log: RunLog) -> range:
+    """The cycles in which a pipeline is full: from the first minibatch's last pass until no more come in.
+
+    Raises NotLogged where the last minibatch has come in by then.
+    """
+    first = min(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
+    last = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+    if last < first:
+        raise NotLogged("the pipeline is never full")
+    return range(first, last + 1)
+
+
+def finished_in(log: RunLog) -> list[int]:
+    """The cycles in which a minibatch's last pass, the backward of the first stage, is done."""
+    return sorted(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
+
+
+def staleness(log: RunLog, stage: int) -> set[int]:
+    """Updates that the forward passes of a stage miss in the full pipeline.
+
+    By when the updates are made, and by the version that a pass is said to read: one number where both agree.
+    """
+    full = steady(log)
+    made = [row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == stage]
+    passes = [row for row in log.rows if (row["kind"], row["stage"]) == ("F", stage) and row["start"] in full]
+    by_clock = {row["minibatch"] - sum(end <= row["start"] for end in made) for row in passes}
+    return by_clock | {row["minibatch"] - row["reads"] for row in passes}
+
+
+def cycles_each(log: RunLog) -> tuple[float, float]:
+    """Cycles per minibatch on one accelerator that does all the work, and in the full pipeline."""
+    ends = finished_in(log)
+    together = len({(row["worker"], row["start"]) for row in log.rows})  # FS_{K+1} and BKS_1 take one cycle, not two
+    return together / len(ends), (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def by_k(context: Context) -> dict[int, RunLog]:
+    """The schedules of K register pairs on 2K + 1 accelerators, by K."""
+    return {int(k): log_of(context, K=k) for k in context.values("K")}
+
+
+def memory_of(context: Context, model: str) -> dict[str, float] | None:
+    """`results.memory.increase` over a model's count log."""
+    log = context.log(model=model)
+    return increase(log.rows, log.summary["cuts"], log.summary["batch"]) if log is not None else None
+
+
+def phase_of(log: RunLog) -> Mapping[str, Any]:
+    """What a training run's summary says of its first phase: cuts, stages, delays, percentage of stale weights."""
+    phase: Mapping[str, Any] = log.summary["phases"][0]
+    return phase
+
+
+def early_share(context: Context) -> float | None:
+    """Percent of ResNet-20's time in the first convolution and the first three residual blocks: layers 1 to 7."""
+    log = context.log()
+    if log is None:
+        return None
+    total = {row["layer"]: row["forward_ms"] + row["backward_ms"] for row in log.rows}
+    return 100 * sum(ms for layer, ms in total.items() if layer <= 7) / sum(total.values())
