@@ -24,7 +24,8 @@ class Setup(Strict):
     """A named base of runs: what a paper's appendix lists for one model and data set.
 
     cuts, microbatches: of the arms that give none of their own, so that a scale with another model can change them.
-    shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason.
+    shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason;
+    checkpoints: numbers of segments that arms ask for by name.
     """
 
     kind: str = "train"
@@ -41,6 +42,7 @@ class Setup(Strict):
     workers: int = 1
     options: dict[str, Any] = Field(default_factory=dict)
     shares: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    checkpoints: dict[str, int] = Field(default_factory=dict)
 
 
 class PhaseArm(Strict):
@@ -49,8 +51,9 @@ class PhaseArm(Strict):
     share: its steps as a fraction [numerator, denominator] of the setup's steps, a name among the setup's shares, or
     "rest". lr_times, stage_lr_times: factors on the setup's learning rate, for all stages or for single ones. settings:
     the method's options; one counted in minibatches may be a share of the phase's steps, {share: [1, 4]} or {share:
-    name}, and {setup: microbatches} is the setup's. cuts: layers, or ranges of them such as "1-106" and "4-104:4"
-    (every fourth). recompute: as of a phase, or {checkpoints: so many segments of stages}.
+    name}, and {setup: microbatches} is the setup's. cuts: layers, ranges of them such as "1-106" and "4-104:4" (every
+    fourth), or "54/107", 107 layers spread evenly over 54 stages. recompute: as of a phase, or {checkpoints: so many
+    segments of stages}, a number or a name among the setup's.
     """
 
     method: str

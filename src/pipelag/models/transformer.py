@@ -211,7 +211,7 @@ class Widen(Operator):
 
     def finish(self, product: Tensors, rest: Tensors) -> Tensors:
         """See the class."""
-        return F.relu(*product), *rest
+        return F.relu(product[0]), *rest
 
 
 class Narrow(Operator):

@@ -108,7 +108,7 @@ LATER: dict[str, dict[str, Any]] = {
 }
 
 # Studies of kind `theory` that compute other things than they once did: part of a run's id, like a method's revision.
-STUDIES = {"caching": 2}
+STUDIES = {"caching": 2, "lemmas": 2}
 
 
 class RunSpec(_Strict):
