@@ -9,13 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
 from pipelag.experiments.names import check_names
-from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, read, validate
+from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
 from pipelag.runs.spec import RunSpec
 
 CONFIG = Path("config")
@@ -77,7 +76,7 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
     """
     if name not in scales():
         raise unknown("scale", name, scales())
-    content = yaml.safe_load((CONFIG / "scales" / f"{name}.yaml").read_text())
+    content = load_yaml((CONFIG / "scales" / f"{name}.yaml").read_text())
     scale: Scale = validate(Scale, content, f"config/scales/{name}.yaml")
     if name == "published":
         folder = Path("results/published") / published

@@ -164,10 +164,15 @@ class Scale(Strict):
     folder: str = ""  # of the runs; results/<name> when empty
 
 
+def load_yaml(text: str) -> Any:
+    """`yaml.safe_load`, by libyaml where PyYAML has it: five times as fast."""
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def read(model: type[BaseModel], path: Path) -> Any:
     """Read and validate a YAML file; the first mistake is named with its place and the nearest valid key."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = load_yaml(path.read_text())
     except yaml.YAMLError as error:
         raise PipelagError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     return validate(model, content, str(path))

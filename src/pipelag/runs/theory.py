@@ -97,7 +97,7 @@ def stable_over_delta(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def stable_over_pairs(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """The largest stable alpha with and without T2 for all tau_bkwd < tau_fwd <= {most}, over {deltas: a list} (B.4)."""
+    """The largest stable alpha with and without T2 for all tau_bkwd < tau_fwd <= {most}, over {deltas: list} (B.4)."""
     for forward in range(1, options["most"] + 1):
         for backward in range(forward):
             gamma = quadratic.theory_decay(forward - backward)

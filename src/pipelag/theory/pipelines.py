@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pipelag.methods import get
+from pipelag.schedules import Schedule
 from pipelag.timing.costs import StageCost
 from pipelag.timing.timed import Timing, time_schedule
 
@@ -27,19 +30,25 @@ class Pipeline:
 
 
 def pipeline(method: str, stages: int, microbatches: int) -> Pipeline:
-    """Of a method by name, timed with equal stages over as many minibatches as fill it and three more."""
+    """Of a method by name; its schedule is timed with equal stages, over what fills it and three minibatches more."""
     found = get(method)
-    fill = -(-2 * stages // microbatches)
-    plan = found.schedule(stages, fill + 3, microbatches)
     delays = found.delays(stages, microbatches)
     return Pipeline(
         stages,
         microbatches,
-        when_full(time_schedule(plan, [StageCost(1.0, 1.0)] * stages)),
+        utilisation(found.build, stages, microbatches),
         delays.forward,
         delays.backward,
         found.weight_copies(stages, microbatches),
     )
+
+
+@lru_cache(maxsize=64)
+def utilisation(build: Callable[..., Schedule], stages: int, microbatches: int) -> float:
+    """Of a schedule, which methods may share."""
+    fill = -(-2 * stages // microbatches)
+    plan = build(stages, fill + 3, microbatches=microbatches)
+    return when_full(time_schedule(plan, [StageCost(1.0, 1.0)] * stages))
 
 
 def when_full(timing: Timing) -> float:

@@ -146,7 +146,7 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
         middle = (low + high) / 2
         same = np.sign(imaginary(middle)) == below
         low, high = np.where(same, middle, low), np.where(same, high, middle)
-    found = low.tolist()
+    found = [*low, *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
     if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
         found.append(np.pi)
     pairs = []
