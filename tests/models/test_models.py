@@ -248,6 +248,35 @@ def test_split_weights_compute_the_same() -> None:
         torch.testing.assert_close(split(images), whole(images))
 
 
+@pytest.mark.parametrize("split", [2, 16])
+def test_split_weights_begin_as_whole_ones_do(split: int) -> None:
+    """As many layers as the paper's stages (Figures 4 and 8), the classifier's parts too; weights of one spread."""
+    with torch.device("meta"):
+        assert len(models.build("resnet50", split=split)) == {2: 214, 16: 1712}[split]
+    whole, parts = (models.build("resnet50", seed=0, width=0.5, blocks=(1, 1), split=n) for n in (1, split))
+    spread = {}
+    for model in (whole, parts):
+        for layer in model:
+            place = name_of(layer).split(",")[0]
+            spread.setdefault((place, model is whole), []).extend(p.flatten() for p in layer.parameters())
+    for place in {name_of(layer).split(",")[0] for layer in whole}:
+        one, several = (torch.cat(spread[place, kind]) for kind in (True, False))
+        assert one.numel() == several.numel()
+        torch.testing.assert_close(one.std(), several.std(), rtol=0.15, atol=0)
+
+
+def test_a_classifier_in_more_parts_than_classes_is_shared_out_by_its_features() -> None:
+    whole = models.build("resnet50", seed=0, width=0.25, blocks=(1,))[-1]
+    parts = models.build("resnet50", seed=0, width=0.25, blocks=(1,), split=16)[-16:]
+    (linear,) = [m for m in whole.modules() if isinstance(m, torch.nn.Linear)]
+    with torch.no_grad():
+        for part in parts:
+            part.linear.weight.copy_(linear.weight[:, slice(*part.features)])
+        parts[-1].linear.bias.copy_(linear.bias)
+        features = torch.randn(3, linear.in_features, 4, 4)
+        torch.testing.assert_close(parts(features), whole(features))
+
+
 def test_bottleneck_networks_refuse_what_they_are_not() -> None:
     with pytest.raises(PipelagError, match="unknown form"):
         models.build("resnet50", form="large")

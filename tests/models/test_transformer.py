@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pipelag import data, models
-from pipelag.data.text import BEGIN, END, PAD, padded
+from pipelag.api import train
+from pipelag.data.text import BEGIN, END, PAD, TextBatches, padded
 from pipelag.errors import PipelagError
 from pipelag.runs.text import TranslationTest, search, token_loss
 
@@ -22,6 +23,45 @@ def test_fairseqs_transformer_has_a_layer_per_weight() -> None:
     assert len(model) == 93  # PipeMare section 4.1
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(42.7e6, rel=0.02)  # 3 embeddings, not shared
     assert all(sum(p.dim() > 1 for p in layer.parameters()) <= 1 for layer in model)
+
+
+@pytest.mark.parametrize("split", [2, 3])
+def test_a_split_transformer_is_the_same_network(split: int) -> None:
+    """Outputs, dropout and gradients; what crosses a boundary inside an operator is enough to go on with."""
+    sizes = {"blocks": 2, "dropout": 0.2}
+    whole, parts = build(**sizes).train(), build(split=split, **sizes).train()
+    assert len(parts) == split * len(whole)
+    given = torch.tensor([[4, 5, 6, END], [7, END, PAD, PAD]]), torch.tensor([[BEGIN, 7, 8], [BEGIN, 9, PAD]])
+    found = []
+    for model in (whole, parts):
+        torch.manual_seed(3)
+        out = model(given)
+        out.square().sum().backward()
+        found.append(out)
+    torch.testing.assert_close(*found)
+    for place, layer in enumerate(whole):
+        pieces = list(parts[place * split : (place + 1) * split])
+        for own, *others in zip(layer.parameters(), *(piece.parameters() for piece in pieces), strict=True):
+            axis = 1 if isinstance(layer.module, torch.nn.Embedding) else 0
+            joined, grads = torch.cat(others, axis), torch.cat([other.grad for other in others], axis)
+            assert joined.shape == own.shape
+            torch.testing.assert_close(joined.sort(axis)[0], own.sort(axis)[0])
+            torch.testing.assert_close(grads.sort(axis)[0], own.grad.sort(axis)[0])
+
+
+def test_a_pipeline_of_parts_trains_as_the_whole_does() -> None:
+    """PipeMare's figure 8 splits the same 12 layers into 186 stages."""
+    with torch.device("meta"):
+        assert len(models.build("transformer", split=2)) == 186
+    phrases = data.load("phrases", train=64, test=4)
+    words = {"source_words": len(phrases.source_words), "target_words": len(phrases.target_words)}
+    batches, ends = TextBatches(phrases, 8, 0), []
+    for cuts in ((), range(1, 36)):
+        model = build(split=2, **words).train()
+        sgd = {"loss": token_loss(), "optimizer": lambda groups: torch.optim.SGD(groups, lr=0.1), "steps": 3}
+        train(model, batches, cuts=cuts, method="gpipe", microbatches=2, **sgd)
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*ends)
 
 
 def test_padding_and_later_words_change_nothing() -> None:
@@ -103,5 +143,7 @@ def test_a_perfect_translator_has_a_bleu_of_100() -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(PipelagError, match="cannot be split into 17 parts"):
+        build(split=17)
     with pytest.raises(PipelagError, match="divisible by the 3 heads"):
         build(heads=3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelag.errors import PipelagError
@@ -17,6 +17,7 @@ from pipelag.theory import quadratic as q
 
 
 @given(st.integers(0, 60), st.floats(0.1, 10))
+@example(12, 1.0)  # its root crosses at a point of the grid
 @settings(max_examples=40, deadline=None)
 def test_lemma_1_is_exact(tau: int, curvature: float) -> None:
     bound = 2 / curvature * sin(pi / (4 * tau + 2))

@@ -9,13 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
 from pipelag.experiments.names import check_names
-from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, read, validate
+from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
 from pipelag.runs.spec import RunSpec
 
 CONFIG = Path("config")
@@ -77,7 +76,7 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
     """
     if name not in scales():
         raise unknown("scale", name, scales())
-    content = yaml.safe_load((CONFIG / "scales" / f"{name}.yaml").read_text())
+    content = load_yaml((CONFIG / "scales" / f"{name}.yaml").read_text())
     scale: Scale = validate(Scale, content, f"config/scales/{name}.yaml")
     if name == "published":
         folder = Path("results/published") / published
@@ -201,12 +200,12 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
         own: dict[str, Any] = {"method": phase.method, "options": settings}
         own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas or setup.replicas}
-        own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, where)}
+        own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where)}
         phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
-    content = setup.model_dump(exclude={"steps", "cuts", "replicas", "microbatches", "shares"}) | {
+    content = setup.model_dump(exclude={"steps", "cuts", "replicas", "microbatches", "shares", "checkpoints"}) | {
         "optimizer": optimizer and optimizer.model_dump(),
         "lr_schedule": schedule.model_dump(),
         "phases": phases,
@@ -223,22 +222,38 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
 
 
 def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
-    """Layers to cut after, ranges ("1-106", "4-104:4") written out."""
+    """Layers to cut after, ranges ("1-106", "4-104:4") and even spreads ("54/107") written out."""
     cuts: list[int] = []
     for place in [places] if isinstance(places, str) else places:
+        even = re.fullmatch(r"(\d+)/(\d+)", str(place))
+        if even is not None and 1 <= int(even[1]) <= int(even[2]):
+            cuts += evenly(int(even[1]), int(even[2]))
+            continue
         found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
         if found is None or found[3] == "0":
-            raise PipelagError(f"{where}: '{place}' is no layer and no range of layers such as 1-106 or 4-104:4")
+            raise PipelagError(
+                f"{where}: '{place}' is no layer, no range of layers such as 1-106 or 4-104:4, and no even spread such "
+                "as 54/107, 107 layers over 54 stages"
+            )
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         cuts += range(first, last + 1, step)
     return cuts
 
 
-def recompute_of(value: bool | int | dict[str, int | str], stages: int, where: str) -> bool | int:
-    """Stages per segment; {checkpoints: n} makes n segments."""
+def evenly(stages: int, layers: int) -> list[int]:
+    """The cuts that spread layers evenly, in their order, over stages (PipeMare section 4.1)."""
+    return [(2 * i * layers + stages) // (2 * stages) for i in range(1, stages)]
+
+
+def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: Setup, where: str) -> bool | int:
+    """Stages per segment; {checkpoints: n} makes n segments as nearly as segments of one length can."""
     if not isinstance(value, dict):
         return value
     count = value.get("checkpoints")
+    if isinstance(count, str):
+        if count not in setup.checkpoints:
+            raise unknown(f"{where}: number of checkpoints", count, setup.checkpoints)
+        count = setup.checkpoints[count]
     if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
         raise PipelagError(f"{where}: recompute takes true, stages per segment, or {{checkpoints: 1 to {stages}}}")
     return -(-stages // count)

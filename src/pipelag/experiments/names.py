@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
@@ -43,7 +45,7 @@ def check_names(spec: RunSpec, where: str) -> None:
         PipelagError: with `where`, the unknown name and the nearest known one.
     """
     from pipelag.data import DATASETS
-    from pipelag.methods import METHODS, get
+    from pipelag.methods import METHODS
 
     if spec.model is not None and not re.fullmatch(r"resnet\d+", spec.model.name):
         _known("model", spec.model.name, models(), where)
@@ -51,11 +53,23 @@ def check_names(spec: RunSpec, where: str) -> None:
         _known("data set", spec.data.name, DATASETS, where)
     for phase in spec.phases:
         _known("method", phase.method, METHODS, where)
-        try:
-            # What a method refuses it refuses of few stages too; deriving the delays of 1,706 would take seconds.
-            get(phase.method, **phase.options).delays(min(len(phase.cuts) + 1, 32), phase.microbatches)
-        except PipelagError as error:
-            raise PipelagError(f"{where}: {error}") from error
+        # What a method refuses it refuses of few stages too; deriving the delays of 1,712 would take seconds.
+        pipeline = min(len(phase.cuts) + 1, 32), phase.microbatches
+        refused = refusal(phase.method, json.dumps(phase.options, sort_keys=True), *pipeline)
+        if refused:
+            raise PipelagError(f"{where}: {refused}")
+
+
+@lru_cache(maxsize=4096)
+def refusal(method: str, options: str, stages: int, microbatches: int) -> str:
+    """Why a method, its options as JSON text, cannot run a pipeline; empty where it can. Many arms ask the same."""
+    from pipelag.methods import get
+
+    try:
+        get(method, **json.loads(options)).delays(stages, microbatches)
+    except PipelagError as error:
+        return str(error)
+    return ""
 
 
 def models() -> set[str]:

@@ -1,8 +1,9 @@
 """ResNets of bottleneck blocks (He et al., 2016; 50, 101 and 152), cut as finely as PipeMare does: a layer per weight.
 
 ResNet-50 has 107 such layers: 53 convolutions, 53 batch norms and a classifier (PipeMare section 4.1), in topological
-order; weight and bias of an operator are one. `split` cuts every weight into equal parts of its output channels, each a
-layer: 214 for split = 2, 1,712 for 16 (PipeMare Figures 4 and 8).
+order; weight and bias of an operator are one. `split` cuts every weight into equal parts of its output channels (the
+classifier's, where there are fewer classes than parts, of its inputs), each a layer: 214 for split = 2, 1,712 for 16
+(PipeMare Figures 4 and 8). Weights begin as they would in one piece.
 """
 
 from __future__ import annotations
@@ -107,6 +108,9 @@ def resnet_bottleneck(
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if split > 1:  # the fan of the whole weight
+                with torch.no_grad():
+                    module.weight.mul_(split**-0.5)
     return model
 
 
@@ -148,24 +152,40 @@ def bottleneck(name: str, into: int, middle: int, stride: int, split: int) -> It
 
 
 class Pooled(nn.Module):
-    """Part of the classifier: the mean over the pixels, and some of the classes."""
+    """Part of the classifier: the mean over the pixels, and some of the classes, or all of them from some features.
 
-    def __init__(self, label: str, linear: nn.Linear, number: int, of: int) -> None:
+    features: the first and the last + 1 of those; none: all, and then the parts have classes of their own.
+    """
+
+    def __init__(
+        self, label: str, linear: nn.Linear, number: int, of: int, features: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
         self.label = label if of == 1 else f"{label}, part {number + 1} of {of}"
-        self.mean, self.linear, self.number, self.of = Mean(), linear, number, of
+        self.mean, self.linear, self.number, self.of, self.features = Mean(), linear, number, of, features
 
     def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
         """(features, logits so far), and at the end the logits."""
         state = (self.mean(value),) if isinstance(value, torch.Tensor) else value
-        state = (*state, self.linear(state[0]))
+        own = state[0] if self.features is None else state[0][:, slice(*self.features)]
+        state = (*state, self.linear(own))
         if self.number < self.of - 1:
             return state
-        return state[1] if self.of == 1 else torch.cat(state[1:], 1)
+        if self.of == 1:
+            return state[1]
+        return torch.cat(state[1:], 1) if self.features is None else torch.stack(state[1:]).sum(0)
 
 
 def classifier(into: int, classes: int, split: int) -> list[nn.Module]:
-    """The linear layer, its classes shared out over the parts; with more parts than classes, a part per class."""
-    parts = min(split, classes)
-    sizes = [len(range(i, classes, parts)) for i in range(parts)]
-    return [Pooled("mean, linear", nn.Linear(into, size), i, parts) for i, size in enumerate(sizes)]
+    """The linear layer, its classes shared out over the parts; its features where there are more parts than classes."""
+    if split <= classes:
+        sizes = [len(range(i, classes, split)) for i in range(split)]
+        return [Pooled("mean, linear", nn.Linear(into, size), i, split) for i, size in enumerate(sizes)]
+    bounds = [into * i // split for i in range(split + 1)]
+    layers: list[nn.Module] = []
+    for i, ends in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        linear = nn.Linear(ends[1] - ends[0], classes, bias=i == split - 1)
+        for parameter in linear.parameters():
+            nn.init.uniform_(parameter, -(into**-0.5), into**-0.5)  # as nn.Linear does for the whole
+        layers.append(Pooled("mean, linear", linear, i, split, ends))
+    return layers

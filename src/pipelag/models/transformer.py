@@ -4,11 +4,15 @@ Six encoder and six decoder blocks have 36 + 54 weighted operators with the proj
 and with two embeddings and the output projection 93 layers (PipeMare section 4.1). Layers are normalised after the
 residual sum, as in fairseq's `transformer_iwslt_de_en`. What crosses a boundary is a tuple: the tensor at work, what
 the residual sum needs, the encoder's output, the mask of padding, the target words that the decoder has yet to embed.
+`split` cuts every weight into equal parts of its outputs, each a layer: 186 for split = 2 (PipeMare Figure 8).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,11 +47,51 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden
 
 
 class Operator(nn.Module):
-    """A layer with one weighted module and a label."""
+    """A layer with one weighted module and a label: what the weight works on, its product, and what is made of that.
+
+    A part of one (`split`) has some of the rows of the weight. The first part prepares and the last one finishes;
+    between them the tensors are (what the weight works on, the products so far, all else).
+    """
+
+    width = 1  # tensors that a product consists of
 
     def __init__(self, label: str, module: nn.Module) -> None:
         super().__init__()
         self.label, self.module = label, module
+        self.number, self.of = 0, 1  # this part of how many
+
+    def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """What the weight works on, and what travels on beside it."""
+        return value[0], value
+
+    def product(self, given: torch.Tensor, rest: Tensors) -> Tensors:
+        """What the weight, or this part of it, makes of that."""
+        return (self.module(given),)
+
+    def join(self, products: Tensors) -> Tensors:
+        """The whole weight's product from those of its parts."""
+        return products if len(products) == 1 else (torch.cat(products, -1),)
+
+    def finish(self, product: Tensors, rest: Tensors) -> Any:
+        """What leaves the layer."""
+        return *product, *rest
+
+    def forward(self, value: Tensors) -> Any:
+        """The layer, or this part of it."""
+        if self.number == 0:
+            given, rest = self.prepare(value)
+            done: Tensors = ()
+        else:
+            behind = 1 + self.number * self.width
+            given, done, rest = value[0], value[1:behind], value[behind:]
+        done = (*done, *self.product(given, rest))
+        if self.number < self.of - 1:
+            return given, *done, *rest
+        return self.finish(self.join(done), rest)
+
+    def rows(self, number: int, of: int) -> list[int]:
+        """The outputs of the weight that a part makes."""
+        return share(range(outputs_of(self.module)), number, of)
 
 
 class Embedding(Operator):
@@ -63,18 +107,28 @@ class Embedding(Operator):
         nn.init.normal_(self.module.weight, std=size**-0.5)  # type: ignore[arg-type]
         self.size, self.decoder, self.dropout = size, decoder, nn.Dropout(dropout)
 
-    def vectors(self, words: torch.Tensor) -> torch.Tensor:
-        """(N, T) -> (N, T, size)."""
-        x = self.module(words) * math.sqrt(self.size)
-        return self.dropout(x + positions(words.shape[1], self.size, words.device))
-
-    def forward(self, value: Tensors) -> Tensors:
-        """See the class."""
+    def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The words of this side."""
         if self.decoder:
             x, hidden, target = value
-            return self.vectors(target), x, hidden
-        source, target = value
-        return self.vectors(source), source == PAD, target
+            return target, (x, hidden)
+        return value[0], value
+
+    def vectors(self, words: torch.Tensor) -> torch.Tensor:
+        """(N, T) -> (N, T, size)."""
+        return self.placed(self.module(words))
+
+    def placed(self, x: torch.Tensor) -> torch.Tensor:
+        """Scaled, with their places."""
+        found: torch.Tensor = self.dropout(x * math.sqrt(self.size) + positions(x.shape[1], self.size, x.device))
+        return found
+
+    def finish(self, product: Tensors, rest: Tensors) -> Tensors:
+        """See the class."""
+        if self.decoder:
+            return self.placed(*product), *rest
+        source, target = rest
+        return self.placed(*product), source == PAD, target
 
 
 class QKV(Operator):
@@ -84,21 +138,34 @@ class QKV(Operator):
         super().__init__(label, nn.Linear(size, 3 * size))
         nn.init.xavier_uniform_(self.module.weight, gain=2**-0.5)  # type: ignore[arg-type]
 
-    def forward(self, value: Tensors) -> Tensors:
-        """See the class."""
-        return self.module(value[0]), *value
-
 
 class CrossQKV(QKV):
-    """Queries of the decoder, keys and values of the encoder, one fused weight: (y, x, ...) -> (q, k v, y, x, ...)."""
+    """Queries of the decoder, keys and values of the encoder, one fused weight: (y, x, ...) -> (q, k v, y, x, ...).
 
-    def forward(self, value: Tensors) -> Tensors:
-        """See the class."""
-        size, linear = value[0].shape[-1], self.module
+    A part has its share of the queries, of the keys and of the values.
+    """
+
+    width = 2
+
+    def product(self, given: torch.Tensor, rest: Tensors) -> Tensors:
+        """See the class; `rest` is (y, x, ...)."""
+        linear = self.module
         weight, bias = linear.weight, linear.bias
-        q = F.linear(value[0], weight[:size], bias[:size])  # type: ignore[index, arg-type]
-        kv = F.linear(value[1], weight[size:], bias[size:])  # type: ignore[index, arg-type]
-        return q, kv, *value
+        size = len(bias) // 3  # type: ignore[arg-type]
+        q = F.linear(given, weight[:size], bias[:size])  # type: ignore[index, arg-type]
+        return q, F.linear(rest[1], weight[size:], bias[size:])  # type: ignore[index, arg-type]
+
+    def join(self, products: Tensors) -> Tensors:
+        """Queries with queries, keys with keys, values with values."""
+        if len(products) == self.width:
+            return products
+        keys, values = zip(*(kv.chunk(2, -1) for kv in products[1::2]), strict=True)
+        return torch.cat(products[::2], -1), torch.cat((*keys, *values), -1)
+
+    def rows(self, number: int, of: int) -> list[int]:
+        """See the class."""
+        size = outputs_of(self.module) // 3
+        return [row for start in (0, size, 2 * size) for row in share(range(start, start + size), number, of)]
 
 
 class Attention(Operator):
@@ -109,8 +176,8 @@ class Attention(Operator):
         nn.init.xavier_uniform_(self.module.weight)  # type: ignore[arg-type]
         self.heads, self.kind = heads, kind
 
-    def forward(self, value: Tensors) -> Tensors:
-        """See the class."""
+    def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """Attended, by all heads."""
         if self.kind == "cross":
             q, kv, *rest = value
             k, v = kv.chunk(2, -1)
@@ -119,7 +186,7 @@ class Attention(Operator):
             q, k, v = qkv.chunk(3, -1)
         # the encoder's state is (x, padding, target), the decoder's (y, x, padding)
         hidden = {"encoder": rest[1], "cross": rest[-1], "causal": None}[self.kind]
-        return self.module(attend(q, k, v, self.heads, hidden)), *rest
+        return attend(q, k, v, self.heads, hidden), tuple(rest)
 
 
 class Norm(Operator):
@@ -129,10 +196,10 @@ class Norm(Operator):
         super().__init__(label, nn.LayerNorm(size))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, value: Tensors) -> Tensors:
-        """See the class."""
+    def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The sum."""
         added, x, *rest = value
-        return self.module(x + self.dropout(added)), *rest
+        return x + self.dropout(added), tuple(rest)
 
 
 class Widen(Operator):
@@ -142,9 +209,9 @@ class Widen(Operator):
         super().__init__(label, nn.Linear(size, hidden))
         nn.init.xavier_uniform_(self.module.weight)  # type: ignore[arg-type]
 
-    def forward(self, value: Tensors) -> Tensors:
+    def finish(self, product: Tensors, rest: Tensors) -> Tensors:
         """See the class."""
-        return F.relu(self.module(value[0])), *value
+        return F.relu(product[0]), *rest
 
 
 class Narrow(Operator):
@@ -154,9 +221,9 @@ class Narrow(Operator):
         super().__init__(label, nn.Linear(hidden, size))
         nn.init.xavier_uniform_(self.module.weight)  # type: ignore[arg-type]
 
-    def forward(self, value: Tensors) -> Tensors:
-        """See the class."""
-        return self.module(value[0]), *value[1:]
+    def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """What was widened."""
+        return value[0], value[1:]
 
 
 class Scores(Operator):
@@ -166,10 +233,73 @@ class Scores(Operator):
         super().__init__(label, nn.Linear(size, words, bias=False))
         nn.init.normal_(self.module.weight, std=size**-0.5)  # type: ignore[arg-type]
 
-    def forward(self, value: Tensors) -> torch.Tensor:
+    def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
+        """The decoder's output alone."""
+        return value[0], ()
+
+    def finish(self, product: Tensors, rest: Tensors) -> torch.Tensor:
         """See the class."""
-        scores: torch.Tensor = self.module(value[0])
-        return scores
+        return product[0]
+
+
+class NormPart(nn.Module):
+    """Layer normalisation over all of a vector, of which some places are scaled and go on."""
+
+    def __init__(self, whole: nn.LayerNorm, rows: list[int]) -> None:
+        super().__init__()
+        self.shape, self.eps, self.places = whole.normalized_shape, whole.eps, rows
+        self.weight, self.bias = nn.Parameter(whole.weight[rows].clone()), nn.Parameter(whole.bias[rows].clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., size) -> (..., places)."""
+        first, last = self.places[0], self.places[-1] + 1
+        found: torch.Tensor = F.layer_norm(x, self.shape, eps=self.eps)[..., first:last] * self.weight + self.bias
+        return found
+
+
+def outputs_of(module: nn.Module) -> int:
+    """The length of the vectors that a module makes."""
+    if isinstance(module, nn.Linear):
+        return module.out_features
+    if isinstance(module, nn.Embedding):
+        return module.embedding_dim
+    assert isinstance(module, nn.LayerNorm)
+    return module.normalized_shape[0]
+
+
+def share(rows: range, number: int, of: int) -> list[int]:
+    """The part `number` of `of` even parts."""
+    return list(rows[len(rows) * number // of : len(rows) * (number + 1) // of])
+
+
+def piece(module: nn.Module, rows: list[int]) -> nn.Module:
+    """A module with these outputs of another, and their weights."""
+    if isinstance(module, nn.LayerNorm):
+        return NormPart(module, rows)
+    if isinstance(module, nn.Embedding):
+        part = nn.Embedding(module.num_embeddings, len(rows), padding_idx=module.padding_idx)
+        part.weight = nn.Parameter(module.weight[:, rows].clone())
+        return part
+    assert isinstance(module, nn.Linear)
+    linear = nn.Linear(module.in_features, len(rows), bias=module.bias is not None)
+    linear.weight = nn.Parameter(module.weight[rows].clone())
+    if module.bias is not None:
+        linear.bias = nn.Parameter(module.bias[rows].clone())
+    return linear
+
+
+def parts_of(operator: Operator, of: int) -> Iterator[Operator]:
+    """The operator in so many layers, each with an even part of its weight; what they compute is the same."""
+    if of == 1:
+        yield operator
+        return
+    whole, rows = operator.module, [operator.rows(number, of) for number in range(of)]
+    operator.module = nn.Identity()
+    for number in range(of):
+        part = deepcopy(operator)
+        part.module, part.number, part.of = piece(whole, rows[number]), number, of
+        part.label += f", part {number + 1} of {of}"
+        yield part
 
 
 def check_size(size: int, heads: int) -> None:
@@ -186,26 +316,33 @@ def transformer(
     heads: int = 4,
     blocks: int = 6,
     dropout: float = 0.3,
+    split: int = 1,
 ) -> nn.Sequential:
     """A Transformer with `blocks` encoder and `blocks` decoder blocks; takes (source, target), each int64 (N, T).
 
     The defaults are fairseq's `transformer_iwslt_de_en` with the vocabularies of its IWSLT14 recipe; three embeddings
     of their own, since a weight can belong to one stage only.
 
+    Args:
+        split: parts of every weight, each a layer; the network stays the same.
+
     Raises:
-        PipelagError: a size that the heads do not divide, or an odd one.
+        PipelagError: a size that the heads do not divide, or an odd one; more parts than a weight has outputs.
     """
     check_size(size, heads)
-    layers: list[nn.Module] = [Embedding("source embedding", source_words, size, False, dropout)]
+    if not 1 <= split <= min(size, hidden, target_words):
+        raise PipelagError(f"a weight of {min(size, hidden, target_words)} outputs cannot be split into {split} parts")
+    layers: list[Operator] = [Embedding("source embedding", source_words, size, False, dropout)]
     for block in range(1, blocks + 1):
         layers += encoder_block(f"encoder {block}", size, hidden, heads, dropout)
     layers.append(Embedding("target embedding", target_words, size, True, dropout))
     for block in range(1, blocks + 1):
         layers += decoder_block(f"decoder {block}", size, hidden, heads, dropout)
-    return nn.Sequential(*layers, Scores("output", size, target_words))
+    layers.append(Scores("output", size, target_words))
+    return nn.Sequential(*(part for layer in layers for part in parts_of(layer, split)))
 
 
-def attention(name: str, kind: str, size: int, heads: int, dropout: float) -> list[nn.Module]:
+def attention(name: str, kind: str, size: int, heads: int, dropout: float) -> list[Operator]:
     """Three layers: the fused projection, attention with its output projection, the residual sum normalised."""
     project = CrossQKV if kind == "cross" else QKV
     return [
@@ -215,7 +352,7 @@ def attention(name: str, kind: str, size: int, heads: int, dropout: float) -> li
     ]
 
 
-def feed(name: str, size: int, hidden: int, dropout: float) -> list[nn.Module]:
+def feed(name: str, size: int, hidden: int, dropout: float) -> list[Operator]:
     """Three layers: two linear ones, the residual sum normalised."""
     return [
         Widen(f"{name} linear 1", size, hidden),
@@ -224,12 +361,12 @@ def feed(name: str, size: int, hidden: int, dropout: float) -> list[nn.Module]:
     ]
 
 
-def encoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[nn.Module]:
+def encoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[Operator]:
     """Six layers on (x, padding, ...)."""
     return attention(name, "encoder", size, heads, dropout) + feed(name, size, hidden, dropout)
 
 
-def decoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[nn.Module]:
+def decoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[Operator]:
     """Nine layers on (y, x, padding)."""
     own, cross = (attention(name, kind, size, heads, dropout) for kind in ("causal", "cross"))
     return own + cross + feed(name, size, hidden, dropout)

@@ -9,12 +9,12 @@ from typing import Any
 from pipelag.report.figures import empty
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
-GREEK = re.compile(r"\b(tau|Delta|alpha|beta|gamma)\b")
+GREEK = re.compile(r"\b(tau|Delta|alpha|beta|gamma)(?:_([a-z]+))?\b")
 
 
 def greek(text: str) -> str:
-    """Names of Greek letters as letters."""
-    return GREEK.sub(r"$\\\1$", text)
+    """Names of Greek letters as letters, with what follows an underscore below: "tau_fwd"."""
+    return GREEK.sub(lambda m: f"$\\{m[1]}_{{\\mathrm{{{m[2]}}}}}$" if m[2] else f"$\\{m[1]}$", text)
 
 
 Points = Sequence[tuple[float, float]]

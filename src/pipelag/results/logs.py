@@ -149,7 +149,9 @@ class Context:
         seeds = len({item.arm.seed for item in runs})
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
-        return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
+        why = dict.fromkeys(item.arm.left_out for item in self.items if item.arm.left_out and item.log is None)
+        text = "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
+        return text + (f" Left out: {'; '.join(why)}." if why else "")
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""

@@ -109,7 +109,7 @@ LATER: dict[str, dict[str, Any]] = {
 }
 
 # Studies of kind `theory` that compute other things than they once did: part of a run's id, like a method's revision.
-STUDIES = {"caching": 2}
+STUDIES = {"caching": 2, "lemmas": 2}
 # Options of kind `plan` likewise. depths, 2: of fewer minibatches than NOAM, every stage holds its share.
 PLANS = {"depths": 2}
 

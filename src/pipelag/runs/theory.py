@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
 from pipelag.theory import foreseen, quadratic
 from pipelag.theory.caching import asynchronous, segment_of, synchronous
+from pipelag.theory.pipelines import pipeline
 from pipelag.theory.quadratic import Characteristic
 
 Row = dict[str, Any]
@@ -94,18 +96,34 @@ def stable_over_delta(options: dict[str, Any], seed: int) -> Iterator[Row]:
         yield {"delta": float(delta), "largest_stable": quadratic.largest_stable(model)}
 
 
+def stable_over_pairs(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """The largest stable alpha with and without T2 for all tau_bkwd < tau_fwd <= {most}, over {deltas: list} (B.4)."""
+    for forward in range(1, options["most"] + 1):
+        for backward in range(forward):
+            gamma = quadratic.theory_decay(forward - backward)
+            for delta in options["deltas"]:
+                plain = quadratic.with_discrepancy(forward, backward, delta)
+                mended = quadratic.corrected(forward, backward, delta, gamma)
+                found = {key: quadratic.largest_stable(m, 4000) for key, m in (("original", plain), ("T2", mended))}
+                yield {"forward": forward, "backward": backward, "delta": delta} | found
+
+
 def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """Each lemma's bound beside what the eigenvalues say, over {taus, deltas, betas}."""
+    """Each lemma's bound beside what the eigenvalues say, over {taus, deltas, betas}.
+
+    Of lemma 1 also the largest eigenvalue at step sizes below its bound (the most of them) and above (the least).
+    """
     for tau in options["taus"]:
         model = quadratic.delayed(tau)
-        found = quadratic.crossings(model)
-        omega = found[0][1] if found else None
+        found, bound = quadratic.crossings(model), quadratic.lemma_1(tau)
         yield {
             "lemma": 1,
             "tau": tau,
-            "bound": quadratic.lemma_1(tau),
+            "bound": bound,
             "stable": quadratic.largest_stable(model),
-            "omega": omega,
+            "omega": found[0][1] if found else None,
+            "below": max(model.radius(times * bound) for times in (0.01, 0.1, 0.5, 0.9, 0.999)),
+            "above": min(model.radius(times * bound) for times in (1.001, 1.1, 1.5, 2.0, 5.0, 20.0)),
         }
         for delta in options["deltas"]:
             for backward in sorted({0, tau // 2} - {tau}):
@@ -190,6 +208,40 @@ def caching(options: dict[str, Any], seed: int) -> Iterator[Row]:
             yield {"stages": stages, "microbatches": micro, "segment": segment, "without": pair[0], "with": pair[1]}
 
 
+def pipelines(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{pipelines: [[P, N], ...]}: of GPipe, PipeDream and PipeMare with P stages and N microbatches, what the schedule
+    costs: utilisation once full, delays, copies of the weights (table 1).
+    """
+    methods = {"GPipe": "gpipe", "PipeDream": "pipedream_cycle", "PipeMare": "pipemare_naive"}
+    for stages, micro in options["pipelines"]:
+        for name, method in methods.items():
+            yield {"method": name} | asdict(pipeline(method, stages, micro))
+
+
+def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{model, sample: a shape, or words: of a sentence}: floating-point operations of a forward and of a backward.
+
+    Convolutions and matrix products are counted, without computing them (A.3).
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from pipelag.models import build
+
+    with torch.device("meta"):
+        model = build(options["model"])
+        if "words" in options:
+            sentence = torch.zeros(1, options["words"], dtype=torch.int64)
+            given: Any = (sentence, sentence)
+        else:
+            given = torch.empty(2, *options["sample"])
+    with FlopCounterMode(display=False) as forward:
+        out = model(given)
+    with FlopCounterMode(display=False) as backward:
+        out.sum().backward()
+    yield {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
 def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
     """{optimizer: sgd or adam}: elements that a training step of PipeMare holds of stage 1, without and with T2."""
     import torch
@@ -235,9 +287,12 @@ STUDIES: dict[str, Study] = {
     "trajectories": trajectories,
     "radius": radius,
     "stable_over_delta": stable_over_delta,
+    "stable_over_pairs": stable_over_pairs,
     "lemmas": lemmas,
     "regression": regression,
     "caching": caching,
+    "compute": compute,
     "copies": copies,
     "predictions": foreseen.study,
+    "pipelines": pipelines,
 }

@@ -122,6 +122,12 @@ def theory_decay(gap: int) -> float:
     return 1 - 2 / (gap + 1)
 
 
+def on_circle(polynomial: Polynomial, omega: np.ndarray) -> np.ndarray:
+    """The polynomial at exp(i omega); the models' have few terms, so only those are summed."""
+    powers = np.flatnonzero(polynomial.coef)
+    return np.exp(1j * np.multiply.outer(omega, powers)) @ polynomial.coef[powers]
+
+
 def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, float]]:
     """(alpha, omega) for every root on the unit circle at a positive step size, by growing alpha.
 
@@ -130,19 +136,17 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
     """
     omegas = np.linspace(0, np.pi, points + 1)[1:]
 
-    def imaginary(omega: np.ndarray | float) -> np.ndarray:
-        x = np.exp(1j * np.asarray(omega))
-        return np.imag(-model.constant(x) * np.conj(model.slope(x)))
+    def imaginary(omega: np.ndarray) -> np.ndarray:
+        return np.imag(-on_circle(model.constant, omega) * np.conj(on_circle(model.slope, omega)))
 
     values = imaginary(omegas)
-    found = []
-    for i in np.flatnonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0):
-        low, high = omegas[i], omegas[i + 1]
-        below = np.sign(values[i])
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if np.sign(imaginary(middle)) == below else (low, middle)
-        found.append(low)
+    (changes,) = np.nonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
+    low, high, below = omegas[changes], omegas[changes + 1], np.sign(values[changes])
+    for _ in range(60):  # all of them at once
+        middle = (low + high) / 2
+        same = np.sign(imaginary(middle)) == below
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    found = [*low, *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
     if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
         found.append(np.pi)
     pairs = []
@@ -155,12 +159,12 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
     return sorted(pairs)
 
 
-def largest_stable(model: Characteristic) -> float:
+def largest_stable(model: Characteristic, points: int = 20_000) -> float:
     """The step size up to which all smaller ones are stable; 0 where none is, infinity where all are.
 
     Stability can change only at a crossing; the eigenvalues between two crossings say which side is stable.
     """
-    bounds = [0.0, *(alpha for alpha, _ in crossings(model))]
+    bounds = [0.0, *(alpha for alpha, _ in crossings(model, points))]
     for i, low in enumerate(bounds):
         high = bounds[i + 1] if i + 1 < len(bounds) else 2 * low + 1
         if high - low < 1e-12:

@@ -1,3 +1,11 @@
 """Figures, tables and claims of *PipeMare* (importing this registers them)."""
 
-from pipelag.results.pipemare import formulas, schedules, sweeps, theory, training  # noqa: F401
+from pipelag.results.pipemare import (  # noqa: F401
+    ablation,
+    activations,
+    end_to_end,
+    schedules,
+    settings,
+    stages,
+    theory,
+)

@@ -1,66 +1,127 @@
-"""What a pipeline costs by PipeMare's formulas (appendix A.1): utilisation and memory, over our models' weights."""
+"""What a pipeline costs: utilisation and memory, from logged schedules and from weights and state that were counted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
+from statistics import fmean
 from typing import Any
 
-from pipelag.results.logs import Context
+from pipelag.experiments.expand import evenly
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipemare.quality import TASK_OF, best, evaluations, log_in, runs_of, value_of
+from pipelag.results.verdict import NotLogged, log_of
 
 Rows = Sequence[Mapping[str, Any]]
+OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
+SHARED = ("target embedding", "output")  # of WMT17's Transformer: the first embedding's weights again
+BYTES = 4  # float32
 
 
-def gpipe_utilisation(stages: int, microbatches: float) -> float:
-    """N / (N + P - 1) (appendix A.1)."""
-    return microbatches / (microbatches + stages - 1)
+def pipelines(context: Context, **labels: str) -> list[dict[str, Any]]:
+    """The logged pipelines with these labels, a row per method, P and N."""
+    return log_of(context, **({"task": "pipeline"} | labels)).rows
 
 
-def warmed_up(utilisation: float, synchronous: int, asynchronous: int) -> float:
-    """(E_async + E_sync) / (E_async + E_sync / Util_sync): utilisation with synchronous warm-up epochs (section 4)."""
-    return (asynchronous + synchronous) / (asynchronous + synchronous / utilisation)
+def pipeline(context: Context, method: str, **labels: str) -> dict[str, Any]:
+    """The one pipeline of a method."""
+    return next(row for row in pipelines(context, **labels) if row["method"] == method)
 
 
-def stage_weights(rows: Rows, stages: int) -> list[int]:
-    """Parameters per stage: the layers in topological order, dealt out evenly over the stages (section 4.1)."""
-    layers = [row["parameters"] for row in rows]
-    bounds = [round(i * len(layers) / stages) for i in range(stages + 1)]
+def gpipe(context: Context, dataset: str) -> dict[str, Any]:
+    """GPipe's pipeline on a data set: with microbatches of its own where the paper gives it smaller ones."""
+    own = context.select(dataset=dataset, task="pipeline", arm="GPipe")
+    return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if own else "pipeline")
+
+
+def held(context: Context, task: str) -> tuple[float, float]:
+    """Copies of the weights' size: weights, gradients and optimizer state; and what T2 adds. Counted in a step."""
+    plain, corrected = log_of(context, what="copies", arm=OPTIMIZER[task]).rows
+    base = plain["weights"] + plain["gradients"] + plain["optimizer"]
+    return base / plain["elements"], (corrected["average"] - plain["average"]) / plain["elements"]
+
+
+def layers_of(context: Context, dataset: str) -> list[int]:
+    """The parameters of each weighted operator of the model that a data set is trained with, in topological order."""
+    rows = log_of(context, task="weights", **({"dataset": dataset} if context.values("dataset") else {})).rows
+    shared = SHARED if dataset == "WMT17" else ()
+    return [row["parameters"] for row in rows if row["name"] not in shared]
+
+
+def stage_weights(layers: Sequence[int], stages: int) -> list[int]:
+    """Parameters per stage, the layers dealt out evenly in their order (section 4.1)."""
+    bounds = [0, *evenly(stages, len(layers)), len(layers)]
     return [sum(layers[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def memory_over_gpipe(method: str, rows: Rows, stages: int, microbatches: float, copies: int) -> float:
-    """Weights, gradients and optimizer state (`copies` of W) with what a method adds, over that of GPipe.
+def memory(context: Context, method: str, task: str, row: Mapping[str, Any], layers: Sequence[int]) -> float:
+    """Weight and optimizer memory in parameters' sizes: what is held, T2's average, PipeDream's kept versions.
 
-    PipeDream adds sum_i |w_i| ceil((2(P-i)+1)/N) (appendix A.1), PipeMare's T2 one copy.
+    `row`: the method's pipeline, whose stages hold so many copies.
     """
-    if method == "GPipe":
-        return 1.0
-    if method != "PipeDream":
-        return (copies + 1) / copies
-    weights = stage_weights(rows, stages)
-    stashed = sum(w * ceil((2 * (stages - i) + 1) / microbatches) for i, w in enumerate(weights, start=1))
-    return (copies + stashed / sum(weights)) / copies
+    base, average = held(context, task)
+    weights = stage_weights(layers, row["stages"])
+    kept = sum(w * (copies - 1) for w, copies in zip(weights, row["copies"], strict=True))
+    return base * sum(weights) + kept + (average * sum(weights) if method.startswith("PipeMare") else 0.0)
 
 
-def utilisation_of(row: Mapping[str, Any]) -> float:
-    """By the formulas, of a row of table 2."""
-    alone = gpipe_utilisation(row["P"], row["N"])
-    if row["method"] == "GPipe":
-        return alone
-    if row["method"] == "PipeMareW":
-        return warmed_up(alone, *row["epochs"])
-    return 1.0
+def memory_of(context: Context, dataset: str, method: str) -> float:
+    """Of a method on a data set, over GPipe's."""
+    task, layers = TASK_OF[dataset], layers_of(context, dataset)
+    kind = "PipeMare" if method == "PipeMareW" else method
+    row = pipeline(context, kind, dataset=dataset, arm="pipeline")
+    return memory(context, method, task, row, layers) / (held(context, task)[0] * sum(layers))
 
 
-def weights_of(context: Context, dataset: str) -> Rows | None:
-    """The layers of the model that a data set is trained with; None where they have no log."""
-    log = context.log(dataset=dataset, arm="weights")
-    return log.rows if log else None
+def megabytes(context: Context, dataset: str) -> float:
+    """Of GPipe, in 2^20 bytes."""
+    return BYTES * held(context, TASK_OF[dataset])[0] * sum(layers_of(context, dataset)) / 2**20
 
 
-def memory_of(context: Context, row: Mapping[str, Any]) -> float | None:
-    """Over GPipe's; PipeDream's needs the model's weights."""
-    rows = weights_of(context, row["dataset"])
-    if row["method"] == "PipeDream" and rows is None:
-        return None
-    return memory_over_gpipe(row["method"], rows or [], row["P"], row["N"], row["copies"])
+def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> float:
+    """The target score: as large a share of the synchronous best here as the paper's target is of its own."""
+    dataset = next(name for name, own in TASK_OF.items() if own == task)
+    theirs, target = context.result.options["targets"][dataset]
+    return float(target / theirs * fmean(best(context, task=task, arm=sync, **labels).values()))
+
+
+def epochs_to(item: Item, target: float) -> float | None:
+    """The epochs until the first evaluation at or above a score; None where it never gets there."""
+    return next((row["epoch"] for row in evaluations(log_in(item)) if value_of(row) >= target), None)
+
+
+def amortised(context: Context, alone: float, target: float, **labels: str) -> dict[int, float]:
+    """Utilisation with synchronous warm-up epochs until a target score (section 4), by seed.
+
+    (E_async + E_sync) / (E_async + E_sync / Util_sync). `alone`: Util_sync. Raises `NotLogged` where a run never gets
+    to the target.
+    """
+    found = {}
+    for seed, item in runs_of(context, **labels).items():
+        total = epochs_to(item, target)
+        if total is None:
+            raise NotLogged(f"the warmed-up run never reaches {target:.1f}")
+        warm = min(total, epochs_of(item, "gpipe"))
+        found[seed] = total / (total - warm + warm / alone)
+    return found
+
+
+def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
+    """(time, score) of the evaluations, in epochs of a fully used pipeline: a synchronous epoch takes 1/Util_sync."""
+    warm = epochs_of(item, "gpipe")
+    return [
+        (min(row["epoch"], warm) / alone + max(0.0, row["epoch"] - warm), value_of(row))
+        for row in evaluations(log_in(item))
+    ]
+
+
+def epochs_of(item: Item, method: str) -> float:
+    """How many epochs from the beginning on are trained with a method."""
+    rows = evaluations(log_in(item))
+    if not rows:
+        return 0.0
+    steps = 0
+    for phase in item.arm.spec.phases:
+        if phase.method != method:
+            break
+        steps += phase.steps
+    return float(steps * rows[-1]["epoch"] / rows[-1]["step"])

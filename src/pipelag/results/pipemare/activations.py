@@ -1,0 +1,221 @@
+"""Figure 9, tables 4 and 5, and what T2 and recomputation cost: counted over schedules and in training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2
+from typing import Any
+
+from pipelag.report.frames import Axis, Bars
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import exact
+from pipelag.results.logs import Context
+from pipelag.results.verdict import Finding, judge, log_of
+
+PAPER = "pipemare"
+
+
+@drawing(PAPER, "figure_9")
+def figure_9(context: Context) -> Drawn:
+    """A bar per stage: what it caches with recomputation, and what is added without."""
+    log = context.log()
+    if log is None:
+        return not_logged("the counts have no log")
+    (row,) = log.rows
+    counts = enumerate(zip(row["with"], row["without"], strict=True), start=1)
+    rows = [
+        {"stage": stage, "kind": kind, "activations": number}
+        for stage, (mended, plain) in counts
+        for kind, number in (("with recomputation", mended), ("more without", plain - mended))
+    ]
+    y = Axis("activations", "cached activations (microbatches)")
+    return Drawn.of(Bars(y, group="stage", stack="kind", number="{:.0f}", x_title="stage"), rows)
+
+
+def heads(row: dict[str, Any]) -> list[bool]:
+    """Of each stage, whether it begins a segment."""
+    return [stage % row["segment"] == 0 for stage in range(row["stages"])]
+
+
+@judge(PAPER, "figure_9", "heads_only")
+def heads_only(context: Context) -> Finding:
+    """A long queue is one that grows with the pipeline; the others stay within their segment's round trip."""
+    (row,) = log_of(context).rows
+    first = [held for held, head in zip(row["with"], heads(row), strict=True) if head]
+    inner = [held for held, head in zip(row["with"], heads(row), strict=True) if not head]
+    plain = [held for held, head in zip(row["without"], heads(row), strict=True) if head]
+    text = f"segment heads {', '.join(map(str, first))}; the others at most {max(inner)}"
+    why = "long: as without recomputation; not long: below twice the stages of a segment"
+    return exact(first == plain and max(inner) < 2 * row["segment"], text, why)
+
+
+@judge(PAPER, "figure_9", "sum_far_below")
+def sum_far_below(context: Context) -> Finding:
+    """Sums over the stages."""
+    (row,) = log_of(context).rows
+    text = f"{sum(row['with'])} against {sum(row['without'])}"
+    return exact(sum(row["with"]) <= sum(row["without"]) / 2, text, "far below: at most half")
+
+
+@judge(PAPER, "figure_9", "as_appendix")
+def as_appendix(context: Context) -> Finding:
+    """The printed counts, stage by stage; what is computed 2(S-j) cycles ahead is held over both ends of them."""
+    (row,) = log_of(context).rows
+    P, S = row["stages"], row["segment"]
+    plain = [2 * (P - i) + 1 for i in range(1, P + 1)]
+    mended = [count if i % S == 0 else 2 * (S - 1 - i % S) + 1 for i, count in enumerate(plain)]
+    holds = row["without"] == plain and row["with"] == mended
+    return exact(holds, f"without {row['without']}, with {row['with']}")
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The last step's slope in log-log: the growth for large sizes."""
+    return log2(values[-1] / values[-2]) / log2(sizes[-1] / sizes[-2])
+
+
+def exponents(context: Context, what: str) -> tuple[float, float]:
+    """(without, with) recomputation, over P or N."""
+    rows = log_of(context, what=what).rows
+    sizes = [row["microbatches"] or row["stages"] for row in rows]
+    without, mended = (exponent(sizes, [sum(row[key]) for row in rows]) for key in ("without", "with"))
+    return without, mended
+
+
+@drawing(PAPER, "table_4")
+def table_4(context: Context) -> Drawn:
+    """The paper's exponents beside those of the counts."""
+
+    def counted(which: int) -> Any:
+        return lambda row: exponents(context, row["mode"])[which] if context.log(what=row["mode"]) else None
+
+    cols = [
+        Col("Pipeline", "mode"),
+        Col("grows with", "in"),
+        Col("paper", "without", "{:g}", "exponent without recomputation"),
+        Col("counted", counted(0), "{:.2f}", "exponent without recomputation"),
+        Col("paper", "with", "{:g}", "exponent with"),
+        Col("counted", counted(1), "{:.2f}", "exponent with"),
+    ]
+    return Drawn(table=table(context.result.reported, cols, context.result.caption))
+
+
+def exponents_of(context: Context, mode: str) -> Finding:
+    """Whether the counts grow with the printed exponents."""
+    row = next(row for row in context.result.reported if row["mode"] == mode)
+    own = exponents(context, mode)
+    holds = abs(own[0] - row["without"]) <= 0.05 and abs(own[1] - row["with"]) <= 0.05
+    text = f"{row['in']}^{own[0]:.3f} without, {row['in']}^{own[1]:.3f} with"
+    return exact(holds, text, "0.05, of a fit to the last fourfold step, where lower orders are left")
+
+
+@judge(PAPER, "table_4", "stages_exponent")
+def stages_exponent(context: Context) -> Finding:
+    """PipeMare, over P."""
+    return exponents_of(context, "PipeMare")
+
+
+@judge(PAPER, "table_4", "microbatches_exponent")
+def microbatches_exponent(context: Context) -> Finding:
+    """GPipe, over N."""
+    return exponents_of(context, "GPipe")
+
+
+def ratios(context: Context) -> dict[int, float]:
+    """With over without recomputation, summed over the stages, by the number of stages."""
+    return {row["stages"]: sum(row["with"]) / sum(row["without"]) for row in log_of(context).rows}
+
+
+@drawing(PAPER, "table_5")
+def table_5(context: Context) -> Drawn:
+    """The printed numbers and the counts."""
+    counted = ratios(context) if context.log() else {}
+    cols = [
+        Col("Task", "dataset"),
+        Col("P", "stages"),
+        Col("paper", "with", "{:.3f}"),
+        Col("1/sqrt(P)", lambda row: row["stages"] ** -0.5, "{:.3f}"),
+        Col("counted over the schedule", lambda row: counted.get(row["stages"]), "{:.3f}"),
+    ]
+    notes = [
+        "the paper's numbers compare orders of growth; counted, heads and inner stages each hold about P^(3/2) / 2"
+    ]
+    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
+
+
+@judge(PAPER, "table_5", "one_over_root")
+def one_over_root(context: Context) -> Finding:
+    """The counts, against every printed ratio."""
+    found = ratios(context)
+    right = [row for row in context.result.reported if abs(found[row["stages"]] - row["with"]) <= 5e-4]
+    text = "counted " + ", ".join(f"P = {P}: {value:.3f} (1/sqrt(P) {P**-0.5:.3f})" for P, value in found.items())
+    return exact(len(right) == len(context.result.reported), text, "half a unit of the last printed digit")
+
+
+def added(context: Context, arm: str) -> float:
+    """Percent of weights, gradients and optimizer state that T2's average adds."""
+    plain, corrected = log_of(context, arm=arm).rows
+    held = plain["weights"] + plain["gradients"] + plain["optimizer"]
+    return float(100 * (corrected["average"] - plain["average"]) / held)
+
+
+@drawing(PAPER, "text_t2_memory")
+def t2_buffer(context: Context) -> Drawn:
+    """A row per optimizer."""
+    cols = [
+        Col("Optimizer", lambda arm: arm),
+        Col("paper (%)", lambda arm: context.result.reported[arm]),
+        Col("counted (%)", lambda arm: added(context, arm) if context.log(arm=arm) else None, "{:.1f}"),
+    ]
+    return Drawn(table=table(context.values("arm"), cols, context.result.caption))
+
+
+def buffer_of(context: Context, arm: str) -> Finding:
+    """What T2 adds, against the printed percent."""
+    value = added(context, arm)
+    text = f"{value:.1f} % of the weights, gradients and state that a training step holds"
+    return exact(abs(value - context.result.reported[arm]) <= 0.5, text, "half a unit of the last printed digit")
+
+
+@judge(PAPER, "text_t2_memory", "third")
+def third(context: Context) -> Finding:
+    """SGD with momentum."""
+    return buffer_of(context, "SGD with momentum")
+
+
+@judge(PAPER, "text_t2_memory", "quarter")
+def quarter(context: Context) -> Finding:
+    """Adam."""
+    return buffer_of(context, "Adam")
+
+
+def share(context: Context, arm: str) -> tuple[float, float]:
+    """Percent of all operations that a second forward makes; and a backward's over a forward's."""
+    (row,) = log_of(context, arm=arm).rows
+    return 100 * row["forward"] / (2 * row["forward"] + row["backward"]), row["backward"] / row["forward"]
+
+
+@drawing(PAPER, "text_recompute_compute_share")
+def compute_share(context: Context) -> Drawn:
+    """A row per model."""
+
+    def counted(which: int) -> Any:
+        return lambda arm: share(context, arm)[which] if context.log(arm=arm) else None
+
+    cols = [
+        Col("Model", lambda arm: arm),
+        Col("backward over forward", counted(1), "{:.3f}"),
+        Col("paper (%)", lambda arm: context.result.reported["share_percent"], "{}", "share of recomputation"),
+        Col("counted (%)", counted(0), "{:.2f}", "share of recomputation"),
+    ]
+    notes = ["floating-point operations of convolutions and matrix products; recomputation is one more forward"]
+    return Drawn(table=table(context.values("arm"), cols, context.result.caption, notes))
+
+
+@judge(PAPER, "text_recompute_compute_share", "a_quarter")
+def a_quarter(context: Context) -> Finding:
+    """Operations counted."""
+    found = {arm: share(context, arm) for arm in context.values("arm")}
+    text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in found.items())
+    said = context.result.reported["share_percent"]
+    return exact(all(abs(value - said) <= 0.5 for value, _ in found.values()), text, "about: half a percent")

@@ -1,0 +1,118 @@
+"""Tables 6 to 9: hyper-parameters, the paper's beside those of the runs, and the grids with what they give here."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipemare.ablation import grid, trained_as
+from pipelag.results.pipemare.quality import DATASET_OF, best, evaluations, log_in, reasons
+from pipelag.results.verdict import NotLogged
+
+PAPER = "pipemare"
+SETTINGS = {
+    "optimizer": "optimizer",
+    "lr": "learning rate",
+    "drop_epochs": "drop every (epochs)",
+    "drop_factor": "drop factor",
+    "momentum": "momentum",
+    "betas": "betas",
+    "weight_decay": "weight decay",
+    "label_smoothing": "label smoothing",
+    "dropout": "dropout",
+    "warmup": "warm-up (minibatches)",
+    "epochs": "epochs",
+    "batch": "minibatch",
+    "words": "target words per minibatch",
+    "microbatch": "microbatch",
+    "microbatch_tokens": "most tokens per microbatch",
+    "microbatches": "microbatches",
+    "warmup_epochs": "synchronous epochs",
+    "D": "D",
+    "annealing_epochs": "annealing epochs",
+}
+
+
+def settings_of(item: Item) -> dict[str, Any]:
+    """What a logged run was trained with."""
+    spec, log = item.arm.spec, log_in(item)
+    assert spec.optimizer is not None and spec.data is not None and spec.model is not None
+    last, phase, schedule = evaluations(log)[-1], spec.phases[-1], spec.lr_schedule
+    per_step = last["epoch"] / last["step"]
+    tokens = spec.options.get("tokens")
+    found = {
+        "optimizer": spec.optimizer.name,
+        "lr": spec.optimizer.lr,
+        "momentum": spec.optimizer.momentum,
+        "weight_decay": spec.optimizer.weight_decay,
+        "label_smoothing": spec.options.get("label_smoothing"),
+        "dropout": spec.model.options.get("dropout"),
+        "warmup": schedule.warmup,
+        "epochs": last["epoch"],
+        "batch": spec.batch,
+        "microbatch": spec.batch // phase.microbatches,
+        "words": log.summary["data"].get("words_per_minibatch"),
+        "microbatch_tokens": tokens // phase.microbatches if tokens else None,
+        "microbatches": phase.microbatches,
+        "warmup_epochs": sum(p.steps for p in spec.phases[:-1]) * per_step,
+        "annealing_epochs": phase.options.get("annealing", 0) * per_step,
+        "D": phase.options.get("decay"),
+    }
+    if spec.optimizer.betas is not None:
+        found["betas"] = ", ".join(f"{beta:g}" for beta in spec.optimizer.betas)
+    if schedule.milestones:
+        found |= {"drop_epochs": schedule.milestones[0] * spec.steps * per_step, "drop_factor": schedule.gamma}
+    return found
+
+
+@drawing(PAPER, "table_6", "table_7", "table_9")
+def settings(context: Context) -> Drawn:
+    """The paper's settings, and those of the runs that are logged here."""
+    rows: list[dict[str, Any]] = [{"who": f"paper, {row['dataset']}", **row} for row in context.result.reported]
+    for task in context.values("task"):
+        item = next((item for item in context.select(task=task) if item.log and evaluations(item.log)), None)
+        if item is not None:
+            title = log_in(item).summary["data"]["title"]
+            rows.append({"who": f"here for {DATASET_OF.get(task, task)}: {title}", **settings_of(item)})
+    known = {key for row in context.result.reported for key in row}
+    text = ("optimizer", "betas")
+    cols = [Col("", "who")]
+    cols += [Col(name, key, "{}" if key in text else "{:.3g}") for key, name in SETTINGS.items() if key in known]
+    return Drawn(table=table(rows, cols, context.result.caption, reasons(context)))
+
+
+@drawing(PAPER, "table_8")
+def grids(context: Context) -> Drawn:
+    """The paper's grids, and the arms tried here with their best scores."""
+
+    def tried(row: dict[str, Any]) -> dict[str, float]:
+        found = {}
+        for arm in grid(context, row["key"], row["task"]):
+            try:
+                found[arm.split("= ")[1].split("/")[0]] = fmean(best(context, arm=arm, task=row["task"]).values())
+            except NotLogged:
+                continue
+        return found
+
+    def shown(row: dict[str, Any]) -> str:
+        return ", ".join(f"{value}: {score:.1f}" for value, score in tried(row).items())
+
+    def chosen(row: dict[str, Any]) -> str | None:
+        found = tried(row)
+        return max(found, key=lambda value: found[value]) if found else None
+
+    cols = [
+        Col("Task of the paper", "dataset"),
+        Col("Parameter", "parameter"),
+        Col("grid", "grid", "{}", "paper"),
+        Col("best", "optimum", "{}", "paper"),
+        Col("tried: best accuracy (%) or BLEU", shown, "{}", "ours"),
+        Col("best", chosen, "{}", "ours"),
+    ]
+    trained = [name for task in ("images", "translation") if (name := trained_as(context, task))]
+    notes = [f"ours: {'; '.join(trained)}"] if trained else []
+    notes += ["the bold optima of the paper's table are lost in its text; they follow from sections 3.1, 4 and C.1"]
+    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task of the paper"))

@@ -1,0 +1,245 @@
+"""Figures 2 and 3: utilisation, memory and quality over the number of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from pipelag.experiments import arms, load_scale
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import Difference, all_of, exact, sized
+from pipelag.results.logs import Context
+from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines
+from pipelag.results.pipemare.quality import (
+    BLEU,
+    DATASET_OF,
+    EQUAL_BLEU,
+    EQUAL_POINTS,
+    MODELS,
+    POINTS,
+    best,
+    mean_text,
+    metric,
+    title,
+)
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "pipemare"
+TASK = {"figure_2": "images", "figure_3": "translation"}
+STYLES = {"GPipe": (0, 0), "PipeDream": (4, 1), "PipeMare": (2, 2), "PipeMareW": (3, 3)}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A number of stages that is trained with: here, and in the paper's run under the same label."""
+
+    setup: str
+    stages: int
+    paper: int
+
+
+def trained_stages(context: Context) -> list[Trained]:
+    """By the stages here."""
+    here = stages_by_setup(context, [i.arm for i in context.items])
+    there = stages_by_setup(context, arms(context.paper, context.name, load_scale("paper")))
+    return sorted((Trained(s, P, there[s]) for s, P in here.items()), key=lambda each: each.stages)
+
+
+def stages_by_setup(context: Context, some: list[Any]) -> dict[str, int]:
+    """The stages of the training runs, by the label of their setup."""
+    return {arm.labels["setup"]: len(arm.spec.phases[0].cuts) + 1 for arm in some if arm.spec.phases}
+
+
+def methods(context: Context) -> list[str]:
+    """The trained methods."""
+    return [arm for arm in context.values("arm") if context.select(arm=arm, task=TASK[context.name])]
+
+
+def logged(context: Context) -> list[dict[str, Any]]:
+    """The pipelines, by their stages."""
+    return sorted(pipelines(context), key=lambda row: row["stages"])
+
+
+def of_method(context: Context, method: str) -> list[dict[str, Any]]:
+    """A method's pipelines, by their stages."""
+    return [row for row in logged(context) if row["method"] == method]
+
+
+def megabytes(context: Context, method: str, row: Mapping[str, Any]) -> float:
+    """Weight and optimizer memory of a pipeline over the counted model."""
+    task = TASK[context.name]
+    return BYTES * memory(context, method, task, row, layers_of(context, DATASET_OF[task])) / 2**20
+
+
+@drawing(PAPER, "figure_2", "figure_3")
+def over_stages(context: Context) -> Drawn:
+    """Three panels: two of the paper's pipeline, one of what is trained here."""
+    task = TASK[context.name]
+    try:
+        micro = {row["microbatches"] for row in logged(context)}
+        used, held = hardware_rows(context)
+    except NotLogged:
+        micro, used, held = set(), [], []
+    model = {"images": MODELS["resnet50"], "translation": MODELS["transformer"]}[task]
+    pipeline = f"{model}, {' or '.join(map(str, sorted(micro)))} microbatches"
+    names = [f"{pipeline}: utilisation", f"{pipeline}: memory", f"Trained: {title(context, task, stages=False)}"]
+    scores = [
+        {"method": method, "stages": each.stages, "value": value, "seed": seed}
+        for method in methods(context)
+        for each in trained_stages(context)
+        for seed, value in scores_of(context, method, each.setup).items()
+    ]
+    rows = [{"panel": panel} | row for panel, some in zip(names, (used, held, scores), strict=True) for row in some]
+    rows.sort(key=lambda row: (names.index(row["panel"]), list(STYLES).index(row["method"])))
+    y = [
+        Axis("value", "utilisation (%)", limits=(0, 105)),
+        Axis("value", "weight + optimizer memory (MB)", limits=(0, None)),
+        Axis("value", f"best {metric(task)}", limits=(0, None)),
+    ]
+    chart = Lines(
+        Axis("stages", "pipeline stages"),
+        dict(zip(names, y, strict=True)),
+        line="method",
+        panel="panel",
+        styles=STYLES,
+    )
+    return Drawn.of(chart, rows)
+
+
+def scores_of(context: Context, method: str, setup: str) -> dict[int, float]:
+    """The best scores by seed; none without logs."""
+    try:
+        return best(context, arm=method, setup=setup, task=TASK[context.name])
+    except NotLogged:
+        return {}
+
+
+def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The points of the first two panels."""
+    used, held = [], []
+    for method in ("GPipe", "PipeDream", "PipeMare"):
+        for row in of_method(context, method):
+            point = {"method": method, "stages": row["stages"], "seed": 0}
+            used.append(point | {"value": 100 * row["utilisation"]})
+            held.append(point | {"value": megabytes(context, method, row)})
+            if method == "PipeMare" and "PipeMareW" in methods(context):
+                held.append(held[-1] | {"method": "PipeMareW"})
+    if "PipeMareW" in methods(context):
+        used += [row for each in trained_stages(context) for row in warmed_up(context, each)]
+    return used, held
+
+
+def warmed_up(context: Context, each: Trained) -> list[dict[str, Any]]:
+    """PipeMareW's utilisation at the paper's stages, with the epochs that the run here takes to its target."""
+    try:
+        alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == each.paper)
+        task = TASK[context.name]
+        target = goal(context, task, "GPipe", setup=each.setup)
+        found = amortised(context, alone, target, task=task, arm="PipeMareW", setup=each.setup)
+    except (NotLogged, StopIteration):
+        return []
+    point = {"method": "PipeMareW", "stages": each.paper}
+    return [point | {"value": 100 * value, "seed": seed} for seed, value in found.items()]
+
+
+def both(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
+    """Register a judge for both figures."""
+
+    def add(function: Callable[[Context], Finding]) -> Callable[[Context], Finding]:
+        for figure in TASK:
+            judge(PAPER, figure, claim)(function)
+        return function
+
+    return add
+
+
+@both("gpipe_utilisation_falls")
+def utilisation_falls(context: Context) -> Finding:
+    """Of the schedules, timed."""
+    rows = of_method(context, "GPipe")
+    values = [row["utilisation"] for row in rows]
+    falling = all(a > b for a, b in zip(values[:-1], values[1:], strict=True))
+    text = ", ".join(f"P = {row['stages']}: {100 * row['utilisation']:.0f} %" for row in rows)
+    return exact(falling and len(values) > 2, f"GPipe {text}")
+
+
+@both("others_stay_full")
+def others_stay_full(context: Context) -> Finding:
+    """Of the schedules, timed."""
+    found = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
+    worst = min(value for values in found.values() for value in values)
+    text = ", ".join(f"{m} from {100 * min(v):.0f} to {100 * max(v):.0f} %" for m, v in found.items())
+    return exact(worst > 1 - 1e-9, f"{text} over {len(found['PipeMare'])} numbers of stages")
+
+
+@both("pipedream_memory_grows")
+def memory_grows(context: Context) -> Finding:
+    """The copies that the schedule makes necessary, over the counted weights; a straight line through the points."""
+    points = [(row["stages"], megabytes(context, "PipeDream", row)) for row in of_method(context, "PipeDream")]
+    growing = all(a[1] < b[1] for a, b in zip(points[:-1], points[1:], strict=True))
+    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    reach = max(y for _, y in points) - min(y for _, y in points)
+    off = max(abs(y - mean_y - slope * (x - mean_x)) for x, y in points)
+    share = off / reach if reach else float("inf")
+    text = f"from {points[0][1]:.0f} MB (P = {points[0][0]}) to {points[-1][1]:.0f} MB (P = {points[-1][0]})"
+    why = "linear: no point further from the straight line than a tenth of the range"
+    return exact(growing and share <= 0.1, f"{text}; off the line by at most {100 * share:.0f} % of the range", why)
+
+
+@both("other_memory_constant")
+def memory_constant(context: Context) -> Finding:
+    """To the megabyte's millionth."""
+    texts, holds = [], True
+    for method in ("GPipe", "PipeMare"):
+        found = [megabytes(context, method, row) for row in of_method(context, method)]
+        holds &= max(found) - min(found) < 1e-6
+        texts.append(f"{method} from {min(found):.0f} to {max(found):.0f} MB")
+    return exact(holds, ", ".join(texts))
+
+
+@judge(PAPER, "figure_2", "accuracy_within")
+def accuracy_within(context: Context) -> Finding:
+    """At every P, against the method with the best mean."""
+    return close(context, "PipeMare", POINTS, EQUAL_POINTS)
+
+
+@judge(PAPER, "figure_3", "close_to_best")
+def close_to_best(context: Context) -> Finding:
+    """At every P; T1 and T2 leave the 0.4 BLEU that the paper calls noticeable, so close is that at most."""
+    bound = 0.4 + 0.05
+    return close(
+        context, "PipeMare", bound, "0.4 BLEU, the gap that the paper prints, and half a unit of its last digit"
+    )
+
+
+def close(context: Context, method: str, bound: float, words: str) -> Finding:
+    """Whether a method stays within a bound of the best, at every number of stages."""
+    texts, holds = [], []
+    for each in trained_stages(context):
+        found = {m: best(context, arm=m, setup=each.setup, task=TASK[context.name]) for m in methods(context)}
+        means = {m: fmean(values.values()) for m, values in found.items()}
+        top = max(means, key=lambda m: means[m])
+        gap = Difference.of(found[top], found[method])
+        holds.append(gap.below(bound))
+        texts.append(f"P = {each.stages}: {method} {mean_text(list(found[method].values()))}, {gap.text()} below {top}")
+    return sized(
+        context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
+    )
+
+
+@judge(PAPER, "figure_3", "warmup_closes_gap")
+def warmup_closes_gap(context: Context) -> Finding:
+    """At every P: PipeMareW is above PipeMare, and equals GPipe."""
+    texts, holds = [], []
+    for each in trained_stages(context):
+        where = {"setup": each.setup, "task": "translation"}
+        sync, plain, warm = (best(context, arm=m, **where) for m in ("GPipe", "PipeMare", "PipeMareW"))
+        gain, gap = Difference.of(warm, plain), Difference.of(sync, warm)
+        holds += [gain.above(), gap.below(BLEU)]
+        texts.append(f"P = {each.stages}: W adds {gain.text()} and stays {gap.text()} below GPipe")
+    why = f"above PipeMare, and below GPipe by {EQUAL_BLEU}"
+    return sized(context, all_of(holds), "; ".join(texts), why, task="translation")

@@ -1,0 +1,61 @@
+"""What a schedule costs in the steady state: utilisation, delays and copies of the weights (PipeMare table 1, A.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pipelag.methods import get
+from pipelag.schedules import Schedule
+from pipelag.timing.costs import StageCost
+from pipelag.timing.timed import Timing, time_schedule
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A method's pipeline, derived from its schedule.
+
+    utilisation: busy share of the workers once the pipeline is full, forward and backward taking equally long.
+    forward_delays, backward_delays: per stage, in updates. copies: of its weights that each stage holds, the live ones
+    included.
+    """
+
+    stages: int
+    microbatches: int
+    utilisation: float
+    forward_delays: tuple[int, ...]
+    backward_delays: tuple[int, ...]
+    copies: tuple[int, ...]
+
+
+def pipeline(method: str, stages: int, microbatches: int) -> Pipeline:
+    """Of a method by name; its schedule is timed with equal stages, over what fills it and three minibatches more."""
+    found = get(method)
+    delays = found.delays(stages, microbatches)
+    return Pipeline(
+        stages,
+        microbatches,
+        utilisation(found.build, stages, microbatches),
+        delays.forward,
+        delays.backward,
+        found.weight_copies(stages, microbatches),
+    )
+
+
+@lru_cache(maxsize=64)
+def utilisation(build: Callable[..., Schedule], stages: int, microbatches: int) -> float:
+    """Of a schedule, which methods may share."""
+    fill = -(-2 * stages // microbatches)
+    plan = build(stages, fill + 3, microbatches=microbatches)
+    return when_full(time_schedule(plan, [StageCost(1.0, 1.0)] * stages))
+
+
+def when_full(timing: Timing) -> float:
+    """The busy share of the workers while minibatches both come in and go out: of whole minibatches in between."""
+    first = [span for span in timing.spans if span.action.stage == 1]
+    admitted = max(span.start for span in first if span.action.kind == "F")
+    ends = sorted(span.end for span in first if span.action.kind == "U" and span.end <= admitted)
+    start, end = ends[0], ends[-1]
+    busy = sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in timing.spans)
+    return busy / (len(timing.schedule.workers) * (end - start))
