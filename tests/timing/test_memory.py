@@ -26,9 +26,10 @@ from pipelag.schedules import schedule
 from pipelag.simulate.training import Phase
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
+from pipelag.timing.loss import with_loss
 from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
 from pipelag.timing.rehearsal import held
-from pipelag.timing.roofline import DEVICES, roofline, with_loss
+from pipelag.timing.roofline import DEVICES, roofline
 from tests.core.toy import Noise
 
 BATCH = 16

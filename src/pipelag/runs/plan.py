@@ -1,4 +1,4 @@
-"""Runs of kind `plan`: a profile, a cluster, the partitioner's plans, methods side by side; all timed by the executor."""
+"""Runs of kind `plan`: a profile, a cluster, the partitioner's plans, and methods side by side, all timed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Pro
     import torch
 
     from pipelag.models import build
-    from pipelag.timing.roofline import roofline, with_loss
+    from pipelag.timing.loss import with_loss
+    from pipelag.timing.roofline import roofline
 
     assert spec.model is not None
     half = source.precision == "fp16"

@@ -107,25 +107,6 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     return Profile(tuple(rows))
 
 
-class _WithLoss(nn.Module):
-    """A network's last layer, and the cross-entropy of its output over the last dimension."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.label = layer, name_of(layer)
-
-    def forward(self, value: Any) -> torch.Tensor:
-        output = self.layer(value)
-        targets = torch.empty(output.shape[:-1], dtype=torch.long, device=output.device)
-        return nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten())
-
-
-def with_loss(model: nn.Sequential | Sequence[nn.Module]) -> nn.Sequential:
-    """The model with as many layers, whose last one computes the loss too, as a training's last stage does."""
-    layers = list(model)
-    return nn.Sequential(*layers[:-1], _WithLoss(layers[-1]))
-
-
 class _Kept:
     """What autograd keeps: bytes by storage, each once; on the meta device they have no address, but an identity."""
 
