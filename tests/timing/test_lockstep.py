@@ -12,7 +12,7 @@ from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule, schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.check import inputs_of
-from pipelag.timing.breakdown import held_by_sending, shares, steady_seconds
+from pipelag.timing.breakdown import NEAR, held_by_sending, shares, steady_seconds
 from pipelag.timing.costs import StageCost, Topology, uniform
 from pipelag.timing.lockstep import CLOCKS, time_lockstep, units_of
 from pipelag.timing.timed import time_schedule
@@ -166,7 +166,8 @@ def test_the_pace_is_that_of_the_far_future(
     plan = lambda n: schedule(name, stages=stages, minibatches=n, microbatches=microbatches)  # noqa: E731
     spans = CLOCKS[clock](plan(400), costs, topology).spans
     ends = sorted(span.end for span in spans if span.action.kind == "U" and span.action.stage == 1)
-    assert steady_seconds(plan, costs, topology, clock) == pytest.approx((ends[379] - ends[319]) / 60, rel=1e-9)
+    pace, later = steady_seconds(plan, costs, topology, clock), (ends[379] - ends[319]) / 60
+    assert later * (1 - 1e-9) <= pace <= later * (1 + NEAR)  # a stage may still be catching up then, not much faster
 
 
 def test_a_stage_that_catches_up_slowly_does_not_pass_for_the_slowest() -> None:
@@ -176,6 +177,16 @@ def test_a_stage_that_catches_up_slowly_does_not_pass_for_the_slowest() -> None:
     slowest, _, third = (cost.forward + cost.backward + cost.update for cost in costs)
     assert 1 < slowest / third < 1.001
     assert steady_seconds(plan, costs) == pytest.approx(slowest, rel=1e-9)
+
+
+def test_nearly_equal_stages_take_as_long_as_the_slowest() -> None:
+    """One catches up with another by a millionth of a minibatch per minibatch: nobody can wait for that."""
+    costs = costs_of((1.0, 2.0), (1.0, 2.000002), (1.000001, 2.0), (1.0, 2.0))
+    for name in ("1f1b", "cycle"):
+        plan = lambda n, name=name: schedule(name, stages=4, minibatches=n)  # noqa: E731
+        assert steady_seconds(plan, costs) == pytest.approx(3.000002, rel=1e-9)
+        slow = steady_seconds(plan, costs, Topology(latency=0.3, overlap=False))
+        assert 3.000002 + 0.6 - 1e-9 <= slow < 6
 
 
 def test_a_pace_that_never_settles_is_refused() -> None:

@@ -14,7 +14,8 @@ from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
 
 TRIES = 4  # each with four times as many minibatches
-SAME = 1e-9  # how far paces may lie apart that are the same but for rounding
+SAME = 1e-9  # how far paces may lie apart, relatively, that are the same but for rounding
+NEAR = 1e-3  # and that are told as one where they come no closer
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,11 @@ def steady_seconds(
 ) -> float:
     """Seconds that one minibatch more takes, once the pipeline is full.
 
-    The pace is steady when every pass and update of every stage comes so much later than that of a minibatch before (or
-    of several before: over slow links some wait and others do not), for as many minibatches as are ever under way.
-    Going on like this then keeps every rule of the clock, so that no later minibatch needs longer.
+    Then what is done for one minibatch comes so much later than the same for a minibatch before (or several before: over
+    slow links some wait and others do not). Over all passes and updates of as many minibatches as are ever under way, the
+    true pace lies between the least and the greatest of these steps (Collatz and Wielandt's bounds, in max-plus algebra),
+    and it is not below what the busiest worker computes. So it is known when the two meet. Where a stage catches up so
+    slowly that they do not, the greatest step is told if it is too long by `NEAR` at most.
 
     Args:
         schedule: of so many minibatches.
@@ -76,11 +79,17 @@ def steady_seconds(
     count = emptying = 2 * len(costs) + 2
     for _ in range(TRIES):
         count *= 4
-        times = begins(CLOCKS[clock](schedule(count), costs, topology), range(count // 2, count - emptying))
+        timing = CLOCKS[clock](schedule(count), costs, topology)
+        times, busiest = begins(timing, range(count // 2, count - emptying)), max(timing.busy) / count
+        bounds = []
         for after in range(1, emptying // 2):
-            steps = times[:, after:] - times[:, :-after]
-            if np.ptp(steps) <= SAME * steps.max():
-                return float(steps.mean()) / after
+            steps = (times[:, after:] - times[:, :-after]) / after
+            bounds.append((float(steps.max()), max(float(steps.min()), busiest)))
+        pace, apart = min(((most, abs(most - least)) for most, least in bounds), key=lambda pair: pair[1])
+        if apart <= SAME * pace:
+            return pace
+    if apart <= NEAR * pace:
+        return pace
     raise PipelagError(
         f"the pace of the schedule '{schedule(1).name}' still changes after {count} minibatches, so that there is no "
         "time per minibatch to tell"
