@@ -63,11 +63,11 @@ def steady_seconds(
 ) -> float:
     """Seconds that one minibatch more takes, once the pipeline is full.
 
-    Then what is done for one minibatch comes so much later than the same for a minibatch before (or several before: over
-    slow links some wait and others do not). Over all passes and updates of as many minibatches as are ever under way, the
-    true pace lies between the least and the greatest of these steps (Collatz and Wielandt's bounds, in max-plus algebra),
-    and it is not below what the busiest worker computes. So it is known when the two meet. Where a stage catches up so
-    slowly that they do not, the greatest step is told if it is too long by `NEAR` at most.
+    Then what is done for one minibatch comes so much later than the same for a minibatch before (or several before:
+    over slow links some wait and others do not). Over all passes and updates of as many minibatches as are ever under
+    way, the true pace lies between the least and the greatest of these steps (Collatz and Wielandt's bounds, in
+    max-plus algebra), and it is not below what the busiest worker computes. So it is known when the two meet. Where a
+    stage catches up so slowly that they do not, the greatest step is told if it is too long by `NEAR` at most.
 
     Args:
         schedule: of so many minibatches.
