@@ -63,6 +63,21 @@ def test_the_last_layer_can_compute_the_loss() -> None:
     assert lossy[1].output_bytes == 4
 
 
+def test_the_losses_of_several_outputs_add_up() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 3), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.one(x), self.two(x)
+
+    with torch.device("meta"):
+        (layer,) = roofline(with_loss(nn.Sequential(Heads())), torch.empty(6, 4), "v100").layers
+    assert layer.kept_bytes == 6 * (3 + 2) * 4 + 2 * (6 * 8 + 4)
+    assert layer.output_bytes == 4
+
+
 @pytest.mark.parametrize(
     ("name", "cores", "gigahertz", "memory"),
     [("p100", 3584, 1.303, 16), ("p100_sxm2", 3584, 1.48, 16), ("p40", 3840, 1.531, 24)],

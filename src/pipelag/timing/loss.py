@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from pipelag.models.cut import name_of
+from pipelag.tensors import as_tuple
 
 
 class WithLoss(nn.Module):
-    """A network's last layer, and the cross-entropy of its output over the last dimension."""
+    """A network's last layer, and the cross-entropy of its output: over the last dimension, of several added up."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -20,9 +21,11 @@ class WithLoss(nn.Module):
 
     def forward(self, value: Any) -> torch.Tensor:
         """The loss of any targets."""
-        output = self.layer(value)
-        targets = torch.empty(output.shape[:-1], dtype=torch.long, device=output.device)
-        return nn.functional.cross_entropy(output.flatten(0, -2), targets.flatten())
+        losses = []
+        for scores in as_tuple(self.layer(value)):
+            targets = torch.empty(scores.shape[:-1], dtype=torch.long, device=scores.device)
+            losses.append(nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten()))
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
 
 def with_loss(model: nn.Sequential | Sequence[nn.Module]) -> nn.Sequential:
