@@ -23,7 +23,7 @@ from pipelag.distributed.worker import Job
 from pipelag.simulate.training import Phase
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.profile import profile
-from pipelag.timing.rehearsal import moved
+from pipelag.timing.rehearsal import rehearse
 from pipelag.timing.timed import time_schedule
 
 ARMS = (
@@ -50,7 +50,7 @@ def charged(costs: list[StageCost], method: methods.Method, parts: int, speed: f
     """The costs with what moving weights takes."""
     stages = []
     for number, cost in enumerate(costs, start=1):
-        kinds = moved(method, sgd, number, len(costs), parts)
+        kinds = rehearse(method, sgd, number, len(costs), parts).moved
         seconds = {kind: one.separate * cost.weight_bytes / speed for kind, one in kinds.items()}
         forward, backward = cost.forward + seconds["F"] / parts, cost.backward + seconds["B"] / parts
         stages.append(replace(cost, forward=forward, backward=backward, update=seconds["U"] + seconds["step"]))

@@ -28,7 +28,7 @@ from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.loss import with_loss
 from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
-from pipelag.timing.rehearsal import held
+from pipelag.timing.rehearsal import rehearse
 from pipelag.timing.roofline import DEVICES, roofline
 from tests.core.toy import Noise
 
@@ -133,7 +133,7 @@ def test_real_workers_pad_their_tensors_and_count_steps(real_memory: Records) ->
         pipeline = placed(odd, *case)
         for stage, (record, ours) in enumerate(zip(records, pipeline.memory(BATCH // parts), strict=True)):
             tensors = [p.numel() * 4 for layer in list(model)[2 * stage : 2 * stage + 2] for p in layer.parameters()]
-            exact = held(get(method), OPTIMIZERS[optimizer], tensors, stage + 1, 2, parts)
+            exact = rehearse(get(method), OPTIMIZERS[optimizer], stage + 1, 2, parts).held(tensors)
             assert record["weights"] == exact.weights == sum(-(-size // 64) * 64 for size in tensors)
             assert record["optimizer"] == exact.optimizer
             assert record["weight_copies"] == exact.copies + exact.remembered

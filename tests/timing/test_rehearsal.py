@@ -11,7 +11,7 @@ import torch
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.timing import rehearsal
-from pipelag.timing.rehearsal import SAMPLE, Traffic, held, moved
+from pipelag.timing.rehearsal import Traffic, rehearse
 
 
 def sgdm(params: Any) -> torch.optim.Optimizer:
@@ -26,7 +26,7 @@ def of_policy(
     name: str, make: Callable[[Any], torch.optim.Optimizer], parts: int = 1, fused: bool = True
 ) -> list[float]:
     """Per stage of four, how many times the weights are moved for one minibatch, the optimizer's step left out."""
-    per_stage = (moved(get(name), make, stage, 4, parts) for stage in (1, 2, 3, 4))
+    per_stage = (rehearse(get(name), make, stage, 4, parts).moved for stage in (1, 2, 3, 4))
     return [
         sum(one.fused if fused else one.separate for kind, one in kinds.items() if kind != "step")
         for kinds in per_stage
@@ -96,23 +96,22 @@ def test_own_moments_are_followed_at_every_update() -> None:
 def test_a_longer_count_gives_the_same(name: str, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = 4 if name == "pipedream_2bw" else 1
     make = (lambda p: torch.optim.SGD(p, lr=0.1)) if name == "nesterov_async" else sgdm
-    short = [moved(get(name), make, stage, stages, parts) for stage in range(1, stages + 1)]
+    short = [rehearse(get(name), make, stage, stages, parts) for stage in range(1, stages + 1)]
     monkeypatch.setattr(rehearsal, "COUNTED", 9)
-    assert [moved(get(name), make, stage, stages, parts) for stage in range(1, stages + 1)] == short
+    assert [rehearse(get(name), make, stage, stages, parts) for stage in range(1, stages + 1)] == short
 
 
 def test_an_update_moves_what_the_optimizer_holds() -> None:
     """At least the weights, their gradient and the state; the weights and the state are written too."""
     for make, state in ((sgdm, 1), (adam, 2)):
-        assert moved(get("1f1b"), make, 1, 2)["step"].fused == 2 + state + 1 + state
+        assert rehearse(get("1f1b"), make, 1, 2).moved["step"].fused == 2 + state + 1 + state
 
 
 def test_the_state_of_each_optimizer() -> None:
-    sizes = [64, 4096]
     for make, state in ((sgdm, 1.0), (adam, 2.0), (lambda p: torch.optim.SGD(p, lr=0.1), 0.0)):
-        found = held(get("1f1b"), make, sizes, 1, 2)
-        assert (found.weights, found.copies, found.remembered) == (4160, 0, 0)
-        assert found.optimizer == state * 4160 + (4 * len(sizes) if make is adam else 0)  # Adam counts steps per tensor
+        found = rehearse(get("1f1b"), make, 1, 2).held([64, 100, 0])
+        assert (found.weights, found.copies, found.remembered) == (64 + 128, 0, 0)
+        assert found.optimizer == state * 164 + (4 * 2 if make is adam else 0)  # Adam counts the steps of each tensor
 
 
 def test_the_executors_hold_one_copy_more_than_the_papers_count() -> None:
@@ -126,15 +125,17 @@ def test_the_executors_hold_one_copy_more_than_the_papers_count() -> None:
     ):
         copies = get(name).weight_copies(4, parts)
         for stage, count in enumerate(copies, start=1):
-            assert held(get(name), sgdm, [SAMPLE], stage, 4, parts).copies / SAMPLE == (count if count > 1 else 0)
+            assert rehearse(get(name), sgdm, stage, 4, parts).copies == (count if count > 1 else 0)
 
 
 def test_a_stage_without_weights_holds_nothing() -> None:
-    assert held(get("pipedream"), sgdm, [0, 0], 1, 2).weights == 0
+    assert vars(rehearse(get("pipedream"), adam, 1, 2).held([0, 0])) == dict.fromkeys(
+        ("weights", "copies", "remembered", "optimizer"), 0
+    )
 
 
 def test_what_the_optimizer_cannot_do_is_refused() -> None:
     with pytest.raises(PipelagError, match="SGD without momentum keeps no direction"):
-        moved(get("pipeoptim"), lambda p: torch.optim.SGD(p, lr=0.1), 1, 2)
+        rehearse(get("pipeoptim"), lambda p: torch.optim.SGD(p, lr=0.1), 1, 2)
     with pytest.raises(PipelagError, match="at least as many microbatches as stages"):
-        moved(get("pipedream_2bw"), sgdm, 1, 4, 2)
+        rehearse(get("pipedream_2bw"), sgdm, 1, 4, 2)

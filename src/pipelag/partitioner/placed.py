@@ -10,11 +10,10 @@ from pipelag.errors import PipelagError
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.plan import PlanStage
 from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
-from pipelag.timing.rehearsal import Moved, held, moved
+from pipelag.timing.rehearsal import rehearse
 
 Row = dict[str, Any]
 GIB = 2**30
-UNMOVED = dict.fromkeys(("F", "B", "U", "step"), Moved())
 
 
 class Placed:
@@ -32,20 +31,16 @@ class Placed:
         tensors = [[layer.weight_bytes for layer in layers[one.first - 1 : one.last]] for one in stages]
         self.weights = [float(sum(sizes)) for sizes in tensors]
         count, microbatches = len(stages), self.options.microbatches
-        self.moved = [
-            moved(self.method, ground.optimizer, number, count, microbatches) if size else UNMOVED
-            for number, size in enumerate(self.weights, start=1)
+        self.rehearsed = [
+            rehearse(self.method, ground.optimizer, number, count, microbatches) for number in range(1, count + 1)
         ]
-        self.held = [
-            held(self.method, ground.optimizer, sizes, number, count, microbatches)
-            for number, sizes in enumerate(tensors, start=1)
-        ]
+        self.held = [one.held(sizes) for one, sizes in zip(self.rehearsed, tensors, strict=True)]
         self.copies = self.method.weight_copies(count, microbatches)
         self.under_way = microbatches_under_way(self.method.schedule(count, 4 * count, microbatches))
 
     def charge(self, stage: int, *kinds: str) -> float:
         """Seconds per minibatch that a stage (from 0) spends on moving weights for these kinds of `moved`."""
-        return sum(self.ground.seconds(self.moved[stage][kind], self.weights[stage]) for kind in kinds)
+        return sum(self.ground.seconds(self.rehearsed[stage].moved[kind], self.weights[stage]) for kind in kinds)
 
     def memory(self, samples: int) -> list[StageMemory]:
         """Per stage, with `samples` in a pass."""
@@ -97,7 +92,7 @@ class Placed:
     def one_gpu(self, samples: int) -> float:
         """Seconds of one of the arm's minibatches on a single GPU."""
         profile = self.ground.profiles.at(samples)
-        step = self.ground.seconds(self.moved[0]["step"], sum(self.weights))
+        step = self.ground.seconds(self.rehearsed[0].moved["step"], sum(self.weights))
         return self.parts * sum(layer.total_ms for layer in profile.layers) / 1e3 + step
 
     def timed(self, samples: int) -> Row:
@@ -138,7 +133,7 @@ class Placed:
 
     def moved_bytes(self, stage: int) -> dict[str, float]:
         """Bytes per minibatch that copying and predicting weights moves on a stage (from 0), the updates left out."""
-        policy = [self.moved[stage][kind] for kind in ("F", "B", "U")]
+        policy = [self.rehearsed[stage].moved[kind] for kind in ("F", "B", "U")]
         return {
             "separate": sum(one.separate for one in policy) * self.weights[stage],
             "fused": sum(one.fused for one in policy) * self.weights[stage],

@@ -76,7 +76,7 @@ def steady_seconds(
     Raises:
         PipelagError: a schedule whose pace does not settle.
     """
-    count = emptying = 2 * len(costs) + 2
+    count = emptying = 2 * -(-len(costs) // schedule(1).microbatches) + 2
     for _ in range(TRIES):
         count *= 4
         timing = CLOCKS[clock](schedule(count), costs, topology)

@@ -6,7 +6,7 @@ optimizer), but for the passes themselves. So a method of tomorrow is counted as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +16,15 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
 from pipelag.policy import StageWeights
 from pipelag.schedules import Action
 from pipelag.weights import FlatParameters, shadows
 
+KINDS = ("F", "B", "U", "step")
 FLOAT = 4
-SAMPLE = 64  # bytes of the weights that traffic is counted over: one tensor, which needs no padding
+PADDED = 64  # bytes; weights begin on multiples of it (`FlatParameters`), so that a tensor as large needs no padding
 COUNTED = 2  # minibatches that traffic is counted over: in the steady state each is like the one before
 UNMOVED = ("aten::detach", "aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::lift")
 OVERWRITES = ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_")  # these do not read what they fill
@@ -47,15 +47,39 @@ class Moved:
 class Held:
     """Bytes of a stage in this package's executors, as `Record.memory` counts them.
 
-    weights: the live ones, each tensor padded to 64 bytes. copies: other versions of them, and what passes read of
+    weights: the live ones, each tensor padded to `PADDED`. copies: other versions of them, and what passes read of
     these. remembered: what the policy follows besides (XPipe's moments over SGD, PipeMare's delta). optimizer: its
     state.
     """
 
-    weights: int
-    copies: int
-    remembered: int
-    optimizer: int
+    weights: float
+    copies: float
+    remembered: float
+    optimizer: float
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a method does with the weights of one stage of a full pipeline.
+
+    moved: for a minibatch, by what it is for. "F", "B": bringing in what the forwards and backwards of all its
+        microbatches read. "U": what an update does beyond the optimizer's step (predictions of the new version among
+        it), "step": that step.
+    copies, remembered, state: bytes held per byte of weights (see `Held`); numbers: bytes of the optimizer's counts of
+        steps, per tensor.
+    """
+
+    moved: dict[str, Moved]
+    copies: float
+    remembered: float
+    state: float
+    numbers: int
+
+    def held(self, sizes: Sequence[int]) -> Held:
+        """What a stage whose weights are tensors of so many bytes holds."""
+        padded = sum(-(-size // PADDED) * PADDED for size in sizes)
+        state = self.state * sum(sizes) + self.numbers * sum(1 for size in sizes if size)
+        return Held(padded, self.copies * padded, self.remembered * padded, state)
 
 
 class Traffic(TorchDispatchMode):
@@ -107,31 +131,23 @@ def operands(func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], lis
 
 
 class Rehearsal:
-    """A stage whose weights are tensors of `sizes` bytes on `device`, before its first minibatch."""
+    """A stage with one tensor of weights, before its first minibatch."""
 
     def __init__(
-        self,
-        method: Method,
-        optimizer: OptimizerFactory,
-        sizes: Sequence[int],
-        stage: int,
-        stages: int,
-        microbatches: int,
-        device: str,
+        self, method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1
     ) -> None:
-        self.flat = FlatParameters(nn.Parameter(torch.ones(-(-size // FLOAT), device=device)) for size in sizes if size)
-        self.shadows = shadows(self.flat.parameters)
+        self.method, self.stage, self.microbatches = method, stage, microbatches
+        flat = FlatParameters([nn.Parameter(torch.ones(PADDED // FLOAT))])
+        self.shadows = shadows(flat.parameters)
         made = group_by_stage(optimizer, [self.shadows], {}, [stage])
-        if made is None:
-            raise PipelagError(f"stage {stage} has no weights, so there is nothing to rehearse")
-        self.optimizer, self.method = made, method
-        self.stage, self.stages, self.microbatches = stage, stages, microbatches
+        assert made is not None
+        self.optimizer = made
         self.delays = method.delays(stages, microbatches)
         back = method.versions_back(stages, microbatches)[stage - 1]
-        self.weights = StageWeights(self.flat, method, stage, stages, self.delays, self.optimizer, self.shadows, back)
-        set_rates(self.optimizer, lambda _: 1.0)
+        self.weights = StageWeights(flat, method, stage, stages, self.delays, made, self.shadows, back)
+        set_rates(made, lambda _: 1.0)
         self.weights.begin_at(0)
-        self.moved = {kind: Moved() for kind in ("F", "B", "U", "step")}
+        self.moved = {kind: Moved() for kind in KINDS}
 
     @contextmanager
     def counting(self, kind: str) -> Iterator[None]:
@@ -164,59 +180,41 @@ class Rehearsal:
         with self.counting("U"):
             self.weights.prepare()
 
-    def held(self) -> Held:
-        """What the stage holds, once it has made an update."""
-        remembered = size_of(buffer for memory in self.weights.memories.values() for buffer in memory.buffers)
-        state = (value for entry in self.optimizer.state.values() for value in entry.values())
-        return Held(
-            size_of(self.flat.buffers),
-            self.weights.bytes - remembered,
-            remembered,
-            size_of(value for value in state if isinstance(value, torch.Tensor)),
+    def result(self, minibatches: int) -> Rehearsed:
+        """Per byte of weights, what so many minibatches have moved and the stage holds."""
+        remembered = sum(size_of(memory.buffers) for memory in self.weights.memories.values())
+        values = [value for entry in self.optimizer.state.values() for value in entry.values()]
+        state = [value for value in values if isinstance(value, torch.Tensor)]
+        large = size_of(value for value in state if value.dim())
+        each = minibatches * PADDED
+        return Rehearsed(
+            {kind: Moved(one.separate / each, one.fused / each) for kind, one in self.moved.items()},
+            (self.weights.bytes - remembered) / PADDED,
+            remembered / PADDED,
+            large / PADDED,
+            size_of(state) - large,
         )
 
 
-def size_of(tensors: Any) -> int:
+def size_of(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of all of them."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def moved(
-    method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1
-) -> dict[str, Moved]:
-    """What a minibatch moves on a full pipeline's stage, by what it is for; in multiples of the stage's weights.
-
-    "F", "B": bringing in what the forwards and backwards of all its microbatches read. "U": what an update does beyond
-    the optimizer's step (predictions of the new version among it), "step": that step.
+def rehearse(method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1) -> Rehearsed:
+    """Rehearse a stage until its pipeline is full, and count from there.
 
     Raises:
         PipelagError: a method that the optimizer or the number of microbatches does not suit.
     """
-    rehearsal = Rehearsal(method, optimizer, [SAMPLE], stage, stages, microbatches, "cpu")
-    fill = -(-2 * stages // microbatches) + 2
-    schedule = method.schedule(stages, 2 * fill + COUNTED, microbatches)
+    rehearsal = Rehearsal(method, optimizer, stage, stages, microbatches)
+    fill = max(*rehearsal.delays.forward_lags[stage - 1], *rehearsal.delays.backward_lags[stage - 1]) + 2
+    schedule = method.schedule(stages, fill + COUNTED + 2 * stages, microbatches)
     row = [action for action in schedule.workers[schedule.owners["U", stage]] if action.stage == stage]
     full, end = (row.index(Action("U", stage, last)) + 1 for last in (fill - 1, fill + COUNTED - 1))
     for action in row[:full]:
         rehearsal.perform(action)
-    rehearsal.moved = {kind: Moved() for kind in rehearsal.moved}
+    rehearsal.moved = {kind: Moved() for kind in KINDS}
     for action in row[full:end]:
         rehearsal.perform(action)
-    each = COUNTED * SAMPLE
-    return {kind: Moved(one.separate / each, one.fused / each) for kind, one in rehearsal.moved.items()}
-
-
-def held(
-    method: Method,
-    optimizer: OptimizerFactory,
-    sizes: Sequence[int],
-    stage: int,
-    stages: int,
-    microbatches: int = 1,
-) -> Held:
-    """What a stage of these weight tensors (bytes each) holds in the executors here; nothing where it has none."""
-    if not any(sizes):
-        return Held(0, 0, 0, 0)
-    rehearsal = Rehearsal(method, optimizer, sizes, stage, stages, microbatches, "meta")
-    rehearsal.update()
-    return rehearsal.held()
+    return rehearsal.result(COUNTED)
