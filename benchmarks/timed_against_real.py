@@ -1,12 +1,15 @@
 """The timed executor's throughput against the measured one: two workers on this machine, schedule by schedule.
 
 Both come from one launch. Every worker profiles its own stage while the other is busy with its own, as they are in a
-pipeline, then all schedules are trained, block by block. Prints predicted / measured time per minibatch.
+pipeline, then all schedules are trained, block by block. Prints predicted / measured time per minibatch: of the passes
+alone, and with what method and optimizer move of the weights (`pipelag.timing.rehearsal`), at the pace of a large copy.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -18,34 +21,65 @@ from pipelag.distributed.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.phase import Phase
-from pipelag.timing.costs import Topology
+from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.profile import profile
+from pipelag.timing.rehearsal import rehearse
 from pipelag.timing.timed import time_schedule
 
-ARMS = (("pipedream", 1), ("stale_weights", 1), ("pipeoptim", 1), ("gpipe", 4), ("1f1b_flush", 4), ("sequential", 1))
+ARMS = (
+    *(("pipedream", 1), ("stale_weights", 1), ("pipeoptim", 1), ("xpipe", 1)),
+    *(("gpipe", 4), ("1f1b_flush", 4), ("sequential", 1)),
+)
 
 
 def sgd(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)  # type: ignore[arg-type]
 
 
-def compare(job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int) -> dict[str, tuple[float, float]]:
-    """name -> (predicted, measured) milliseconds per minibatch."""
+def copied_per_second(size: int = 2**26, repeats: int = 5) -> float:
+    """Bytes read and written in a second by copies of `size` bytes."""
+    source, target, seconds = torch.ones(size // 4), torch.ones(size // 4), []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        target.copy_(source)
+        seconds.append(time.perf_counter() - begun)
+    return 2 * size / median(seconds)
+
+
+def charged(costs: list[StageCost], method: methods.Method, parts: int, speed: float) -> list[StageCost]:
+    """The costs with what moving weights takes."""
+    stages = []
+    for number, cost in enumerate(costs, start=1):
+        kinds = rehearse(method, sgd, number, len(costs), parts).moved
+        seconds = {kind: one.separate * cost.weight_bytes / speed for kind, one in kinds.items()}
+        forward, backward = cost.forward + seconds["F"] / parts, cost.backward + seconds["B"] / parts
+        stages.append(replace(cost, forward=forward, backward=backward, update=seconds["U"] + seconds["step"]))
+    return stages
+
+
+def compare(
+    job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int
+) -> dict[str, tuple[float, float, float]]:
+    """name -> (predicted, predicted with moving weights, measured) milliseconds per minibatch."""
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
     model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
     measured: dict[str, list[float]] = {name: [] for name, _ in ARMS}
-    predicted: dict[str, list[float]] = {name: [] for name, _ in ARMS}
+    predicted: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in ARMS}
     for block in range(blocks + 1):
         profiles = {}
         for parts in (1, 4):
             dist.barrier()
             profiles[parts] = profile(model, images[: batch // parts], repeats=5)
+        dist.barrier()
+        speed = copied_per_second()
         for name, parts in ARMS:
             method = methods.get(name)
-            costs = profiles[parts].cut((cut,))
-            plan = method.schedule(2, steps, parts)
-            timing = time_schedule(plan, costs, Topology(latency=0.0))
+            passes, plan = profiles[parts].cut((cut,)), method.schedule(2, steps, parts)
+            both = [
+                1e3 * time_schedule(plan, costs, Topology(latency=0.0)).steady_period
+                for costs in (passes, charged(passes, method, parts, speed))
+            ]
             dist.barrier()
             training = RealTraining(
                 job, model, [Phase(method, steps, (cut,), {}, parts)], sgd, F.cross_entropy, lambda s: 1.0, 0
@@ -54,8 +88,11 @@ def compare(job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int)
             if block:  # the first warms up
                 low, high = len(updated) // 4, len(updated) - 1 - len(updated) // 4
                 measured[name].append(1e3 * (updated[high] - updated[low]) / (high - low))
-                predicted[name].append(1e3 * timing.steady_period)
-    return {name: (median(predicted[name]), median(measured[name])) for name, _ in ARMS}
+                predicted[name].append((both[0], both[1]))
+    return {
+        name: (median(p for p, _ in predicted[name]), median(p for _, p in predicted[name]), median(measured[name]))
+        for name, _ in ARMS
+    }
 
 
 def main() -> None:
@@ -66,10 +103,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--blocks", type=int, default=4)
     args = parser.parse_args()
-    found = launch(compare, 2, "cpu", 1, **vars(args))
-    for name, (predicted, measured) in found.items():
+    ratios = launch(compare, 2, "cpu", 1, **vars(args))
+    for name, (passes, moving, measured) in ratios.items():
         print(
-            f"{name:16s} predicted {predicted:7.1f} ms   measured {measured:7.1f} ms   ratio {predicted / measured:.3f}"
+            f"{name:16s} predicted {passes:7.1f} ms, {moving:7.1f} with moving weights   measured {measured:7.1f} ms   "
+            f"ratios {passes / measured:.3f}, {moving / measured:.3f}"
         )
 
 

@@ -82,9 +82,9 @@ def carry_out(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
 
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
+        for output in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
-                stream.flush()
+                output.flush()
         os._exit(code)
 
 

@@ -14,9 +14,10 @@ from torch import nn
 from pipelag import data, methods, models
 from pipelag.__main__ import main
 from pipelag.data.text import Corpus, TextBatches
+from pipelag.phase import Phase
 from pipelag.randomness import seed_stage
 from pipelag.runs.text import token_loss
-from pipelag.simulate.training import Phase, SimulatedTraining
+from pipelag.simulate.training import SimulatedTraining
 from tests.core.test_simulated import naive_cycles
 from tests.core.toy import equal, sgd
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from pipelag.errors import PipelagError
+from pipelag.timing.loss import with_loss
 from pipelag.timing.profile import profile
-from pipelag.timing.roofline import Device, Roofline, roofline
+from pipelag.timing.roofline import DEVICES, Device, Roofline, roofline
 
 
 def test_an_operator_takes_the_longer_of_computing_and_moving() -> None:
@@ -41,6 +42,50 @@ def test_sizes_are_those_of_a_measured_profile() -> None:
         assert (ours.output_bytes, ours.weight_bytes) == (theirs.output_bytes, theirs.weight_bytes)
         assert ours.kept_bytes == theirs.kept_bytes
         assert ours.forward_ms > 0 and ours.backward_ms > 0
+
+
+def test_a_model_can_be_asked_again() -> None:
+    with torch.device("meta"):
+        model, batch = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.empty(2, 64)
+        assert roofline(model, batch, "v100") == roofline(model, batch, "v100")
+
+
+def test_the_last_layer_can_compute_the_loss() -> None:
+    """The cross-entropy keeps the logarithms of all probabilities, the targets and the sum of their weights."""
+    with torch.device("meta"):
+        words = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
+        batch = torch.empty(3, 7, dtype=torch.long)
+        plain, lossy = (roofline(model, batch, "v100").layers for model in (words, with_loss(words)))
+    assert lossy[0] == plain[0]
+    assert lossy[1].name == plain[1].name and lossy[1].weight_bytes == plain[1].weight_bytes
+    assert lossy[1].kept_bytes - plain[1].kept_bytes == 3 * 7 * (50 * 4 + 8) + 4
+    assert lossy[1].forward_ms > plain[1].forward_ms and lossy[1].backward_ms > plain[1].backward_ms
+    assert lossy[1].output_bytes == 4
+
+
+def test_the_losses_of_several_outputs_add_up() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 3), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.one(x), self.two(x)
+
+    with torch.device("meta"):
+        (layer,) = roofline(with_loss(nn.Sequential(Heads())), torch.empty(6, 4), "v100").layers
+    assert layer.kept_bytes == 6 * (3 + 2) * 4 + 2 * (6 * 8 + 4)
+    assert layer.output_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "gigahertz", "memory"),
+    [("p100", 3584, 1.303, 16), ("p100_sxm2", 3584, 1.48, 16), ("p40", 3840, 1.531, 24)],
+)
+def test_data_sheets_agree_with_cores_and_clocks(name: str, cores: int, gigahertz: float, memory: int) -> None:
+    """A core's fused multiply-add is two operations a cycle; boost clocks of NVIDIA's product briefs."""
+    assert DEVICES[name].flops == pytest.approx(2 * cores * gigahertz * 1e9, rel=0.005)
+    assert DEVICES[name].memory == memory * 2**30
 
 
 class Past(nn.Module):

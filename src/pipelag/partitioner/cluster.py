@@ -116,17 +116,31 @@ def flat(workers: int, bandwidth: float = float("inf")) -> Cluster:
     return Cluster((Level(workers, bandwidth),))
 
 
+def summed_bytes(size: float, workers: int) -> float:
+    """What all workers together send until each has the sum of their gradients of `size` bytes: 2 (m-1) of it.
+
+    In a ring each sends 2 (m-1)/m of it; with a server among them the others send it theirs and get the sum back.
+    """
+    return 2 * (workers - 1) * size
+
+
 def ring_seconds(size: float, workers: int, bandwidth: float) -> float:
     """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1)."""
-    return 2 * (workers - 1) / workers * size / bandwidth
+    return summed_bytes(size, workers) / workers / bandwidth
 
 
 def paper_seconds(size: float, workers: int, bandwidth: float) -> float:
     """The communication term as the recurrence prints it, 2 (m-1) |w| / B: m times the ring's (ambiguity C4)."""
-    return 2 * (workers - 1) * size / bandwidth
+    return summed_bytes(size, workers) / bandwidth
+
+
+def server_seconds(size: float, workers: int, bandwidth: float) -> float:
+    """A parameter server on one of the workers: its link carries all gradients, then all that goes back."""
+    return summed_bytes(size, workers) / bandwidth
 
 
 SYNC = {"paper": paper_seconds, "ring": ring_seconds}
+GATHER = {"ring": ring_seconds, "server": server_seconds}
 
 
 def sync_of(name: str) -> Any:

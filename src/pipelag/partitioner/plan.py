@@ -9,7 +9,7 @@ from math import lcm
 from typing import Any
 
 from pipelag.errors import PipelagError
-from pipelag.partitioner.cluster import Cluster, ring_seconds, sync_of, wait_free
+from pipelag.partitioner.cluster import Cluster, ring_seconds, summed_bytes, sync_of, wait_free
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
@@ -110,12 +110,12 @@ def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str =
 def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
     """Bytes that all workers together send for one minibatch: activations, their gradients, and weight gradients.
 
-    A stage of r replicas sums its gradients once in r minibatches, in a ring: 2 (r-1) |w| in all (section 3.1).
+    A stage of r replicas sums its gradients once in r minibatches: `summed_bytes`, 2 (r-1) |w| (section 3.1).
     """
     sent = 0.0
     for number, stage in enumerate(plan.stages):
         layers = profile.layers[stage.first - 1 : stage.last]
-        sent += 2 * (stage.replicas - 1) * sum(layer.weight_bytes for layer in layers) / stage.replicas
+        sent += summed_bytes(sum(layer.weight_bytes for layer in layers), stage.replicas) / stage.replicas
         if number < len(plan.stages) - 1:
             sent += 2 * layers[-1].output_bytes
     return sent

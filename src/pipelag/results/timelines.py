@@ -9,6 +9,7 @@ import pandas as pd
 
 from pipelag.report.timelines import timeline
 from pipelag.results.drawing import Drawn, not_logged
+from pipelag.results.judging import exact
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import Finding, log_of
 
@@ -68,7 +69,7 @@ def one_at_a_time(context: Context) -> Finding:
     """A judge: never two workers at once."""
     log = log_of(context)
     most = at_once(log)
-    return most == 1, f"at most {most} of {log.summary['workers']} are busy at a time"
+    return exact(most == 1, f"at most {most} of {log.summary['workers']} are busy at a time")
 
 
 def draw(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pipelag.results.logs import Context, RunLog
 
@@ -24,7 +23,7 @@ class Finding:
     tolerance: str
 
 
-Judge = Callable[[Context], Any]  # of a Finding; a pair (holds, why) until all judges are ported
+Judge = Callable[[Context], Finding]
 JUDGES: dict[tuple[str, str, str], Judge] = {}
 
 
@@ -76,8 +75,7 @@ def verdicts(context: Context) -> list[Verdict]:
             found.append(Verdict(claim.id, claim.text, WORDS[None], claim.because))
             continue
         try:
-            found_ = JUDGES[context.paper.id, context.name, claim.id](context)
-            finding = found_ if isinstance(found_, Finding) else Finding(*found_, "")
+            finding = JUDGES[context.paper.id, context.name, claim.id](context)
         except NotLogged as missing:
             finding = Finding(None, str(missing), "")
         found.append(Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance))

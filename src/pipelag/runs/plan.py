@@ -1,59 +1,32 @@
-"""Runs of kind `plan`: a profile, a cluster, the partitioner's plans, and what the timed executor makes of them."""
+"""Runs of kind `plan`: a profile, a cluster, the partitioner's plans, and methods side by side, all timed."""
 
 from __future__ import annotations
 
-import json
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache, partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from pipelag.errors import PipelagError, unknown
-from pipelag.partitioner.cluster import SYNC, Cluster, ring_seconds
-from pipelag.partitioner.plan import (
-    Plan,
-    PlanStage,
-    bytes_per_minibatch,
-    describe,
-    links,
-    memory_of,
-    predict,
-    rounds,
-    stage_costs,
-    timed_period,
-)
-from pipelag.partitioner.search import partition
+from pipelag.optim import factory
+from pipelag.partitioner.arms import Ground, checked_arms
+from pipelag.partitioner.cluster import Cluster
+from pipelag.partitioner.options import PlanOptions, ProfileOptions, checked
+from pipelag.partitioner.plan_rows import plan_rows
+from pipelag.partitioner.side_by_side import arm_rows
 from pipelag.runs.folder import RunFolder, environment
-from pipelag.runs.spec import ModelSpec, RunSpec
-from pipelag.schedules import Schedule
-from pipelag.schedules.library import gpipe, one_f_one_b_rr, sequential
+from pipelag.runs.spec import RunSpec
+from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import Profile
-from pipelag.timing.timed import time_schedule
-
-OPTIONS = (
-    "profile",
-    "device",
-    "cluster",
-    "search",
-    "compare",
-    "given",
-    "depths",
-    "data_parallel_over",
-    "overlap",
-    "sweep",
-    "gpipe",
-)
-Row = dict[str, Any]
+from pipelag.timing.roofline import data_sheet
 
 
 def plan(spec: RunSpec, out: Path) -> dict[str, Any]:
-    """Log the profile (rows of `what` layer) and the plans (rows of `what` plan); the summary says what was planned.
+    """Log the profile (rows of `what` layer), the plans (plan) and the arms (arm); the summary says what was planned.
 
-    Options:
-        profile: {roofline: device, inputs: [...], precision: fp16} or {published: name, batch: of the profile}.
+    Options (`pipelag.partitioner.options`, where all are checked before anything is computed):
+        profile: {roofline: device, inputs: [...], precision: fp16, loss: true} or {published: name, batch: of the
+            profile}.
         device: another data sheet than the profile's (of a published profile, a V100's, times go by the peak rates).
         cluster: as `Cluster.of` takes it.
         search: false: no plan for the whole cluster, neither searched for nor data parallel.
@@ -65,24 +38,41 @@ def plan(spec: RunSpec, out: Path) -> dict[str, Any]:
         overlap: false: these sum gradients after the whole backward, not while it runs (Table 3).
         sweep: plans of all kinds, for predicted against timed throughput (Figure 15).
         gpipe: {memory: bytes of a worker}: the straight plan under GPipe (section 5.4).
+        arms: methods by name over one straight plan, and data parallelism; `ArmOptions` says what each takes. They need
+            the run's optimizer.
+        workers: on how many GPUs each of them (all of the cluster's where none are given); cuts: of their straight plan
+            (the partitioner's); memory: bytes of a GPU (the data sheet's); moving: whether copying, predicting and
+            updating weights is charged by operators (separate), as one kernel per step (fused), or free.
     """
-    for option in spec.options:
-        if option not in OPTIONS:
-            raise unknown("option of a plan", option, OPTIONS)
-    cluster = Cluster.of(spec.options.get("cluster", {}))
-    profile, notes = profile_of(spec)
+    options = checked(PlanOptions, spec.options, "option of a plan")
+    source = checked(ProfileOptions, options.profile, "option of a plan's profile")
+    cluster = Cluster.of(options.cluster)
+    workers = options.workers or [cluster.workers]
+    arms = checked_arms(options.arms, cluster, workers, spec.batch, options.cuts)
+    if arms and spec.optimizer is None:
+        raise PipelagError("the arms of a plan hold an optimizer's state; name the run's optimizer")
+    sheet = data_sheet(options.device or source.roofline or "v100")
+    profiles, notes = profiles_of(spec, source, options.device)
+    profile = profiles.at(spec.batch)
     folder = RunFolder(out, spec)
     folder.rewind(0)
     for layer in profile.layers:
         folder.log({"what": "layer", **vars(layer)})
     started = time.perf_counter()
-    rows = list(plans(profile, cluster, spec.options))
+    rows = list(plan_rows(profile, cluster, options))
     for row in rows:
         if "stages" in row:
             row["bytes_per_sample"] = row.pop("bytes") / spec.batch
         if row.get("timed"):
             row["samples_per_second"] = spec.batch / row["timed"]
         folder.log({"what": "plan", **row})
+    if arms:
+        assert spec.optimizer is not None
+        memory = options.memory or min(cluster.memory, sheet.memory)
+        make = factory(spec.optimizer)
+        ground = Ground(profiles, cluster, sheet, memory, make, spec.batch, options.moving)
+        for row in arm_rows(arms, ground, workers, options.cuts):
+            folder.log({"what": "arm", **row})
     summary = {
         "status": "finished",
         "layers": len(profile.layers),
@@ -98,207 +88,57 @@ def plan(spec: RunSpec, out: Path) -> dict[str, Any]:
     return summary
 
 
-def profile_of(spec: RunSpec) -> tuple[Profile, list[str]]:
-    """The profile that the options name, for minibatches of `spec.batch`."""
-    assert spec.model is not None
-    source = dict(spec.options.get("profile", {}))
-    if "published" in source:
-        from pipelag.data.fetch import fetch
-        from pipelag.partitioner.published import chain, read_graph
-
-        wanted = f"{source['published']}/graph.txt"
-        files = {path.as_posix(): path for path in fetch("pipedream_profiles").paths}
-        found = [path for name, path in files.items() if name.endswith(f"/{wanted}")]
-        if not found:
-            raise unknown("published profile", source["published"], [path.parent.name for path in files.values()])
-        profile, notes = chain(read_graph(found[0]))
-        profile = profile.scaled(spec.batch / source["batch"])
-        return profile.faster(speed_of(spec.options.get("device", "v100")) / speed_of("v100")), notes
-    if "roofline" not in source:
+def profiles_of(spec: RunSpec, source: ProfileOptions, device: str | None) -> tuple[Profiles, list[str]]:
+    """The profiles that the options name, for minibatches of any size, and what was merged to make them."""
+    if source.published is not None:
+        return published_profiles(source, device or "v100")
+    if source.roofline is None:
         raise PipelagError("a plan needs options.profile: {roofline: device, inputs: [...]} or {published: name}")
-    device = str(spec.options.get("device", source["roofline"]))
-    return by_data_sheet(spec.model.model_dump_json(), spec.batch, json.dumps(source), device), []
+    return roofline_profiles(spec, source, device or source.roofline), []
 
 
-@cache
-def by_data_sheet(model_json: str, batch: int, source_json: str, device: str) -> Profile:
-    """The roofline of a model, by the texts of its spec and of `options.profile`; made once: LSTMs take seconds."""
+def published_profiles(source: ProfileOptions, device: str) -> tuple[Profiles, list[str]]:
+    """One of PipeDream's authors' profiles, scaled: bytes with the minibatch, times with the peak rate as well."""
+    from pipelag.data.fetch import fetch
+    from pipelag.partitioner.published import chain, read_graph
+
+    files = {path.as_posix(): path for path in fetch("pipedream_profiles").paths}
+    fitting = [path for name, path in files.items() if name.endswith(f"/{source.published}/graph.txt")]
+    if not fitting:
+        raise unknown("published profile", str(source.published), [path.parent.name for path in files.values()])
+    profile, notes = chain(read_graph(fitting[0]))
+    rate = speed_of(device) / speed_of("v100")
+    sizes = [math.prod(one.shape) * (8 if one.of == "words" else 4) for one in source.inputs]
+    return Profiles(lambda batch: profile.scaled(batch / source.batch).faster(rate), sum(sizes), scaled=True), notes
+
+
+def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Profiles:
+    """The profiles of the spec's model by a data sheet."""
     import torch
 
     from pipelag.models import build
+    from pipelag.timing.loss import with_loss
     from pipelag.timing.roofline import roofline
 
-    wanted, source = ModelSpec.model_validate_json(model_json), json.loads(source_json)
-    half = source.get("precision") == "fp16"
+    assert spec.model is not None
+    half = source.precision == "fp16"
+    kinds = [torch.long if one.of == "words" else torch.half if half else torch.float for one in source.inputs]
     with torch.device("meta"):
-        model = build(wanted.name, **wanted.options)
-        values = tuple(
-            torch.empty(
-                batch,
-                *shape["shape"],
-                dtype=torch.long if shape.get("of") == "words" else torch.half if half else torch.float,
+        model = build(spec.model.name, **spec.model.options)
+        model = model.half() if half else model
+    model = with_loss(model) if source.loss else model
+
+    def make(samples: int) -> Profile:
+        with torch.device("meta"):
+            values = tuple(
+                torch.empty(samples, *one.shape, dtype=kind) for one, kind in zip(source.inputs, kinds, strict=True)
             )
-            for shape in source["inputs"]
-        )
-        return roofline(model.half() if half else model, values if len(values) > 1 else values[0], device)
+            return roofline(model, values if len(values) > 1 else values[0], device)
+
+    sizes = [math.prod(one.shape) * kind.itemsize for one, kind in zip(source.inputs, kinds, strict=True)]
+    return Profiles(make, sum(sizes))
 
 
 def speed_of(device: str) -> float:
     """A data sheet's peak rate."""
-    from pipelag.timing.roofline import data_sheet
-
     return data_sheet(device).flops
-
-
-def whole(profile: Profile, workers: int) -> Plan:
-    """Data parallelism: one stage on all workers."""
-    return Plan((PlanStage(1, len(profile.layers), workers),))
-
-
-def plans(profile: Profile, cluster: Cluster, options: dict[str, Any]) -> Iterator[Row]:
-    """A row per plan."""
-    count = cluster.workers
-    measure = partial(row_of, profile, cluster)
-    if count > 1 and options.get("search", True):
-        yield measure("data parallel", whole(profile, count))
-        for name, communication in (("PipeDream", "paper"), ("PipeDream, ring", "ring")):
-            begun = time.perf_counter()
-            chosen = partition(profile, cluster, communication)
-            yield measure(name, chosen) | {"search_seconds": time.perf_counter() - begun}
-    if options.get("compare"):
-        yield from compared(profile, cluster)
-    for name, one in options.get("given", {}).items():
-        yield measure(name, plan_given(profile, cluster, name, one))
-    straight = count <= len(profile.layers) and (options.get("depths") or options.get("gpipe"))
-    if straight:
-        line = partition(profile, cluster, "ring", straight=True)
-        for depth in options.get("depths", ()):
-            at = partial(one_f_one_b_rr, len(line.stages), replicas=[1] * count, depth=depth)
-            held = {"depth": depth, "versions": line.versions(depth)}
-            yield measure(f"depth {depth}", line, lambda n, at=at: at(n), memory=memory_of(profile, line, depth)) | held  # type: ignore[misc]
-        if options.get("gpipe"):
-            yield from under_gpipe(profile, cluster, line, float(options["gpipe"]["memory"]))
-    for n in options.get("data_parallel_over", ()):
-        part = cluster.first(n)
-        (cost,) = stage_costs(profile, part, whole(profile, n))
-        compute = sum(layer.total_ms for layer in profile.layers) / 1e3
-        step = cost.forward + cost.backward
-        if not options.get("overlap", True) and n > 1:
-            step = compute + ring_seconds(cost.weight_bytes, n, part.bandwidth(0, n - 1))
-        timed = None if options.get("overlap", True) else step / n
-        alone = row_of(profile, part, f"data parallel over {n}", whole(profile, n), timed=timed)
-        yield alone | {"workers": n, "overhead": 1 - compute / step}
-    if options.get("sweep"):
-        for number, one in enumerate(swept(profile, count), start=1):
-            yield measure(f"partition {number}", one)
-
-
-def plan_given(profile: Profile, cluster: Cluster, name: str, content: Any) -> Plan:
-    """The plan that `options.given` writes down; refused with its name where it is none for this profile."""
-    layers = len(profile.layers)
-    try:
-        replicas = [int(count) for count in content["replicas"]]
-        if "cuts" in content:
-            return plan_of([last_before(profile, cut) for cut in content["cuts"]], replicas, layers)
-        if not 1 < len(replicas) < 4:
-            raise ValueError(f"cuts are looked for with 2 or 3 stages, not {len(replicas)}")
-        tried = [plan_of(cuts, replicas, layers) for cuts in combinations(range(1, layers), len(replicas) - 1)]
-        return min(tried, key=lambda one: predict(profile, cluster, one, "ring"))
-    except (KeyError, TypeError, ValueError, PipelagError) as error:
-        raise PipelagError(
-            f"options.given: '{name}' takes replicas, the workers of each stage, and cuts, the last layers of all "
-            f"stages but the last of a profile of {layers} layers ({error})"
-        ) from error
-
-
-def last_before(profile: Profile, cut: Any) -> int:
-    """A cut as the number of a stage's last layer; a word stands for the first layer whose name begins like it."""
-    if not isinstance(cut, str):
-        return int(cut)
-    numbers = [layer.layer for layer in profile.layers if layer.name.lower().startswith(cut.lower())]
-    if not numbers:
-        raise ValueError(f"no layer is named like '{cut}'")
-    return numbers[0] - 1
-
-
-def plan_of(cuts: Sequence[int], replicas: Sequence[int], layers: int) -> Plan:
-    """Stages that end at the cuts, with so many workers each."""
-    bounds = zip([0, *cuts], [*cuts, layers], replicas, strict=True)
-    return Plan(tuple(PlanStage(before + 1, last, count) for before, last, count in bounds))
-
-
-def compared(profile: Profile, cluster: Cluster) -> Iterator[Row]:
-    """Model parallelism, a straight pipeline, the best plan of several stages, and that without pipelining."""
-    count = cluster.workers
-    measure = partial(row_of, profile, cluster)
-    several = partition(profile, cluster, "ring", data_parallel=False)
-    yield measure("several stages", several)
-    replicas = [stage.replicas for stage in several.stages]
-    yield measure("several stages, not pipelined", several, lambda n: rounds(replicas, n))
-    if count <= len(profile.layers):
-        line = partition(profile, cluster, "ring", straight=True)
-        yield measure("straight", line)
-        yield measure("model parallel", line, lambda n: sequential(len(line.stages), n))
-
-
-def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -> Iterator[Row]:
-    """The straight plan with flushes: NOAM microbatches between them, or as many as memory holds.
-
-    A microbatch is a minibatch of the profile. The backward runs the forward again (GPipe recomputes), so that a stage
-    keeps the inputs of all microbatches and the activations of one.
-    """
-    stages = len(line.stages)
-    costs = [
-        replace(cost, backward=cost.backward + cost.forward, kept_bytes=kept)
-        for cost, kept in zip(stage_costs(profile, cluster, line), entering(profile, line), strict=True)
-    ]
-    alone = memory_of(profile, line, 1)  # weights, gradients, and the activations of one
-    room = [(memory - own) // cost.kept_bytes for own, cost in zip(alone, costs, strict=True) if cost.kept_bytes]
-    most = max(1, int(min([*room, 8 * stages])))  # no further: the bubble is down to a ninth
-    for name, micro in (("GPipe, NOAM", line.noam), ("GPipe, most that fit", most)):
-        short, long = (time_schedule(gpipe(stages, n, micro), costs, links(cluster, line)).makespan for n in (2, 4))
-        held = [own + micro * cost.kept_bytes for own, cost in zip(alone, costs, strict=True)]
-        yield row_of(profile, cluster, name, line, memory=held, timed=(long - short) / (2 * micro)) | {
-            "microbatches": micro
-        }
-
-
-def entering(profile: Profile, line: Plan) -> list[float]:
-    """Bytes of each stage's input; none into the first."""
-    return [0.0, *(float(profile.layers[stage.last - 1].output_bytes) for stage in line.stages[:-1])]
-
-
-def row_of(
-    profile: Profile,
-    cluster: Cluster,
-    name: str,
-    chosen: Plan,
-    schedule: Callable[[int], Schedule] | None = None,
-    memory: list[float] | None = None,
-    timed: float | None = None,
-) -> Row:
-    """What is logged of a plan: stages, predictions by both forms of the cost, timed period, bytes, memory.
-
-    Args:
-        schedule: of so many minibatches, where it is not 1F1B-RR; memory, timed: where the plan's own do not hold.
-    """
-    return {
-        "plan": name,
-        "config": chosen.config,
-        "stages": describe(profile, chosen),
-        "predicted": {form: predict(profile, cluster, chosen, form) for form in SYNC},
-        "timed": timed_period(profile, cluster, chosen, schedule) if timed is None else timed,
-        "bytes": bytes_per_minibatch(profile, chosen),
-        "memory": memory or memory_of(profile, chosen),
-    }
-
-
-def swept(profile: Profile, workers: int) -> Iterator[Plan]:
-    """Partitions of all kinds: data parallelism, two stages cut at every layer, three stages with a thin tail."""
-    layers = len(profile.layers)
-    yield whole(profile, workers)
-    for cut in range(1, layers):
-        for tail in sorted({1, 2, workers // 4, workers // 2}):
-            yield Plan((PlanStage(1, cut, workers - tail), PlanStage(cut + 1, layers, tail)))
-    for cut in range(2, layers - 1, 2):
-        yield Plan((PlanStage(1, cut, workers - 2), PlanStage(cut + 1, layers - 1, 1), PlanStage(layers, layers, 1)))

@@ -29,17 +29,24 @@ from pipelag.timing.unrolled import Unrolled
 
 @dataclass(frozen=True)
 class Device:
-    """A data sheet: floating-point operations (float32, if the name says no other) and bytes per second."""
+    """A data sheet: floating-point operations (float32, if the name says no other) and bytes per second; bytes."""
 
     flops: float
     bandwidth: float
+    memory: float = float("inf")
 
 
+GIB = 2**30  # what the sheets call a GB of memory
+
+# As NVIDIA's data sheets have them, at boost clocks. A sheet that rounds its rate is left for cores x 2 x boost clock.
 DEVICES = {
-    "v100": Device(15.7e12, 900e9),  # NVIDIA V100 SXM2
-    "v100_fp16": Device(125e12, 900e9),  # its tensor cores; for models and inputs of half precision
-    "titan_x": Device(10.97e12, 480e9),  # NVIDIA Titan X (Pascal)
-    "1080ti": Device(11.34e12, 484e9),  # NVIDIA GTX 1080 Ti
+    "v100": Device(15.7e12, 900e9, 16 * GIB),  # NVIDIA V100 SXM2
+    "v100_fp16": Device(125e12, 900e9, 16 * GIB),  # its tensor cores; for models and inputs of half precision
+    "p100": Device(9.3e12, 732e9, 16 * GIB),  # NVIDIA Tesla P100 for PCIe, 16 GB
+    "p100_sxm2": Device(10.6e12, 732e9, 16 * GIB),  # NVIDIA Tesla P100 with NVLink
+    "p40": Device(11.76e12, 346e9, 24 * GIB),  # NVIDIA Tesla P40: 3840 cores at 1.531 GHz; the sheet says 12 TFLOPS
+    "titan_x": Device(10.97e12, 480e9, 12 * GIB),  # NVIDIA Titan X (Pascal)
+    "1080ti": Device(11.34e12, 484e9, 11 * GIB),  # NVIDIA GTX 1080 Ti
 }
 
 
@@ -103,6 +110,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
         PipelagError: unknown device (the nearest is named).
     """
     sheet = data_sheet(device)
+    nn.ModuleList(model).zero_grad(set_to_none=True)  # or gradients of before would be added to, which takes time
     rows, value = [], batch
     once = weight_bytes(list(model))
     unrolled = Unrolled()

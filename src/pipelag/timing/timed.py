@@ -117,7 +117,7 @@ def time_schedule(
         PipelagError: costs for another number of stages, or a schedule that deadlocks.
     """
     check_costs(costs, schedule.stages)
-    return _Clockwork(schedule, costs, topology or Topology(), versions or [1] * schedule.stages).run()
+    return Clockwork(schedule, costs, topology or Topology(), versions or [1] * schedule.stages).run()
 
 
 def weight_versions(method: str | Method, stages: int, microbatches: int = 1) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ def weight_versions(method: str | Method, stages: int, microbatches: int = 1) ->
     return get(method).weight_copies(stages, microbatches)
 
 
-class _Clockwork:
+class Clockwork:
     """One run of the event loop. Events: (time, order, worker) for a worker's action done, with its message if any."""
 
     def __init__(
@@ -171,18 +171,18 @@ class _Clockwork:
         self.memory: list[list[tuple[float, float]]] = [[(0.0, size)] for size in weights]
 
     def push(self, when: float, what: int, worker: int, action: Action) -> None:
+        """Note an event to come."""
         heapq.heappush(self.events, (when, self.order, what, worker, action))
         self.order += 1
 
     def run(self) -> Timing:
+        """Serve all events; raises `PipelagError` where some action never gets its turn."""
         for worker in range(len(self.idle)):
             self.start(worker, 0.0)
         while self.events:
             now, _, what, worker, action = heapq.heappop(self.events)
             if what == _ARRIVED:
-                self.ready.add(action)
-                if self.idle[worker]:
-                    self.start(worker, now)
+                self.arrive(worker, action, now)
             elif what == _DONE:
                 self.finish(worker, action, now)
             else:  # the worker has sent what it had to, and is free
@@ -239,8 +239,26 @@ class _Clockwork:
         self.push(end, _DONE, worker, action)
 
     def remember(self, worker: int, now: float, size: float) -> None:
+        """Note that a worker holds so many bytes more from now on."""
         self.held[worker] += size
         self.memory[worker].append((now, self.held[worker]))
+
+    def arrive(self, worker: int, action: Action, now: float) -> None:
+        """The message that `action` made has reached the worker."""
+        self.ready.add(action)
+        if self.idle[worker]:
+            self.start(worker, now)
+
+    def receiver(self, action: Action) -> Action | None:
+        """The action that needs this one's output; None where none on any worker waits for it."""
+        kind, stage, m = action
+        if kind == "F":
+            return Action("F", stage + 1, m) if stage < self.schedule.stages else Action("B", stage, m)
+        if kind == "B" and stage > 1:
+            return Action("B", stage - 1, m)
+        if kind == "R" and Action("R", stage + 1, m) in self.at and not self.schedule.heads(stage + 1):
+            return Action("R", stage + 1, m)
+        return None
 
     def finish(self, worker: int, action: Action, now: float) -> None:
         """An action is done: its message leaves, and the worker takes the next."""
@@ -248,13 +266,7 @@ class _Clockwork:
         free = now
         if kind == "B" and self.kept[stage - 1]:
             self.remember(self.at[Action("F", stage, m)], now, -self.kept[stage - 1])
-        target = None
-        if kind == "F":
-            target = Action("F", stage + 1, m) if stage < self.schedule.stages else Action("B", stage, m)
-        elif kind == "B" and stage > 1:
-            target = Action("B", stage - 1, m)
-        elif kind == "R" and Action("R", stage + 1, m) in self.at and not self.schedule.heads(stage + 1):
-            target = Action("R", stage + 1, m)
+        target = self.receiver(action)
         if target is not None:
             to = self.at[target]
             if to == worker:

@@ -48,8 +48,8 @@ def figure_14a(context: Context) -> Drawn:
         ):
             gain = ratio(log, ALONE_AT_A_TIME, plan)
             title = f"{model}\n({config_of(log, PRINTED)})"
-            plan_there = {"plan": config_of(log, plan), "where": FOUR}
-            rows.append({"model": title, "scheme": bar, "throughput": gain} | plan_there)
+            where = {"plan": config_of(log, plan), "where": FOUR}
+            rows.append({"model": title, "scheme": bar, **where, "throughput": gain})
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("throughput", "throughput over\nmodel parallelism")

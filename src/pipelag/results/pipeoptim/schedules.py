@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import exact
 from pipelag.results.logs import Context
 from pipelag.results.timelines import FOLLOWED, Row, draw, one_at_a_time, passes, reads_of
 from pipelag.results.verdict import Finding, judge, log_of
@@ -53,21 +54,21 @@ def own_version(context: Context) -> Finding:
     """Every pass of the run."""
     rows = passes(log_of(context))
     wrong = [row for row in rows if row["reads"] != row["minibatch"]]
-    return not wrong, f"{len(rows) - len(wrong)} of {len(rows)} passes read the version of their own number"
+    return exact(not wrong, f"{len(rows) - len(wrong)} of {len(rows)} passes read the version of their own number")
 
 
 @judge(PAPER, "figure_1b", "bubbles")
 def bubbles(context: Context) -> Finding:
     """Idle time."""
     idle = log_of(context).summary["bubble"]
-    return idle > 0, f"the GPUs are idle {100 * idle:.0f} % of the time"
+    return exact(idle > 0, f"the GPUs are idle {100 * idle:.0f} % of the time")
 
 
 @judge(PAPER, "figure_1b", "microbatches_of_5")
 def microbatches_of_5(context: Context) -> Finding:
     """By their numbers, counted from 1."""
     found = sorted({row["microbatch"] + 1 for row in passes(log_of(context), FOLLOWED)})
-    return found == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {found}"
+    return exact(found == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {found}")
 
 
 judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
@@ -77,21 +78,21 @@ judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
 def forward_versions(context: Context) -> Finding:
     """In the paper's numbering."""
     found = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
-    return found == context.result.reported["forward_weights_minibatch_5"], f"W{found} on GPUs 0 to {len(found) - 1}"
+    return exact(found == context.result.reported["forward_weights_minibatch_5"], f"W{found} on GPUs 0 to {len(found) - 1}")
 
 
 @judge(PAPER, "figure_1d", "backward_without_stashing")
 def without_stashing(context: Context) -> Finding:
     """GPU 0 without stashing."""
     found = 1 + reads_of(log_of(context, arm="no stashing"), FOLLOWED, "B")[0]
-    return found == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{found}"
+    return exact(found == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{found}")
 
 
 @judge(PAPER, "figure_1d", "stashed_versions")
 def stashed_versions(context: Context) -> Finding:
     """D - r per rank."""
     copies = log_of(context, arm="weight stashing").summary["weight_copies"]
-    return copies == [len(copies) - rank for rank in range(len(copies))], f"{copies} on ranks 0 to {len(copies) - 1}"
+    return exact(copies == [len(copies) - rank for rank in range(len(copies))], f"{copies} on ranks 0 to {len(copies) - 1}")
 
 
 @judge(PAPER, "figure_2", "distances")
@@ -99,14 +100,14 @@ def distances(context: Context) -> Finding:
     """What the forwards of minibatch 5 read, and how far they look ahead."""
     rows = passes(log_of(context), FOLLOWED, "F")
     found = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
-    return found == context.result.reported["predicted"], f"weights {found} on GPUs 0 to {len(found) - 1}"
+    return exact(found == context.result.reported["predicted"], f"weights {found} on GPUs 0 to {len(found) - 1}")
 
 
 @judge(PAPER, "figure_2", "backward_reads_w5")
 def backward_reads_w5(context: Context) -> Finding:
     """What the backwards of minibatch 5 read."""
     found = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
-    return found == {context.result.reported["backward_weights"]}, f"W{sorted(found)}"
+    return exact(found == {context.result.reported["backward_weights"]}, f"W{sorted(found)}")
 
 
 @drawing(PAPER, "table_2")
@@ -156,4 +157,4 @@ def versions_per_gpu(context: Context) -> Finding:
         found = log_of(context, arm=arm).summary["weight_copies"]
         if found != reported:
             differing.append(f"{arm} {found} instead of {reported}")
-    return not differing, "; ".join(differing) or "all five as reported"
+    return exact(not differing, "; ".join(differing) or "all five as reported")

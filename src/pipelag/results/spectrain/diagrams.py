@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipelag.report.style import COLOURS, PAGE, figure
 from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import exact
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import Finding, judge, log_of
 
@@ -145,7 +146,7 @@ def proportional_to_model(context: Context) -> Finding:
     words = f"{data['data_ratio'].iloc[0]:.0f} bytes per weight for {len(data)} models of "
     words += f"{data['parameters'].min():,} to {data['parameters'].max():,} weights; "
     words += f"model parallelism's bytes per weight differ by a factor of {other:,.0f}"
-    return bool(same and other > 1.5), words
+    return exact(bool(same and other > 1.5), words)
 
 
 @judge(PAPER, "figure_1b", "activations_at_cuts")
@@ -156,4 +157,4 @@ def activations_at_cuts(context: Context) -> Finding:
     steps = real.summary["steps"]
     sent = sum(worker["sent_bytes"] for worker in real.summary["workers"]) / steps
     expected = sum(crossing(counted))
-    return sent == expected, f"{sent:,.0f} bytes sent per batch, {expected:,} counted"
+    return exact(sent == expected, f"{sent:,.0f} bytes sent per batch, {expected:,} counted")

@@ -6,6 +6,7 @@ import pandas as pd
 
 from pipelag.report.style import COLOURS, PAGE, figure
 from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import exact
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import Finding, judge, need
 
@@ -74,14 +75,14 @@ def predicted_below_stale(context: Context) -> Finding:
     """Means over the run."""
     found = means(context)
     holds = all(predicted < stale for predicted, stale in found.values())
-    return holds, "predicted / stale: " + ", ".join(f"s = {s}: {p / q:.2f}" for s, (p, q) in found.items())
+    return exact(holds, "predicted / stale: " + ", ".join(f"s = {s}: {p / q:.2f}" for s, (p, q) in found.items()))
 
 
 @judge(PAPER, "figure_9", "grows_with_s")
 def grows_with_s(context: Context) -> Finding:
     """Means over the run."""
     stale = [stale for _, stale in means(context).values()]
-    return stale == sorted(stale) and stale[0] < stale[-1], ", ".join(f"{value:.2e}" for value in stale)
+    return exact(stale == sorted(stale) and stale[0] < stale[-1], ", ".join(f"{value:.2e}" for value in stale))
 
 
 @judge(PAPER, "figure_9", "small_ratio")
@@ -90,4 +91,4 @@ def small_ratio(context: Context) -> Finding:
     predicted, stale = means(context)[3]
     percent = 100 * predicted / stale
     reported = context.result.reported["s3_mean_ratio_percent"]
-    return percent <= 2 * reported, f"{percent:.1f} % at s = 3 (paper: {reported} %, dominated by spikes)"
+    return exact(percent <= 2 * reported, f"{percent:.1f} % at s = 3 (paper: {reported} %, dominated by spikes)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import exact
 from pipelag.results.logs import Context
 from pipelag.results.timelines import Row, draw, passes
 from pipelag.results.verdict import Finding, judge, log_of
@@ -43,7 +44,7 @@ def padded(context: Context) -> Finding:
     log = log_of(context)
     lengths = {row["end"] - row["start"] for row in log.rows}
     one = len({(row["worker"], row["start"]) for row in log.rows}) == len(log.rows)
-    return lengths == {1} and one, f"every task takes {sorted(lengths)} unit, one per GPU at a time"
+    return exact(lengths == {1} and one, f"every task takes {sorted(lengths)} unit, one per GPU at a time")
 
 
 @judge(PAPER, "figure_6b", "batch_per_unit")
@@ -51,7 +52,7 @@ def batch_per_unit(context: Context) -> Finding:
     """The units at which batches come back to GPU 0."""
     ends = sorted(row["end"] for row in passes(log_of(context), kind="B") if row["stage"] == 1)
     gaps = {b - a for a, b in zip(ends[:-1], ends[1:], strict=True)}
-    return gaps == {1}, f"batches finish {sorted(gaps)} unit apart"
+    return exact(gaps == {1}, f"batches finish {sorted(gaps)} unit apart")
 
 
 @judge(PAPER, "figure_6b", "two_tasks")
@@ -69,14 +70,14 @@ def two_tasks(context: Context) -> Finding:
             cell = cells.get((gpu, unit), [])
             batches = len({row["minibatch"] for row in cell})
             if sorted(row["kind"] for row in cell) != ["B", "F"] or batches != (1 if gpu == gpus - 1 else 2):
-                return False, f"GPU {gpu} at unit {unit} runs {[str(row['kind']) for row in cell]}"
-    return last >= first, f"units {first} to {last} on {gpus} GPUs"
+                return exact(False, f"GPU {gpu} at unit {unit} runs {[str(row['kind']) for row in cell]}")
+    return exact(last >= first, f"units {first} to {last} on {gpus} GPUs")
 
 
 def same_versions(context: Context) -> Finding:
     """The time units whose weights batch 5 reads."""
     found = sorted({int(row["unit"]) for row in followed(context)})
-    return found == context.result.reported["weights"], f"W{found}"
+    return exact(found == context.result.reported["weights"], f"W{found}")
 
 
 for _figure in ("figure_8a", "figure_8b", "figure_8c", "figure_8d"):
@@ -88,7 +89,7 @@ def round_trip(context: Context) -> Finding:
     """From the first forward to the last backward."""
     rows = followed(context)
     units = rows[-1]["end"] - rows[0]["start"]
-    return units == 2 * GPUS - 1, f"{units} units on {log_of(context).summary['workers']} GPUs"
+    return exact(units == 2 * GPUS - 1, f"{units} units on {log_of(context).summary['workers']} GPUs")
 
 
 @judge(PAPER, "figure_8c", "stale")
@@ -97,14 +98,14 @@ def stale(context: Context) -> Finding:
     rows = followed(context)
     behind = rows[-1]["start"] - int(rows[-1]["unit"])
     copies = log_of(context).summary["weight_copies"]
-    return behind == 2 * GPUS - 2 and max(copies) > 1, f"{behind} units behind; weight copies per GPU {copies}"
+    return exact(behind == 2 * GPUS - 2 and max(copies) > 1, f"{behind} units behind; weight copies per GPU {copies}")
 
 
 @judge(PAPER, "figure_8d", "first_s")
 def first_s(context: Context) -> Finding:
     """The first forward's distance."""
     s = followed(context)[0]["ahead"]
-    return s == context.result.reported["s_first_forward"], f"s = {s:g}"
+    return exact(s == context.result.reported["s_first_forward"], f"s = {s:g}")
 
 
 @judge(PAPER, "figure_8d", "s_falls")
@@ -115,4 +116,4 @@ def s_falls(context: Context) -> Finding:
     path = [by_unit[unit] for unit in sorted(by_unit)]
     alike = all(by_unit[row["start"]] == row["ahead"] for row in rows)
     falls = path == [len(path) - 1 - i for i in range(len(path))]
-    return falls and alike, f"s = {', '.join(f'{s:g}' for s in path)}"
+    return exact(falls and alike, f"s = {', '.join(f'{s:g}' for s in path)}")

@@ -1,0 +1,108 @@
+"""An arm: a method with its settings, to be timed beside others over one network and one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipelag import methods
+from pipelag.errors import PipelagError
+from pipelag.methods import Method
+from pipelag.optim import OptimizerFactory
+from pipelag.partitioner.cluster import Cluster
+from pipelag.partitioner.options import ArmOptions, checked
+from pipelag.timing.by_batch import Profiles
+from pipelag.timing.rehearsal import Moved
+from pipelag.timing.roofline import Device
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the arms of a run share.
+
+    memory: bytes of a GPU. batch: samples of a minibatch where an arm gives none.
+    moving: how copying, predicting and updating weights is charged: as `Moved` has it, or free.
+    """
+
+    profiles: Profiles
+    cluster: Cluster
+    device: Device
+    memory: float
+    optimizer: OptimizerFactory
+    batch: int
+    moving: Literal["separate", "fused", "free"] = "separate"
+
+    def seconds(self, moved: Moved, weights: float) -> float:
+        """How long a GPU takes over what is moved, with weights of so many bytes."""
+        times = {"separate": moved.separate, "fused": moved.fused, "free": 0.0}[self.moving]
+        return times * weights / self.device.bandwidth
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method by the name that its rows have, and how it is to be run."""
+
+    name: str
+    method: Method
+    options: ArmOptions
+
+    @classmethod
+    def of(cls, name: str, content: Any) -> Arm:
+        """From a run's options.
+
+        Raises:
+            PipelagError: an unknown method or setting (the nearest is named), or settings that contradict each other.
+        """
+        options = checked(ArmOptions, content, f"setting of the arm '{name}',")
+        method = methods.get(options.method, **options.settings)
+        if method.random is not None or method.parameter_server:
+            raise PipelagError(
+                f"the arm '{name}' cannot be timed, for '{method.name}' follows no schedule; take a pipeline or bsp"
+            )
+        if method.data_parallel and (options.clock != "free" or options.microbatches > 1):
+            raise PipelagError(
+                f"the arm '{name}' is data parallel, so it has neither clock nor microbatches; leave them out"
+            )
+        if not method.data_parallel and options.gather is not None:
+            raise PipelagError(f"the arm '{name}' is a pipeline, which sums no gradients; leave gather out")
+        return cls(name, method, options)
+
+    def parts(self, workers: int) -> int:
+        """Into how many parts a minibatch is divided, over the GPUs or to go through one after the other."""
+        return workers if self.method.data_parallel else self.options.microbatches
+
+    def samples(self, workers: int, batch: int) -> int | None:
+        """How many go through at once; None: as many as fit. `batch` where the arm gives none."""
+        whole = self.options.batch or batch
+        return whole // self.parts(workers) if isinstance(whole, int) else None
+
+    def check(self, workers: int, batch: int) -> None:
+        """Refuse what cannot work on so many GPUs; `batch` where the arm gives none."""
+        whole, parts = self.options.batch or batch, self.parts(workers)
+        if isinstance(whole, int) and whole % parts:
+            over = f"{workers} GPUs" if self.method.data_parallel else f"{parts} microbatches"
+            raise PipelagError(f"the arm '{self.name}' cannot divide a minibatch of {whole} equally over {over}")
+        if not self.method.data_parallel:
+            self.method.weight_copies(workers, self.options.microbatches)
+
+
+def checked_arms(
+    arms: Mapping[str, Any], cluster: Cluster, workers: Sequence[int], batch: int, cuts: Sequence[int] | None
+) -> list[Arm]:
+    """The arms of a run's options, refused where one of them cannot work on one of these numbers of GPUs."""
+    for count in workers:
+        if not 1 <= count <= cluster.workers:
+            raise PipelagError(
+                f"the arms can be for 1 to {cluster.workers} GPUs, all that the cluster has, not {count}"
+            )
+    if cuts is not None and list(workers) != [len(cuts) + 1]:
+        raise PipelagError(
+            f"the cuts {list(cuts)} make {len(cuts) + 1} stages, and the arms are for {', '.join(map(str, workers))} "
+            "GPUs; leave the cuts out, and the partitioner chooses them"
+        )
+    chosen = [Arm.of(name, content) for name, content in arms.items()]
+    for arm in chosen:
+        for count in workers:
+            arm.check(count, batch)
+    return chosen

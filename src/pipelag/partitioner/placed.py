@@ -1,0 +1,140 @@
+"""An arm on a number of GPUs: what moves and holds its weights, its memory by kind, the largest batch that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pipelag.errors import PipelagError
+from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.plan import PlanStage
+from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
+from pipelag.timing.rehearsal import rehearse
+
+Row = dict[str, Any]
+GIB = 2**30
+
+
+class Placed:
+    """An arm on `workers` GPUs.
+
+    Args:
+        stages: the layers of each stage; the one stage of data parallelism has them all.
+    """
+
+    def __init__(self, arm: Arm, ground: Ground, workers: int, stages: Sequence[PlanStage]) -> None:
+        self.arm, self.ground, self.workers, self.stages = arm, ground, workers, stages
+        self.method, self.options, self.parts = arm.method, arm.options, arm.parts(workers)
+        self.cluster = ground.cluster.first(workers)
+        layers = ground.profiles.at(ground.batch).layers
+        tensors = [[layer.weight_bytes for layer in layers[one.first - 1 : one.last]] for one in stages]
+        self.weights = [float(sum(sizes)) for sizes in tensors]
+        count, microbatches = len(stages), self.options.microbatches
+        self.rehearsed = [
+            rehearse(self.method, ground.optimizer, number, count, microbatches) for number in range(1, count + 1)
+        ]
+        self.held = [one.held(sizes) for one, sizes in zip(self.rehearsed, tensors, strict=True)]
+        self.copies = self.method.weight_copies(count, microbatches)
+        self.under_way = microbatches_under_way(self.method.schedule(count, 4 * count, microbatches))
+
+    def charge(self, stage: int, *kinds: str) -> float:
+        """Seconds per minibatch that a stage (from 0) spends on moving weights for these kinds of `moved`."""
+        return sum(self.ground.seconds(self.rehearsed[stage].moved[kind], self.weights[stage]) for kind in kinds)
+
+    def memory(self, samples: int) -> list[StageMemory]:
+        """Per stage, with `samples` in a pass."""
+        sizes = self.ground.profiles.sizes(samples)
+        rows = []
+        for number, stage in enumerate(self.stages):
+            first = samples * self.ground.profiles.input_bytes
+            inputs, activations = activations_of(
+                float(sizes.output[stage.first - 2]) if stage.first > 1 else first,
+                float(sizes.kept[stage.first - 1 : stage.last].sum()),
+                self.under_way[number],
+                self.options.recompute,
+            )
+            rows.append(
+                StageMemory(
+                    weights=self.weights[number],
+                    versions=(self.copies[number] - 1) * self.weights[number],
+                    remembered=self.held[number].remembered,
+                    gradients=self.weights[number],
+                    optimizer=self.held[number].optimizer,
+                    inputs=inputs,
+                    activations=activations,
+                    rings=self.held[number].copies,
+                )
+            )
+        return rows
+
+    def largest(self, executor: bool = False) -> Row:
+        """The largest minibatch that fits into every GPU, exact to one sample of a pass, and what fills the fullest.
+
+        Args:
+            executor: memory as the executors here hold it (`StageMemory.rings`).
+        """
+        memory = self.ground.memory
+        samples = most_that_fit(lambda count: max(stage.total(executor) for stage in self.memory(count)), memory)
+        if samples is None:
+            return {"batch": None, "samples": None, "why": "however many samples a pass has, they fit"}
+        stages = list(enumerate(self.memory(max(1, samples)), start=1))
+        number, fullest = max(stages, key=lambda pair: pair[1].total(executor))
+        part = fullest.largest_part(executor)
+        row: Row = {"batch": samples * self.parts, "samples": samples, "stage": number, "part": part}
+        if not samples:
+            row["why"] = (
+                f"with one sample stage {number} holds {fullest.total(executor) / GIB:.3g} GiB, of which the largest "
+                f"part, {part}, is {fullest.parts(executor)[part] / GIB:.3g} GiB, and a GPU has {memory / GIB:.3g} GiB"
+            )
+        return row
+
+    def one_gpu(self, samples: int) -> float:
+        """Seconds of one of the arm's minibatches on a single GPU."""
+        profile = self.ground.profiles.at(samples)
+        step = self.ground.seconds(self.rehearsed[0].moved["step"], sum(self.weights))
+        return self.parts * sum(layer.total_ms for layer in profile.layers) / 1e3 + step
+
+    def timed(self, samples: int) -> Row:
+        """Seconds per minibatch, what they are made of stage by stage, and the bytes that are sent."""
+        raise NotImplementedError
+
+    def row(self) -> Row:
+        """What is logged of the arm; no times where its minibatch is the largest that fits and none does."""
+        options, most = self.options, self.largest()
+        batch = most["batch"] if options.batch == "largest" else options.batch or self.ground.batch
+        if batch is None:
+            raise PipelagError(
+                f"the arm '{self.arm.name}' has no largest batch: {most['why']}; give the batch as a number"
+            )
+        row: Row = {
+            "arm": self.arm.name,
+            "method": self.method.name,
+            "workers": self.workers,
+            "batch": batch,
+            "microbatches": options.microbatches,
+            "recompute": options.recompute,
+            "gpu_memory": self.ground.memory,
+            "largest": most,
+            "largest_executor": self.largest(executor=True),
+        }
+        if not batch:
+            return row
+        samples = batch // self.parts
+        memory = self.memory(samples)
+        row |= {"fits": max(stage.total() for stage in memory) <= self.ground.memory} | self.timed(samples)
+        row["samples_per_second"] = batch / row["seconds"]
+        row["speedup"] = self.one_gpu(samples) / row["seconds"]
+        for number, (stage, kinds) in enumerate(zip(row["stages"], memory, strict=True)):
+            parts = asdict(kinds)
+            stage |= {"versions": self.copies[number], "moved": self.moved_bytes(number)}
+            stage |= {"rings": parts.pop("rings"), "memory": parts}
+        return row
+
+    def moved_bytes(self, stage: int) -> dict[str, float]:
+        """Bytes per minibatch that copying and predicting weights moves on a stage (from 0), the updates left out."""
+        policy = [self.rehearsed[stage].moved[kind] for kind in ("F", "B", "U")]
+        return {
+            "separate": sum(one.separate for one in policy) * self.weights[stage],
+            "fused": sum(one.fused for one in policy) * self.weights[stage],
+        }

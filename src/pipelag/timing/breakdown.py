@@ -1,0 +1,108 @@
+"""A minibatch's time in the steady state, and where it goes on each worker (SpecTrain section 4.3, figure 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelag.errors import PipelagError
+from pipelag.schedules import Schedule
+from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.lockstep import CLOCKS
+from pipelag.timing.timed import Timing
+
+TRIES = 4  # each with four times as many minibatches
+SAME = 1e-9  # how far paces may lie apart, relatively, that are the same but for rounding
+NEAR = 1e-3  # and that are told as one where they come no closer
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a minibatch's time divides on one worker; the four add up to 1.
+
+    computing: passes and updates, messages that are under way meanwhile included.
+    transfer: the worker is held up by sending, or takes part in summing gradients.
+    transfer_idle: it waits because of messages: what the period would lose over links without limits, but for
+        `transfer`.
+    imbalance_idle: it waits for other reasons, as over links without limits too.
+    """
+
+    computing: float
+    transfer: float
+    transfer_idle: float
+    imbalance_idle: float
+
+
+def shares(period: float, unhindered: float, computing: float, transfer: float = 0.0) -> Shares:
+    """Divide a worker's period.
+
+    Args:
+        period: seconds per minibatch; unhindered: of the same schedule over links without limits.
+        computing, transfer: seconds per minibatch that this worker computes and is held up by sending.
+    """
+    idle = max(0.0, period - computing - transfer)
+    waiting = min(idle, max(0.0, period - unhindered - transfer))
+    return Shares(computing / period, transfer / period, waiting / period, (idle - waiting) / period)
+
+
+def held_by_sending(costs: Sequence[StageCost], topology: Topology) -> list[float]:
+    """Seconds per microbatch that each of the stages' workers is held up by what it sends to its neighbours."""
+    if topology.overlap:
+        return [0.0] * len(costs)
+    crossing = [topology.seconds(cost.output_bytes) for cost in costs[:-1]]
+    return [sum(crossing[max(0, number - 1) : number + 1]) for number in range(len(costs))]
+
+
+def steady_seconds(
+    schedule: Callable[[int], Schedule],
+    costs: Sequence[StageCost],
+    topology: Topology | None = None,
+    clock: str = "free",
+) -> float:
+    """Seconds that one minibatch more takes, once the pipeline is full.
+
+    Then what is done for one minibatch comes so much later than the same for a minibatch before (or several before:
+    over slow links some wait and others do not). Over all passes and updates of as many minibatches as are ever under
+    way, the true pace lies between the least and the greatest of these steps (Collatz and Wielandt's bounds, in
+    max-plus algebra), and it is not below what the busiest worker computes. So it is known when the two meet. Where a
+    stage catches up so slowly that they do not, the greatest step is told if it is too long by `NEAR` at most.
+
+    Args:
+        schedule: of so many minibatches.
+        clock: "free", every worker goes on as soon as it can; or "lockstep" (`time_lockstep`).
+
+    Raises:
+        PipelagError: a schedule whose pace does not settle.
+    """
+    count = emptying = 2 * -(-len(costs) // schedule(1).microbatches) + 2
+    for _ in range(TRIES):
+        count *= 4
+        timing = CLOCKS[clock](schedule(count), costs, topology)
+        times, busiest = begins(timing, range(count // 2, count - emptying)), max(timing.busy) / count
+        bounds = []
+        for after in range(1, emptying // 2):
+            steps = (times[:, after:] - times[:, :-after]) / after
+            bounds.append((float(steps.max()), max(float(steps.min()), busiest)))
+        pace, apart = min(((most, abs(most - least)) for most, least in bounds), key=lambda pair: pair[1])
+        if apart <= SAME * pace:
+            return pace
+    if apart <= NEAR * pace:
+        return pace
+    raise PipelagError(
+        f"the pace of the schedule '{schedule(1).name}' still changes after {count} minibatches, so that there is no "
+        "time per minibatch to tell"
+    )
+
+
+def begins(timing: Timing, minibatches: range) -> np.ndarray:
+    """When what every stage does for these minibatches begins: a row per pass or update, a column per minibatch."""
+    per = timing.schedule.microbatches
+    rows: dict[tuple[str, int, int], list[float]] = {}
+    for span in timing.spans:
+        kind, stage, number = span.action
+        minibatch, part = (number, 0) if kind == "U" else divmod(number, per)
+        if minibatch in minibatches:
+            rows.setdefault((kind, stage, part), []).append(span.start)
+    return np.sort(np.array(list(rows.values())))

@@ -1,0 +1,80 @@
+"""A model's profiles for passes of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelag.errors import PipelagError
+from pipelag.timing.layers import Profile
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes per layer, as arrays [layers]: of its output, and of what its backward needs besides weights and input."""
+
+    output: np.ndarray
+    kept: np.ndarray
+
+    @classmethod
+    def of(cls, profile: Profile) -> Sizes:
+        """Those of a profile."""
+        layers = profile.layers
+        return cls(np.array([layer.output_bytes for layer in layers]), np.array([layer.kept_bytes for layer in layers]))
+
+
+class Profiles:
+    """A model's profiles by the number of samples that go through at once, each made when it is first asked for.
+
+    Args:
+        make: the profile for so many samples.
+        input_bytes: of one sample as the model is given it.
+        scaled: `make` only scales another profile, so that there is no need to spare it work.
+    """
+
+    def __init__(self, make: Callable[[int], Profile], input_bytes: float = 0.0, scaled: bool = False) -> None:
+        self.make, self.input_bytes, self.scaled = make, input_bytes, scaled
+        self.made: dict[int, Profile] = {}
+        self.line: list[tuple[int, Sizes]] = []  # of the first two that were made
+
+    def at(self, samples: int) -> Profile:
+        """The profile for passes of `samples`."""
+        if samples not in self.made:
+            profile = self.make(samples)
+            if len(self.line) == 2 and not self.scaled:
+                check_line(profile, self.sizes(samples), samples)
+            self.made[samples] = profile
+            self.line = [*self.line, (samples, Sizes.of(profile))][:2]
+        return self.made[samples]
+
+    def sizes(self, samples: int) -> Sizes:
+        """The bytes of `at(samples)` at next to no cost: over the samples they lie on the line through two profiles.
+
+        Every further profile is held against that line (`check_line`).
+        """
+        if self.scaled:
+            return Sizes.of(self.make(samples))
+        while len(self.line) < 2:
+            self.at(2 * max(self.made, default=samples))
+        (low, below), (high, above) = self.line
+        steps, of = samples - low, high - low
+        return Sizes(
+            below.output + (above.output - below.output) * steps // of,
+            below.kept + (above.kept - below.kept) * steps // of,
+        )
+
+
+def check_line(profile: Profile, expected: Sizes, samples: int) -> None:
+    """Refuse a model whose bytes do not grow evenly with the samples."""
+    counted = Sizes.of(profile)
+    for what in ("output", "kept"):
+        ours, theirs = getattr(counted, what), getattr(expected, what)
+        for layer, here, foreseen in zip(profile.layers, ours, theirs, strict=True):
+            if here != foreseen:
+                raise PipelagError(
+                    f"layer {layer.layer} '{layer.name}' has {here} {what} bytes for {samples} samples, and {foreseen} "
+                    "are on the line through two other profiles; which batch fits cannot be told of a model whose "
+                    "sizes do not grow evenly with the samples"
+                )

@@ -1,0 +1,220 @@
+"""What a method's weight policy moves and holds on a stage, seen by rehearsing it.
+
+A rehearsal performs the stage's row of the schedule with the very objects that the executors use (`pipelag.policy`, the
+optimizer), but for the passes themselves. So a method of tomorrow is counted as those of today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pipelag.methods import Method
+from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
+from pipelag.policy import StageWeights
+from pipelag.schedules import Action
+from pipelag.weights import FlatParameters, shadows
+
+KINDS = ("F", "B", "U", "step")
+FLOAT = 4
+PADDED = 64  # bytes; weights begin on multiples of it (`FlatParameters`), so that a tensor as large needs no padding
+COUNTED = 2  # minibatches that traffic is counted over: in the steady state each is like the one before
+UNMOVED = ("aten::detach", "aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::lift")
+OVERWRITES = ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_")  # these do not read what they fill
+
+
+@dataclass
+class Moved:
+    """Bytes that go between a device's memory and its processors, per byte of weights.
+
+    separate: every operator reads what it is given and writes what it makes, as the rooflines of the passes have it.
+    fused: every step of the policy (showing weights, predicting, following an average) is one kernel, which reads each
+        tensor once and keeps what it makes on the way in registers.
+    """
+
+    separate: float = 0.0
+    fused: float = 0.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of a stage in this package's executors, as `Record.memory` counts them.
+
+    weights: the live ones, each tensor padded to `PADDED`. copies: other versions of them, and what passes read of
+    these. remembered: what the policy follows besides (XPipe's moments over SGD, PipeMare's delta). optimizer: its
+    state.
+    """
+
+    weights: float
+    copies: float
+    remembered: float
+    optimizer: float
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a method does with the weights of one stage of a full pipeline.
+
+    moved: for a minibatch, by what it is for. "F", "B": bringing in what the forwards and backwards of all its
+        microbatches read. "U": what an update does beyond the optimizer's step (predictions of the new version among
+        it), "step": that step.
+    copies, remembered, state: bytes held per byte of weights (see `Held`); numbers: bytes of the optimizer's counts of
+        steps, per tensor.
+    """
+
+    moved: dict[str, Moved]
+    copies: float
+    remembered: float
+    state: float
+    numbers: int
+
+    def held(self, sizes: Sequence[int]) -> Held:
+        """What a stage whose weights are tensors of so many bytes holds."""
+        padded = sum(-(-size // PADDED) * PADDED for size in sizes)
+        state = self.state * sum(sizes) + self.numbers * sum(1 for size in sizes if size)
+        return Held(padded, self.copies * padded, self.remembered * padded, state)
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes of the operators that run inside; see `Moved`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.separate = self.fused = 0
+        self.read, self.written, self.made = set[int](), set[int](), set[int]()
+        self.alive: list[torch.Tensor] = []  # an identity is given again once its storage is gone
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.is_view or func.name().startswith(UNMOVED):
+            return out
+        read, written = operands(func, args, kwargs or {})
+        new = [t for t in tensors_in(out) if not any(t is old for old in written)]
+        self.separate += sum(t.numel() * t.element_size() for t in (*read, *written, *new))
+        for tensors, seen, without in (
+            (read, self.read, self.written | self.made),
+            (written, self.written, self.made),
+        ):
+            for storage in (t.untyped_storage() for t in tensors):
+                if storage._cdata not in seen | without:
+                    seen.add(storage._cdata)
+                    self.fused += storage.nbytes()
+        self.made |= {t.untyped_storage()._cdata for t in new}
+        self.alive += new
+        return out
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """The tensors as large as weights; what has no dimension is a number, such as an optimizer's count of its steps."""
+    return [t for t in tree_leaves(values) if isinstance(t, torch.Tensor) and t.dim()]
+
+
+def operands(func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The tensors that an operator reads, and those that it changes."""
+    read: list[torch.Tensor] = []
+    written: list[torch.Tensor] = []
+    for number, argument in enumerate(func._schema.arguments):
+        tensors = tensors_in(args[number] if number < len(args) else kwargs.get(argument.name))
+        changed = argument.alias_info is not None and argument.alias_info.is_write
+        if changed:
+            written += tensors
+        if not changed or not (argument.is_out or func.name().split(".")[0] in OVERWRITES):
+            read += tensors
+    return read, written
+
+
+class Rehearsal:
+    """A stage with one tensor of weights, before its first minibatch."""
+
+    def __init__(
+        self, method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1
+    ) -> None:
+        self.method, self.stage, self.microbatches = method, stage, microbatches
+        flat = FlatParameters([nn.Parameter(torch.ones(PADDED // FLOAT))])
+        self.shadows = shadows(flat.parameters)
+        made = group_by_stage(optimizer, [self.shadows], {}, [stage])
+        assert made is not None
+        self.optimizer = made
+        self.delays = method.delays(stages, microbatches)
+        back = method.versions_back(stages, microbatches)[stage - 1]
+        self.weights = StageWeights(flat, method, stage, stages, self.delays, made, self.shadows, back)
+        set_rates(made, lambda _: 1.0)
+        self.weights.begin_at(0)
+        self.moved = {kind: Moved() for kind in KINDS}
+
+    @contextmanager
+    def counting(self, kind: str) -> Iterator[None]:
+        """Add what happens inside to `moved`."""
+        with Traffic() as traffic:
+            yield
+        self.moved[kind].separate += traffic.separate
+        self.moved[kind].fused += traffic.fused
+
+    def perform(self, action: Action) -> None:
+        """Do what an action does with the weights."""
+        if action.kind == "U":
+            self.update()
+            return
+        lags = (self.delays.forward_lags if action.kind == "F" else self.delays.backward_lags)[self.stage - 1]
+        minibatch, j = divmod(action.number, self.microbatches)
+        with self.counting(action.kind):
+            self.weights.load(action.kind, max(0, minibatch - lags[j]), j)
+
+    def update(self) -> None:
+        """An update, as the executors make one."""
+        for shadow in self.shadows:
+            shadow.grad = torch.ones_like(shadow)
+        with self.counting("U"):
+            self.weights.before_step()
+        with self.counting("step"):
+            self.optimizer.step()
+        with self.counting("U"):
+            self.weights.after_step()
+        with self.counting("U"):
+            self.weights.prepare()
+
+    def result(self, minibatches: int) -> Rehearsed:
+        """Per byte of weights, what so many minibatches have moved and the stage holds."""
+        remembered = sum(size_of(memory.buffers) for memory in self.weights.memories.values())
+        values = [value for entry in self.optimizer.state.values() for value in entry.values()]
+        state = [value for value in values if isinstance(value, torch.Tensor)]
+        large = size_of(value for value in state if value.dim())
+        each = minibatches * PADDED
+        return Rehearsed(
+            {kind: Moved(one.separate / each, one.fused / each) for kind, one in self.moved.items()},
+            (self.weights.bytes - remembered) / PADDED,
+            remembered / PADDED,
+            large / PADDED,
+            size_of(state) - large,
+        )
+
+
+def size_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of all of them."""
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def rehearse(method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1) -> Rehearsed:
+    """Rehearse a stage until its pipeline is full, and count from there.
+
+    Raises:
+        PipelagError: a method that the optimizer or the number of microbatches does not suit.
+    """
+    rehearsal = Rehearsal(method, optimizer, stage, stages, microbatches)
+    fill = max(*rehearsal.delays.forward_lags[stage - 1], *rehearsal.delays.backward_lags[stage - 1]) + 2
+    schedule = method.schedule(stages, fill + COUNTED + 2 * stages, microbatches)
+    row = [action for action in schedule.workers[schedule.owners["U", stage]] if action.stage == stage]
+    full, end = (row.index(Action("U", stage, last)) + 1 for last in (fill - 1, fill + COUNTED - 1))
+    for action in row[:full]:
+        rehearsal.perform(action)
+    rehearsal.moved = {kind: Moved() for kind in KINDS}
+    for action in row[full:end]:
+        rehearsal.perform(action)
+    return rehearsal.result(COUNTED)

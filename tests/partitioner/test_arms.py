@@ -1,0 +1,386 @@
+"""Methods side by side: times, bytes and shares by hand; options refused before anything is computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelag.errors import PipelagError
+from pipelag.experiments import arms as config_arms
+from pipelag.experiments import load_paper, load_scale
+from pipelag.partitioner.arms import Arm, Ground, checked_arms
+from pipelag.partitioner.cluster import flat, summed_bytes
+from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions, checked
+from pipelag.partitioner.placed import Row
+from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch
+from pipelag.partitioner.side_by_side import arm_rows
+from pipelag.runs.cli import carry_out
+from pipelag.runs.spec import RunSpec
+from pipelag.timing.by_batch import Profiles
+from pipelag.timing.layers import LayerTime, Profile
+from pipelag.timing.roofline import Device
+
+SECOND = 1e3  # milliseconds
+WEIGHTS = (400, 0, 800, 1600)  # bytes
+
+
+def profile(samples: int) -> Profile:
+    """Four layers whose forwards take 1, 2, 1, 1 and backwards 2, 3, 3, 2 seconds per sample."""
+    rows = zip((1, 2, 1, 1), (2, 3, 3, 2), (10, 20, 30, 40), (100, 200, 300, 400), WEIGHTS, strict=True)
+    return Profile(
+        tuple(
+            LayerTime(i, f"layer {i}", SECOND * samples * f, SECOND * samples * b, samples * out, samples * kept, w)
+            for i, (f, b, out, kept, w) in enumerate(rows, start=1)
+        )
+    )
+
+
+def sgdm(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
+def ground(workers: int = 4, bandwidth: float = float("inf"), **more: Any) -> Ground:
+    settings: dict[str, Any] = {"memory": 1e6, "optimizer": sgdm, "batch": 4, "moving": "free"} | more
+    return Ground(Profiles(profile, input_bytes=7.0), flat(workers, bandwidth), Device(1.0, 100.0), **settings)
+
+
+def rows(arms: dict[str, Any], place: Ground, workers: list[int], cuts: list[int] | None = None) -> dict[str, Row]:
+    """By arm and number of GPUs."""
+    chosen = checked_arms(arms, place.cluster, workers, place.batch, cuts)
+    return {f"{row['arm']} {row['workers']}": row for row in arm_rows(chosen, place, workers, cuts)}
+
+
+def test_asynchronous_pipelines_take_as_long_as_their_slowest_stage_and_gpipe_fills_and_drains() -> None:
+    arms = {name: {"method": name} for name in ("pipedream", "pipeoptim", "xpipe", "dualpipe", "1f1b")}
+    found = rows(arms | {"GPipe": {"method": "gpipe", "microbatches": 4}}, ground(), [4])
+    for name in arms:
+        assert found[f"{name} 4"]["seconds"] == pytest.approx(4 * 5)  # layer 2, of 4 samples
+        assert found[f"{name} 4"]["speedup"] == pytest.approx(15 / 5)
+    # microbatches of one sample: forwards of 1 2 1 1, all four of them through the 2; backwards of 2 3 3 2
+    assert found["GPipe 4"]["seconds"] == pytest.approx((1 + 4 * 2 + 1 + 1) + (2 + 4 * 3 + 3 + 2))
+    assert found["GPipe 4"]["samples_per_second"] == pytest.approx(4 / found["GPipe 4"]["seconds"])
+
+
+def test_equal_stages_give_gpipe_seven_quarters() -> None:
+    even = Profiles(lambda n: Profile((LayerTime(1, "even", SECOND * n, 2 * SECOND * n, 0, 1, 0),) * 4))
+    place = Ground(even, flat(4), Device(1.0, 1.0), 1e6, sgdm, 4)
+    found = rows({"GPipe": {"method": "gpipe", "microbatches": 4}, "1F1B": {"method": "1f1b"}}, place, [4])
+    assert found["GPipe 4"]["seconds"] == pytest.approx(7 / 4 * found["1F1B 4"]["seconds"])
+
+
+def test_recomputing_lengthens_the_backward_alone() -> None:
+    found = rows({"a": {"method": "1f1b"}, "b": {"method": "1f1b", "recompute": True}}, ground(), [4])
+    plain, again = found["a 4"]["stages"], found["b 4"]["stages"]
+    for before, after in zip(plain, again, strict=True):
+        assert after["seconds"]["forward"] == before["seconds"]["forward"]
+        assert after["seconds"]["backward"] == before["seconds"]["backward"] + before["seconds"]["forward"]
+    assert found["b 4"]["seconds"] == pytest.approx(4 * 7)
+
+
+def test_a_lockstep_clock_pads_1f1b_but_not_dualpipe() -> None:
+    arms = {
+        f"{name}, {clock}": {"method": name, "clock": clock}
+        for name in ("pipedream", "dualpipe")
+        for clock in ("free", "lockstep")
+    }
+    found = {name: row["seconds"] / 4 for name, row in rows(arms, ground(), [4]).items()}
+    assert found["pipedream, free 4"] == pytest.approx(5)
+    assert found["pipedream, lockstep 4"] == pytest.approx(max(1, 3, 1, 2) + max(2, 2, 3, 1))
+    assert found["dualpipe, free 4"] == found["dualpipe, lockstep 4"] == pytest.approx(5)
+
+
+def test_moving_weights_is_charged_where_it_happens() -> None:
+    """6 |W| of stashing on all stages but the last, at 100 bytes per second, and SGD's step on each (5 |W| fused)."""
+    place = {moving: ground(moving=moving) for moving in ("free", "fused", "separate")}
+    found = {
+        moving: rows({"PipeDream": {"method": "pipedream"}}, one, [4])["PipeDream 4"] for moving, one in place.items()
+    }
+    for stage, weights in enumerate(WEIGHTS):
+        seconds = {moving: row["stages"][stage]["seconds"] for moving, row in found.items()}
+        stashed = 6 * weights if stage < 3 else 0
+        assert seconds["fused"]["policy"] == seconds["separate"]["policy"] == pytest.approx(stashed / 100)
+        assert seconds["fused"]["update"] == pytest.approx(5 * weights / 100)
+        assert seconds["separate"]["update"] > seconds["fused"]["update"] or not weights
+        assert seconds["free"]["policy"] == seconds["free"]["update"] == 0
+        for one in seconds.values():
+            assert (one["forward"], one["backward"]) == pytest.approx(
+                (4 * (1, 2, 1, 1)[stage], 4 * (2, 3, 3, 2)[stage])
+            )
+        assert found["free"]["stages"][stage]["moved"] == {"separate": stashed, "fused": stashed}
+    slowest = max(sum(stage["seconds"].values()) for stage in found["fused"]["stages"])
+    assert found["fused"]["seconds"] == pytest.approx(slowest) == pytest.approx(16 + 11 * 8)
+
+
+def test_microbatches_share_what_a_minibatch_moves() -> None:
+    place = ground(moving="fused")
+    row = rows({"2BW": {"method": "pipedream_2bw", "microbatches": 4}}, place, [4])["2BW 4"]
+    slowest = max(sum(stage["seconds"].values()) for stage in row["stages"])
+    assert slowest <= row["seconds"] < 1.02 * slowest  # an update holds up one microbatch of four
+    assert row["stages"][0]["seconds"]["policy"] == pytest.approx(18 * WEIGHTS[0] / 100)
+
+
+@pytest.mark.parametrize(("gather", "seconds"), [("ring", 2 * 3 / 4), ("server", 2 * 3)])
+def test_strong_scaling_by_hand(gather: str, seconds: float) -> None:
+    place = ground(bandwidth=1000.0)
+    found = rows({"Data P.": {"method": "bsp", "gather": gather}}, place, [1, 2, 4])
+    size = sum(WEIGHTS)
+    four = found["Data P. 4"]
+    assert four["seconds"] == pytest.approx(15 + seconds * size / 1000)  # a sample each, then the sum
+    assert four["unhindered"] == pytest.approx(15)
+    assert four["bytes"] == summed_bytes(size, 4) == 6 * size
+    assert four["speedup"] == pytest.approx(60 / four["seconds"])
+    assert found["Data P. 1"]["speedup"] == pytest.approx(1)
+    assert (found["Data P. 1"]["bytes"], found["Data P. 1"]["seconds"]) == (0, pytest.approx(60))
+    assert found["Data P. 2"]["seconds"] == pytest.approx(30 + {"ring": 1, "server": 2}[gather] * size / 1000)
+    # all of the ring sends all the time; beside a server each of the others is served for a third of it
+    transfer = [one["transfer"] for one in four["gpus"]]
+    whole = 1 - 15 / four["seconds"]
+    assert transfer == pytest.approx([whole] * 4 if gather == "ring" else [whole, *[whole / 3] * 3])
+    assert [one["imbalance_idle"] for one in four["gpus"]] == pytest.approx([0] * 4)
+
+
+def test_a_server_updates_while_the_others_wait() -> None:
+    place = ground(bandwidth=1000.0, moving="fused")
+    row = rows({"Data P.": {"method": "bsp", "gather": "server"}}, place, [4])["Data P. 4"]
+    update = 5 * sum(WEIGHTS) / 100
+    assert row["seconds"] == pytest.approx(15 + update + 6 * sum(WEIGHTS) / 1000)
+    idle = [one["imbalance_idle"] for one in row["gpus"]]
+    assert idle == pytest.approx([0, *[update / row["seconds"]] * 3])
+
+
+def test_gradients_can_be_summed_while_the_backward_runs() -> None:
+    place = ground(bandwidth=1000.0)
+    found = rows({"after": {"method": "bsp"}, "meanwhile": {"method": "bsp", "overlap": True}}, place, [4])
+    assert found["meanwhile 4"]["seconds"] < found["after 4"]["seconds"]
+    assert found["meanwhile 4"]["seconds"] == pytest.approx(
+        15 + 1.5 * WEIGHTS[0] / 1000
+    )  # the first layer's, at the end
+
+
+def test_bytes_of_both_kinds_of_parallelism_by_one_rule() -> None:
+    """Activations and gradients over the cuts; 2 (N-1) |w| once per sum (SpecTrain figure 3)."""
+    arms = {"a": {"method": "1f1b"}, "b": {"method": "1f1b_flush", "microbatches": 2}, "c": {"method": "bsp"}}
+    found = rows(arms, ground(), [4])
+    assert found["a 4"]["bytes"] == found["b 4"]["bytes"] == 2 * 4 * (10 + 20 + 30)
+    assert found["c 4"]["bytes"] == 2 * 3 * sum(WEIGHTS)
+    # PipeDream's data parallelism: a minibatch per replica, one sum for all of them
+    assert bytes_per_minibatch(profile(4), Plan((PlanStage(1, 4, 4),))) * 4 == found["c 4"]["bytes"]
+
+
+@given(
+    method=st.sampled_from(["pipedream", "xpipe", "gpipe", "dualpipe", "bsp", "sequential"]),
+    clock=st.sampled_from(["free", "lockstep"]),
+    bandwidth=st.sampled_from([5.0, 50.0, 1e9]),
+    overlap=st.booleans(),
+    gather=st.sampled_from(["ring", "server"]),
+    workers=st.sampled_from([1, 2, 4]),
+)
+@settings(deadline=None, max_examples=40)
+def test_shares_of_every_gpu_add_up(
+    method: str, clock: str, bandwidth: float, overlap: bool, gather: str, workers: int
+) -> None:
+    own = {"gather": gather} if method == "bsp" else {"clock": clock}
+    arm = {"method": method, "overlap": overlap} | own
+    (row,) = rows({"arm": arm}, ground(bandwidth=bandwidth, moving="fused"), [workers]).values()
+    per_gpu = row["gpus"] if method == "bsp" else [stage["shares"] for stage in row["stages"]]
+    assert len(per_gpu) == workers
+    for one in per_gpu:
+        assert set(one) == {"computing", "transfer", "transfer_idle", "imbalance_idle"}
+        assert sum(one.values()) == pytest.approx(1)
+        assert min(one.values()) >= 0
+    if bandwidth == 1e9 or workers == 1:
+        assert max(one["transfer"] + one["transfer_idle"] for one in per_gpu) < 1e-3
+    busy = max(one["computing"] for one in per_gpu)
+    if method == "pipedream" and clock == "free" and bandwidth == 1e9:
+        assert busy == pytest.approx(1, abs=1e-3)  # the slowest stage never waits
+    slower = row["seconds"] - row["unhindered"]
+    assert slower >= -1e-9
+    assert (
+        max((o["transfer"] + o["transfer_idle"]) for o in per_gpu) * row["seconds"] == pytest.approx(slower, abs=1e-6)
+        or overlap is False
+    )
+
+
+def test_slow_links_are_told_from_imbalance() -> None:
+    even = Profiles(lambda n: Profile((LayerTime(1, "even", SECOND * n, 2 * SECOND * n, n, 1, 4),) * 2))
+    slow = Ground(even, flat(2, 0.25), Device(1.0, 1.0), 1e6, sgdm, 1, "free")
+    row = rows({"a": {"method": "1f1b", "overlap": False}}, slow, [2])["a 2"]
+    for stage in row["stages"]:  # 3 s of computing, 4 s of sending, and of the rest the links have all the blame
+        assert stage["shares"]["computing"] * row["seconds"] == pytest.approx(3)
+        assert stage["shares"]["transfer"] * row["seconds"] == pytest.approx(4)
+        assert stage["shares"]["imbalance_idle"] == pytest.approx(0)
+        assert stage["shares"]["transfer_idle"] * row["seconds"] == pytest.approx(row["seconds"] - 7)
+
+
+def test_the_largest_batch_can_be_the_batch() -> None:
+    place = ground(memory=50_000.0)
+    found = rows({"PipeOptim": {"method": "pipeoptim", "batch": "largest", "recompute": True}}, place, [4])[
+        "PipeOptim 4"
+    ]
+    most = found["largest"]
+    assert found["batch"] == most["batch"] == most["samples"] and found["fits"]
+    # the last stage: no version, 3 |W| of weights, gradients and momentum; an input of 30 and 400 kept per sample; the
+    # third: 4 |W|, 2 inputs of 20 and 300 kept
+    by_hand = min(
+        (50_000 - 3 * 1600) // 430,
+        (50_000 - 4 * 800) // 340,
+        (50_000 - 4 * 400) // (4 * 7 + 100),
+        (50_000) // (3 * 10 + 200),
+    )
+    assert most["samples"] == by_hand
+    assert found["largest_executor"]["samples"] <= by_hand
+
+
+def test_an_arm_that_fits_at_no_batch_says_so() -> None:
+    row = rows({"PipeDream": {"method": "pipedream", "batch": "largest"}}, ground(memory=3000.0), [4])["PipeDream 4"]
+    assert row["batch"] == row["largest"]["batch"] == 0
+    assert "seconds" not in row
+    assert row["largest"]["why"].startswith("with one sample stage 4 holds")
+    assert "the largest part, weights, is" in row["largest"]["why"]
+    row = rows({"PipeDream": {"method": "pipedream"}}, ground(memory=3000.0), [4])["PipeDream 4"]
+    assert row["fits"] is False and row["seconds"] > 0
+
+
+def test_no_limit_is_told() -> None:
+    endless = Ground(Profiles(profile), flat(4), Device(1.0, 1.0), float("inf"), sgdm, 4)
+    assert rows({"A": {"method": "1f1b"}}, endless, [4])["A 4"]["largest"]["batch"] is None
+    with pytest.raises(PipelagError, match="the arm 'A' has no largest batch: however many samples"):
+        rows({"A": {"method": "1f1b", "batch": "largest"}}, endless, [4])
+
+
+def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
+    found = rows({"a": {"method": "1f1b"}}, ground(), [2], [1])["a 2"]["stages"]
+    assert [(stage["first"], stage["last"]) for stage in found] == [(1, 1), (2, 4)]
+    found = rows({"a": {"method": "1f1b"}}, ground(), [2])["a 2"]["stages"]
+    assert [(stage["first"], stage["last"]) for stage in found] == [(1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ({"method": "pipeoptin"}, "unknown method 'pipeoptin'; did you mean 'pipeoptim'?"),
+        ({"method": "gpipe", "microbatch": 4}, "setting of the arm 'A', 'microbatch'; did you mean 'microbatches'?"),
+        ({"method": "gpipe", "clock": "lockstop"}, "'clock' 'lockstop'; did you mean 'lockstep'?"),
+        ({"method": "bsp", "gather": "serve"}, "'gather' 'serve'; did you mean 'server'?"),
+        ({"method": "gpipe", "batch": "largets"}, "'batch' 'largets'; did you mean 'largest'?"),
+        ({"method": "gpipe", "microbatches": "4"}, "'microbatches' is '4': Input should be a valid integer"),
+        ({"method": "gpipe", "recompute": 2}, "'recompute' is 2"),
+        ({"batch": 4}, "'method' is"),
+        ({"method": "pipemare", "settings": {"anealing": 3}}, "did you mean 'annealing'?"),
+        ({"method": "gpipe", "microbatches": 3}, "cannot divide a minibatch of 4 equally over 3 microbatches"),
+        ({"method": "pipedream_2bw", "microbatches": 2}, "at least as many microbatches as stages"),
+        ({"method": "xpipe", "gather": "ring"}, "is a pipeline, which sums no gradients"),
+        ({"method": "bsp", "microbatches": 2}, "has neither clock nor microbatches"),
+        ({"method": "bsp", "batch": 6}, "cannot divide a minibatch of 6 equally over 4 GPUs"),
+        ({"method": "hogwild"}, "follows no schedule"),
+        ({"method": "asp"}, "follows no schedule"),
+    ],
+)
+def test_what_cannot_be_is_refused(arm: dict[str, Any], said: str) -> None:
+    with pytest.raises(PipelagError) as refusal:
+        checked_arms({"A": arm}, flat(4), [4], 4, None)
+    assert said in str(refusal.value)
+
+
+def test_numbers_of_gpus_are_checked() -> None:
+    arms = {"A": {"method": "1f1b"}}
+    with pytest.raises(PipelagError, match="the arms can be for 1 to 4 GPUs, all that the cluster has, not 8"):
+        checked_arms(arms, flat(4), [8], 4, None)
+    with pytest.raises(PipelagError, match=r"the cuts \[1\] make 2 stages, and the arms are for 2, 4 GPUs"):
+        checked_arms(arms, flat(4), [2, 4], 4, [1])
+
+
+SPEC: dict[str, Any] = {
+    "kind": "plan",
+    "model": {"name": "vgg16", "options": {"width": 0.0625, "classes": 10}},
+    "batch": 8,
+    "optimizer": {"name": "adam", "lr": 0.001},
+    "options": {
+        "profile": {"roofline": "p40", "inputs": [{"shape": [3, 32, 32]}], "loss": True},
+        "cluster": {"levels": [{"workers": 2, "bandwidth": 12e9}]},
+        "search": False,
+        "workers": [1, 2],
+        "arms": {"Data P.": {"method": "bsp"}, "PipeOptim": {"method": "pipeoptim", "recompute": True}},
+    },
+}
+
+
+def spec_with(**options: Any) -> RunSpec:
+    return RunSpec.model_validate(SPEC | {"options": SPEC["options"] | options})
+
+
+def test_a_run_logs_its_arms(tmp_path: Path) -> None:
+    carry_out(spec_with(), tmp_path / "run", "cpu", 1)
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["layer"] for row in logged if row["what"] == "layer"] == list(range(1, 17))
+    found = [row for row in logged if row["what"] == "arm"]
+    assert [(row["arm"], row["workers"]) for row in found] == [
+        ("Data P.", 1),
+        ("PipeOptim", 1),
+        ("Data P.", 2),
+        ("PipeOptim", 2),
+    ]
+    assert not [row for row in logged if row["what"] == "plan"]
+    pipeline = found[-1]
+    assert pipeline["gpu_memory"] == 24 * 2**30 and pipeline["fits"]
+    assert [stage["versions"] for stage in pipeline["stages"]] == [2, 1]
+    for stage in pipeline["stages"]:
+        assert set(stage["memory"]) == {
+            *("weights", "versions", "remembered", "gradients", "optimizer", "inputs", "activations")
+        }
+        weights = stage["memory"]["weights"]
+        assert stage["memory"]["optimizer"] == pytest.approx(2 * weights, abs=100)
+    assert pipeline["stages"][0]["memory"]["inputs"] == 2 * 8 * 3 * 32 * 32 * 4  # two minibatches of images under way
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"arm": {}}, "unknown option of a plan 'arm'; did you mean 'arms'?"),
+        ({"moving": "fuse"}, "'moving' 'fuse'; did you mean 'fused'?"),
+        ({"profile": {"rooflin": "p40"}}, "unknown option of a plan's profile 'rooflin'; did you mean 'roofline'?"),
+        ({"device": "p10"}, "did you mean 'p100'?"),
+        ({"workers": [1, 4]}, "1 to 2 GPUs"),
+        ({"cuts": [3]}, "the cuts [3] make 2 stages, and the arms are for 1, 2 GPUs"),
+        ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
+        ({"depths": "4"}, "the option of a plan 'depths' is '4'"),
+    ],
+)
+def test_a_run_is_refused_before_it_begins(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelagError) as refusal:
+        carry_out(spec_with(**options), tmp_path / "run", "cpu", 1)
+    assert said in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_arms_need_an_optimizer(tmp_path: Path) -> None:
+    with pytest.raises(PipelagError, match="name the run's optimizer"):
+        carry_out(spec_with().model_copy(update={"optimizer": None}), tmp_path / "run", "cpu", 1)
+
+
+@pytest.mark.parametrize("scale", ["quick", "standard", "paper", "published"])
+def test_the_plans_of_every_scale_are_well_asked(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    asked = 0
+    for paper in ("pipedream", "pipeoptim", "spectrain"):
+        for result in load_paper(paper).results:
+            for arm in config_arms(load_paper(paper), result, load_scale(scale)):
+                if arm.spec.kind == "plan":
+                    options = checked(PlanOptions, arm.spec.options, "option of a plan")
+                    checked(ProfileOptions, options.profile, "option of a plan's profile")
+                    asked += 1
+    assert asked > 10
+
+
+def test_an_arm_says_how_it_runs() -> None:
+    arm = Arm.of("2BW", {"method": "pipedream_2bw", "microbatches": 4})
+    assert arm.options == ArmOptions(method="pipedream_2bw", microbatches=4)
+    assert (arm.parts(8), arm.samples(8, 64)) == (4, 16)
+    data = Arm.of("Data P.", {"method": "bsp", "batch": "largest"})
+    assert (data.parts(8), data.samples(8, 64)) == (8, None)
