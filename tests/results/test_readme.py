@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelag.__main__ import main
-from pipelag.report.digest import BEGIN, END
+from pipelag.results.digest import BEGIN, END
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,7 @@ def test_a_wrong_number_and_a_document_without_marks_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("pipelag.report.digest.digest", lambda scale, tables: "| 12.3 |")
+    monkeypatch.setattr("pipelag.results.digest.digest", lambda scale, tables: "| 12.3 |")
     document = tmp_path / "mine.md"
     document.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     assert main(["digest", str(document), "--check"]) == 2
