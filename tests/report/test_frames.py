@@ -33,6 +33,14 @@ def test_a_line_is_the_mean_over_seeds_with_a_band() -> None:
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["a", "b"]
 
 
+def test_each_panel_may_have_axes_of_its_own() -> None:
+    x = {"one": Axis("epoch", "epochs"), "two": Axis("epoch", "hours")}
+    y = {"one": Axis("accuracy", "accuracy (%)"), "two": Axis("accuracy", "BLEU")}
+    fig = Lines(x, y, line="arm", panel="task").draw(CURVES)
+    assert [axes.get_xlabel() for axes in fig.axes] == ["epochs", "hours"]
+    assert [axes.get_ylabel() for axes in fig.axes] == ["accuracy (%)", "BLEU"]
+
+
 def test_one_seed_has_no_band_and_many_points_no_markers() -> None:
     frame = pd.DataFrame({"x": range(50), "y": range(50)})
     (axes,) = Lines("x", "y").draw(frame).axes
