@@ -128,16 +128,22 @@ def generate(
     """What fairseq's SequenceGenerator, else with its defaults, writes for (n, S) source sentences of our numbers.
 
     `pipelag.runs.text.search` writes the same with the same weights. Sentences begin with <s>, as ours do in training;
-    fairseq's own begin with </s>. A model whose scores are no numbers writes nothing.
+    fairseq's own begin with </s>. Where a model's scores are no numbers it writes nothing.
     """
     imported()
     from fairseq.sequence_generator import SequenceGenerator
 
+    begun = scores(model, source, torch.full((len(source), 1), BEGIN, device=source.device))
+    sound = begun.isfinite().flatten(1).all(1)
+    if not sound.all():  # the generator would not end
+        kept = iter(generate(model, source[sound], beam, longest, lenpen) if sound.any() else [])
+        return [next(kept) if each else [] for each in sound.tolist()]
     tokens = numbered(source)
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": (tokens != THEIRS[PAD]).sum(1)}}
     words = model.decoder.dictionary  # type: ignore[union-attr]
     writer = SequenceGenerator([model], words, beam_size=beam, max_len_b=longest, len_penalty=lenpen)
     found = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
+    model.decoder.set_beam_size(1)  # type: ignore[union-attr, operator]  # or its attention folds later minibatches
     best = [numbered(each[0]["tokens"]).tolist() if each else [] for each in found]
     return [[token for token in tokens if token != END] for tokens in best]
 
