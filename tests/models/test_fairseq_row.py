@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from pipelag import data, methods, models
 from pipelag.__main__ import main
@@ -137,6 +138,15 @@ def test_our_weights_put_together_from_parts_are_fairseqs() -> None:
 def test_a_pickled_row_computes_the_same() -> None:
     row = build()
     torch.testing.assert_close(pickle.loads(pickle.dumps(row))((SOURCE, GIVEN)), row((SOURCE, GIVEN)))
+
+
+def test_its_shapes_are_found_without_computing_and_it_computes_afterwards() -> None:
+    row = build()
+    before = row((SOURCE, GIVEN))
+    stand_ins = {name: value.detach().to("meta") for name, value in (*row.named_parameters(), *row.named_buffers())}
+    found = functional_call(row, stand_ins, ((SOURCE.to("meta"), GIVEN.to("meta")),))
+    assert found.shape == before.shape
+    assert torch.equal(row((SOURCE, GIVEN)), before)
 
 
 # Training ------------------------------------------------------------------------------------------------------------

@@ -47,7 +47,10 @@ class Embedding(Operator):
         """See the class. As fairseq has it, padding of the source is nothing at all, which adds nothing to it."""
         words, *value = rest
         hidden = words.eq(self.padding)
-        x = self.dropout(self.scale * product[0] + self.positions(words))
+        x = self.scale * product[0]
+        if not words.is_meta:  # shapes alone: fairseq's places would move there with them and not come back
+            x = x + self.positions(words)
+        x = self.dropout(x)
         if self.decoder:
             return x.transpose(0, 1), value[0], value[1], hidden
         x = x * (1 - hidden.unsqueeze(-1).type_as(x))
