@@ -9,6 +9,10 @@ import pytest
 
 from pipelag import compat
 from pipelag.experiments import arms, load_paper, load_scale
+from pipelag.results.leaderboard.networks import table
+from pipelag.results.verdict import verdicts
+from tests.results.cases.leaderboard import networks
+from tests.results.made_up import context
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,3 +40,14 @@ def test_its_runs_are_left_out_and_no_others() -> None:
     }
     assert left["images"] == "" and left["translation"].startswith("fairseq is not installed here")
     assert not any(arm.left_out for arm in arms(load_paper("pipemare"), "table_3", load_scale("quick")))
+
+
+def test_the_table_of_both_networks_says_so_in_its_cells() -> None:
+    ours = context("leaderboard", "table_5", lambda arm: None if arm.left_out else networks()(arm), "quick")
+    drawn = table(ours).table
+    assert drawn is not None
+    shown = drawn.texts()
+    bleu = shown["titles"].index("BLEU")
+    assert [row[bleu] for row in shown["rows"]] == ["90.0 ± 1.0", *["left out"] * 2, "40.0 ± 1.0", *["left out"] * 2]
+    assert any(note.startswith("Left out: fairseq is not installed here") for note in shown["notes"])
+    assert {verdict.verdict for verdict in verdicts(ours)} == {"cannot be judged"}

@@ -73,7 +73,7 @@ BLEUS = {  # (network, pipeline), in which every claim of table 5 holds
     ("ours", "sequential"): 90.0,
     ("ours", "PipeMare T1+T2"): 40.0,
     ("fairseq's", "sequential"): 89.8,
-    ("fairseq's", "PipeMare T1+T2"): 42.0,
+    ("fairseq's", "PipeMare T1+T2"): 40.3,
 }
 
 
