@@ -99,7 +99,7 @@ def networks(
         noise = (arm.seed - 1) * (1.0 if network == "ours" else 1.5)
         end = ends[network, arm.labels["arm"]] + noise
         end += written if (network, arm.labels["writer"]) == ("ours", "fairseq's") else 0.0
-        return trained(bleu=end)
+        return trained(bleu=end, seconds=20.0)
 
     return make
 
