@@ -122,6 +122,24 @@ def s_falls() -> Pair:
     return rows("figure_8d", lambda row: row | {"ahead": 4})
 
 
+# Algorithm 1
+
+
+@case(PAPER, "algorithm_1", "together")
+def together() -> Pair:
+    return rows("algorithm_1", lambda row: row | {"reads": row["reads"] - (row["kind"] == "F")})
+
+
+@case(PAPER, "algorithm_1", "distances")
+def program_distances() -> Pair:
+    return rows("algorithm_1", lambda row: row | {"ahead": row["ahead"] - (row["kind"] == "B")})
+
+
+@case(PAPER, "algorithm_1", "update_after_both")
+def update_after_both() -> Pair:
+    return rows("algorithm_1", lambda row: row | {"reads": row["reads"] + (row["kind"] == "F")})
+
+
 # Figure 9
 
 

@@ -1,3 +1,3 @@
-"""Figures and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
+"""Figures, tables and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
 
-from pipelag.results.spectrain import diagrams, prediction, schedules  # noqa: F401
+from pipelag.results.spectrain import algorithm, diagrams, prediction, schedules  # noqa: F401
