@@ -183,3 +183,180 @@ def small_ratio() -> Pair:
 @case(PAPER, "text_prediction_rmse", "far_below")
 def far_below() -> Pair:
     return both(PAPER, "text_prediction_rmse", distances(1.0, float), distances(2.0, float))
+
+
+# Timed plans: figures 3, 4, 7, 10, 11 and the headline on throughput
+
+CNN = ("VGG16", "ResNet-152", "Inception v4")
+Entry = dict[str, Any]
+World = Callable[[str, str, int], Entry]
+SENT = {"VGG16": 14, "ResNet-152": 4.4, "Inception v4": 0.99, "SNN": 528, "Transformer": 17, "Residual LSTM": 25}
+ONE_PER_DATA = {"SNN": 15.77, "Transformer": 3.53, "Residual LSTM": 3.53}  # DualPipe over data parallelism
+WAITING = {"SNN": 70.0, "Transformer": 40.0, "Residual LSTM": 39.4}
+
+
+def as_printed(model: str, arm: str, gpus: int) -> Entry:
+    """An arm as the paper has it: speedup, bytes, percent of transfers and of idling for imbalance, backward time."""
+    scheme, cnn = arm.split(",")[0], model in CNN
+    dual = 3.03 if cnn else 2.24
+    speedup = {
+        "DualPipe": dual,
+        "PipeDream": dual / (1.517 if cnn else 1.849),
+        "Data P.": dual / (1.213 if cnn else ONE_PER_DATA[model]),
+    }[scheme]
+    if gpus == 2:
+        speedup *= 0.6 if cnn else 1.3
+    transfers = {"DualPipe": 2.2, "PipeDream": 1.9, "Data P.": WAITING.get(model, 3.6)}[scheme]
+    imbalance = {"DualPipe": 11.5, "PipeDream": 38.6, "Data P.": 0.0}[scheme]
+    sent = SENT[model] if scheme == "Data P." else 1.0
+    return {"speedup": speedup, "bytes": sent, "transfers": transfers, "imbalance": imbalance, "backward": 3.3}
+
+
+def timed(world: World = as_printed) -> Make:
+    """Logs of the plans in which the arms are as `world` says."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels.get("what") != "plan":
+            return None
+        model, found, backward = arm.labels["model"], [], 3.3
+        for gpus in (2, 4):
+            for name in arm.spec.options["arms"]:
+                entry = world(model, name, gpus)
+                backward = entry["backward"]
+                parts = {"transfer": entry["transfers"] / 100, "transfer_idle": 0.0}
+                parts["imbalance_idle"] = entry["imbalance"] / 100
+                parts["computing"] = 1 - sum(parts.values())
+                row = {"what": "arm", "arm": name, "workers": gpus, "speedup": entry["speedup"]}
+                row |= {"samples_per_second": 100 * entry["speedup"], "seconds": 1.28 / entry["speedup"]}
+                found.append(row | {"bytes": entry["bytes"], "stages": [{"shares": parts}] * gpus})
+        return log(found, forward_ms=1.0, backward_ms=backward)
+
+    return make
+
+
+def but(
+    change: Callable[[Entry], Entry], arms: str = "", models: tuple[str, ...] = (), gpus: tuple[int, ...] = (2, 4)
+) -> World:
+    """As printed, but for what `change` makes of an arm whose name begins so, of some models and numbers of GPUs."""
+
+    def world(model: str, arm: str, count: int) -> Entry:
+        entry = as_printed(model, arm, count)
+        meant = arm.startswith(arms) and (not models or model in models) and count in gpus
+        return entry | change(entry) if meant else entry
+
+    return world
+
+
+def plans(result: str, fails: World) -> Pair:
+    """A result of timed plans: as printed, and otherwise."""
+    return both(PAPER, result, timed(), timed(fails))
+
+
+def times(key: str, factor: float) -> Callable[[Entry], Entry]:
+    """An entry's number times a factor."""
+    return lambda entry: {key: entry[key] * factor}
+
+
+@case(PAPER, "figure_3", "more_but_inception")
+def more_but_inception() -> Pair:
+    return plans("figure_3", but(times("bytes", 2), "Data P.", ("Inception v4",)))
+
+
+@case(PAPER, "figure_3", "ratios_as_printed")
+def ratios_as_printed() -> Pair:
+    return plans("figure_3", but(times("bytes", 2), "Data P."))
+
+
+@case(PAPER, "figure_3", "almost_nothing")
+def almost_nothing() -> Pair:
+    return plans("figure_3", but(lambda entry: {"bytes": 5.0}, "Data P.", ("Residual LSTM",)))
+
+
+@case(PAPER, "figure_4", "dense_larger")
+def dense_larger() -> Pair:
+    return plans("figure_4", but(lambda entry: {"transfers": 60.0}, "Data P.", CNN))
+
+
+@case(PAPER, "figure_4", "as_printed")
+def share_as_printed() -> Pair:
+    return plans("figure_4", but(times("transfers", 0.5), "Data P."))
+
+
+@case(PAPER, "figure_7", "backward_longer")
+def backward_longer() -> Pair:
+    return plans("figure_7", but(lambda entry: {"backward": 0.9}, models=("SNN",)))
+
+
+@case(PAPER, "figure_7", "as_printed")
+def longest_as_printed() -> Pair:
+    return plans("figure_7", but(lambda entry: {"backward": 2.0}))
+
+
+@case(PAPER, "figure_10", "dualpipe_highest")
+def dualpipe_highest() -> Pair:
+    return plans("figure_10", but(times("speedup", 2), "PipeDream", ("SNN",)))
+
+
+@case(PAPER, "figure_10", "cnn_data_above_pipedream")
+def cnn_data_above_pipedream() -> Pair:
+    return plans("figure_10", but(times("speedup", 0.7), "Data P.", ("VGG16",)))
+
+
+@case(PAPER, "figure_10", "cnn_scale")
+def cnn_scale() -> Pair:
+    return plans("figure_10", but(times("speedup", 2), "PipeDream", ("VGG16",), gpus=(2,)))
+
+
+@case(PAPER, "figure_10", "cnn_gains")
+def cnn_gains() -> Pair:
+    return plans("figure_10", but(times("speedup", 1.4), "PipeDream", CNN))
+
+
+@case(PAPER, "figure_10", "dense_falls")
+def dense_falls() -> Pair:
+    return plans("figure_10", but(times("speedup", 0.5), "Data P.", ("Transformer",), gpus=(2,)))
+
+
+@case(PAPER, "figure_10", "dense_below_one")
+def dense_below_one() -> Pair:
+    return plans("figure_10", but(times("speedup", 3), "Data P."))
+
+
+@case(PAPER, "figure_10", "dense_gains")
+def dense_gains() -> Pair:
+    return plans("figure_10", but(times("speedup", 0.5), "Data P."))
+
+
+@case(PAPER, "figure_11", "imbalance_order")
+def imbalance_order() -> Pair:
+    return plans("figure_11", but(lambda entry: {"imbalance": 40.0}, "DualPipe"))
+
+
+@case(PAPER, "figure_11", "imbalance_as_printed")
+def imbalance_as_printed() -> Pair:
+    return plans("figure_11", but(times("imbalance", 0.75)))
+
+
+@case(PAPER, "figure_11", "transfers_order")
+def transfers_order() -> Pair:
+    return plans("figure_11", but(lambda entry: {"transfers": 20.0}, "DualPipe"))
+
+
+@case(PAPER, "figure_11", "transfers_as_printed")
+def transfers_as_printed() -> Pair:
+    return plans("figure_11", but(times("transfers", 0.5), "Data P."))
+
+
+@case(PAPER, "text_headline_throughput", "above_1_5")
+def above_1_5() -> Pair:
+    return plans("text_headline_throughput", but(times("speedup", 1.3), "PipeDream"))
+
+
+@case(PAPER, "text_headline_throughput", "over_data")
+def over_data() -> Pair:
+    return plans("text_headline_throughput", but(times("speedup", 0.5), "Data P.", ("SNN",)))
+
+
+@case(PAPER, "text_headline_throughput", "over_pipedream")
+def over_pipedream() -> Pair:
+    return plans("text_headline_throughput", but(times("speedup", 1.3), "PipeDream"))

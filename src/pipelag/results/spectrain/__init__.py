@@ -1,3 +1,10 @@
 """Figures, tables and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
 
-from pipelag.results.spectrain import algorithm, diagrams, prediction, schedules  # noqa: F401
+from pipelag.results.spectrain import (  # noqa: F401
+    algorithm,
+    communication,
+    diagrams,
+    prediction,
+    schedules,
+    throughput,
+)

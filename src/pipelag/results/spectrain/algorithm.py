@@ -28,13 +28,18 @@ LINES: Sequence[Line] = (
 
 
 def cells(log: RunLog) -> dict[tuple[int, float], dict[str, Row]]:
-    """(GPU, time unit) -> the rows by kind, of units of the steady state: with a forward and a backward on every GPU."""
+    """(GPU, time unit) -> the rows by kind, of the steady state: units with a forward and a backward on every GPU."""
     found: dict[tuple[int, float], dict[str, Row]] = {}
     for row in passes(log):
         found.setdefault((row["worker"], row["start"]), {})[row["kind"]] = row
     gpus = log.summary["workers"]
     units = {unit for _, unit in found if all(len(found.get((gpu, unit), ())) == 2 for gpu in range(gpus))}
     return {(gpu, unit): rows for (gpu, unit), rows in found.items() if unit in units}
+
+
+def in_cell(rows: dict[str, Row]) -> Callable[[Line], Cell]:
+    """What a line did in one GPU's time unit."""
+    return lambda line: line[3](rows[line[2]])
 
 
 @drawing(PAPER, "algorithm_1")
@@ -45,13 +50,11 @@ def algorithm_1(context: Context) -> Drawn:
     unit = min((unit for _, unit in steady), default=0)
     gpus = sorted({gpu for gpu, _ in steady})
     cols = [Col("Lines", lambda line: line[0]), Col("Step", lambda line: line[1])]
-    for gpu in gpus:
-        rows = steady[gpu, unit]
-        cols.append(Col(f"GPU {gpu}", lambda line, rows=rows: line[3](rows[line[2]]), group=f"time unit {unit:g}"))
+    cols += [Col(f"GPU {gpu}", in_cell(steady[gpu, unit]), group=f"time unit {unit:g}") for gpu in gpus]
     notes = [
         "lines 8 and 9 start both threads, lines 10 and 13 wait for all GPUs; lines 21 and 29 send to the neighbours",
-        "line 12, the smoothed gradient, stands after the update in the algorithm; the momentum SGD of the experiments steps "
-        "along the gradient that it has just smoothed",
+        "line 12, the smoothed gradient, stands after the update in the algorithm; the momentum SGD of the experiments "
+        "steps along the gradient that it has just smoothed",
     ]
     return Drawn(table=table(LINES, cols, context.result.caption, notes))
 
@@ -65,7 +68,9 @@ def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:
 def together(context: Context) -> Finding:
     """In every unit of the steady state both threads of a GPU start from the same weights."""
     found = every_cell(context)
-    alike = [rows["F"]["reads"] == rows["B"]["reads"] and rows["F"]["end"] == rows["B"]["end"] for rows in found.values()]
+    alike = [
+        rows["F"]["reads"] == rows["B"]["reads"] and rows["F"]["end"] == rows["B"]["end"] for rows in found.values()
+    ]
     words = f"{sum(alike)} of {len(alike)} pairs of tasks start together, from the same weights"
     return exact(bool(alike) and all(alike), words)
 
