@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -360,3 +360,180 @@ def over_data() -> Pair:
 @case(PAPER, "text_headline_throughput", "over_pipedream")
 def over_pipedream() -> Pair:
     return plans("text_headline_throughput", but(times("speedup", 1.3), "PipeDream"))
+
+
+# Trained networks: table 1, figures 5 and 12, the headline on accuracy
+
+SCORES = {"Data P.": 70.0, "Vanilla DualPipe": 67.9, "PipeDream": 68.3, "PipeDream, stashing": 68.3, "SpecTrain": 70.5}
+WOBBLES = {"Data P.": 0.0, "Vanilla DualPipe": 3.0, "PipeDream": 2.0, "PipeDream, stashing": 2.0, "SpecTrain": 1.0}
+Scores = Mapping[str | tuple[str, str], float]  # by arm, or by model and arm
+
+
+def learnt(scores: Scores, wobbles: Mapping[str, float] | None = None, apart: float = 0.0) -> Make:
+    """Trainings by arm, or by (model, arm): their best accuracies, how they fluctuate on the way, and how far the seeds
+    of data parallelism lie apart; the others' lie on one another."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels.get("what") != "training":
+            return None
+        model, name = arm.labels["model"], arm.labels["arm"]
+        best = scores.get((model, name), scores.get(name, SCORES[name]))
+        best += apart * (arm.seed - 1) * (name == "Data P.")
+        wobble = (wobbles or {}).get(name, WOBBLES[name])
+        found = []
+        for number in range(80):
+            rising = best - (best - 50) * 0.5 ** (number / 6)
+            accuracy = best if number == 78 else rising - wobble * (number % 2)
+            row = {"step": 20 * (number + 1), "epoch": number / 10, "accuracy": accuracy, "loss": 1.0, "test_loss": 1.0}
+            found.append(row)
+        return log(found, final=found[-1], best=found[78], diverged_at=None, data=OFFICIAL, steps=arm.spec.steps)
+
+    return make
+
+
+def schools(result: str, fails: Scores, holds: Scores | None = None, apart: float = 0.0) -> Pair:
+    """A result of trainings, as by default (or as given) and otherwise."""
+    return both(PAPER, result, learnt(holds or {}, apart=apart), learnt(fails, apart=apart))
+
+
+for _suffix, _piped in (("", "PipeDream"), ("_stashed", "PipeDream, stashing")):
+    case(PAPER, "table_1", f"mean_order{_suffix}")(lambda piped=_piped: schools("table_1", {piped: 75.0}))
+    case(PAPER, "table_1", f"best_pipelined{_suffix}")(lambda piped=_piped: schools("table_1", {("SNN", piped): 75.0}))
+
+
+@case(PAPER, "table_1", "spectrain_as_data")
+def spectrain_as_data() -> Pair:
+    return schools("table_1", {"SpecTrain": 69.0})
+
+
+@case(PAPER, "table_1", "at_least_data_on_four")
+def at_least_data_on_four() -> Pair:
+    return schools("table_1", {("VGG16", "SpecTrain"): 69.0})
+
+
+@case(PAPER, "table_1", "below_data_on_two")
+def below_data_on_two() -> Pair:
+    as_in_print: Scores = {("ResNet-152", "SpecTrain"): 69.05, ("Residual LSTM", "SpecTrain"): 67.78}
+    return schools("table_1", {}, as_in_print, apart=0.1)
+
+
+@case(PAPER, "table_1", "vanilla_below_data")
+def vanilla_below_data() -> Pair:
+    return schools("table_1", {("SNN", "Vanilla DualPipe"): 71.0})
+
+
+def wobbling(result: str, **wobbles: float) -> Pair:
+    """A result in which arms fluctuate as by default, and otherwise."""
+    names = {name.replace(", ", "_").replace(" ", "_").strip("."): name for name in WOBBLES}
+    other = WOBBLES | {names[key]: value for key, value in wobbles.items()}
+    return both(PAPER, result, learnt({}), learnt({}, other))
+
+
+@case(PAPER, "figure_5", "fluctuates")
+def fluctuates() -> Pair:
+    return wobbling("figure_5", Vanilla_DualPipe=0.0, Data_P=3.0)
+
+
+@case(PAPER, "figure_12", "vanilla_least_stable")
+def vanilla_least_stable() -> Pair:
+    return wobbling("figure_12", SpecTrain=5.0)
+
+
+@case(PAPER, "figure_12", "pipedream_between")
+def pipedream_between() -> Pair:
+    return wobbling("figure_12", PipeDream=0.5)
+
+
+@case(PAPER, "figure_12", "pipedream_between_stashed")
+def pipedream_between_stashed() -> Pair:
+    return wobbling("figure_12", PipeDream_stashing=0.5)
+
+
+@case(PAPER, "figure_12", "spectrain_near_data")
+def spectrain_near_data() -> Pair:
+    return schools("figure_12", {"SpecTrain": 60.0})
+
+
+@case(PAPER, "text_headline_accuracy", "pipedream_drop")
+def pipedream_drop() -> Pair:
+    return schools("text_headline_accuracy", {"PipeDream": 70.0}, apart=0.1)
+
+
+@case(PAPER, "text_headline_accuracy", "pipedream_drop_stashed")
+def pipedream_drop_stashed() -> Pair:
+    return schools("text_headline_accuracy", {"PipeDream, stashing": 70.0}, apart=0.1)
+
+
+@case(PAPER, "text_headline_accuracy", "vanilla_drop")
+def vanilla_drop() -> Pair:
+    return schools("text_headline_accuracy", {"Vanilla DualPipe": 70.0}, apart=0.1)
+
+
+@case(PAPER, "text_headline_accuracy", "spectrain_none")
+def spectrain_none() -> Pair:
+    return schools("text_headline_accuracy", {"SpecTrain": 69.0})
+
+
+# Time to accuracy: figure 13 and its headline
+
+
+def raced(world: World = as_printed) -> Make:
+    """Trainings that need equally many iterations, and timed plans."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels.get("what") == "plan":
+            return timed(world)(arm)
+        return learnt(dict.fromkeys(SCORES, 70.0))(arm)
+
+    return make
+
+
+def races(result: str, fails: World) -> Pair:
+    """Times per iteration as printed, and otherwise."""
+    return both(PAPER, result, raced(), raced(fails))
+
+
+@case(PAPER, "figure_13", "cnn_fastest")
+def cnn_fastest() -> Pair:
+    return races("figure_13", but(lambda entry: {"speedup": 0.5}, "DualPipe", CNN))
+
+
+@case(PAPER, "figure_13", "dense_fastest")
+def dense_fastest() -> Pair:
+    return races("figure_13", but(lambda entry: {"speedup": 5.0}, "PipeDream"))
+
+
+@case(PAPER, "figure_13", "cnn_pipedream_slower")
+def cnn_pipedream_slower() -> Pair:
+    return races("figure_13", but(lambda entry: {"speedup": 5.0}, "PipeDream", CNN))
+
+
+@case(PAPER, "figure_13", "dense_pipedream_faster")
+def dense_pipedream_faster() -> Pair:
+    return races("figure_13", but(lambda entry: {"speedup": 5.0}, "Data P."))
+
+
+def in_print(model: str, arm: str, gpus: int) -> Entry:
+    """Speeds whose inverses are the printed times, where all arms need as many iterations."""
+    data, piped = (0.769, 0.491) if model in CNN else (0.149, 0.361)
+    speedup = {"DualPipe": 1.0, "PipeDream": piped, "Data P.": data}[arm.split(",")[0]]
+    return as_printed(model, arm, gpus) | {"speedup": speedup}
+
+
+def slower(model: str, arm: str, gpus: int) -> Entry:
+    """The same with a DualPipe of half the speed."""
+    found = in_print(model, arm, gpus)
+    return found | {"speedup": found["speedup"] * (0.5 if arm.startswith("DualPipe") else 1)}
+
+
+for _result, _claim in (
+    ("figure_13", "cnn_as_printed"),
+    ("figure_13", "dense_as_printed"),
+    ("text_headline_time", "as_printed"),
+):
+    case(PAPER, _result, _claim)(lambda name=_result: both(PAPER, name, raced(in_print), raced(slower)))
+
+
+@case(PAPER, "text_headline_time", "fastest")
+def headline_fastest() -> Pair:
+    return races("text_headline_time", but(lambda entry: {"speedup": 5.0}, "PipeDream"))

@@ -3,8 +3,11 @@
 from pipelag.results.spectrain import (  # noqa: F401
     algorithm,
     communication,
+    convergence,
     diagrams,
+    learning_curves,
     prediction,
     schedules,
     throughput,
+    training,
 )
