@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
 from pipelag.experiments.names import check_names
-from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
+from pipelag.experiments.schema import ArmConfig, LeaveOut, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
 from pipelag.runs.spec import RunSpec
 
 CONFIG = Path("config")
@@ -126,13 +126,24 @@ def arms(paper: Paper, result: str, scale: Scale) -> list[Arm]:
         if key not in paper.setups:
             raise PipelagError(f"scale '{scale.name}': {unknown(f'setup of {paper.id}', key, paper.setups)}")
     for left in scale.leave_out:
-        if left.paper == paper.id and left.result not in paper.results:
-            raise PipelagError(f"scale '{scale.name}': {unknown(f'result of {paper.id}', left.result, paper.results)}")
+        if left.paper == paper.id:
+            _check_left_out(left, paper, scale)
     return list(_arms(paper, result, scale))
 
 
+def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
+    where = f"scale '{scale.name}'"
+    if not left.result and not left.setups:
+        raise PipelagError(f"{where}: an entry of leave_out for {paper.id} names neither a result nor setups")
+    if left.result and left.result not in paper.results:
+        raise PipelagError(f"{where}: {unknown(f'result of {paper.id}', left.result, paper.results)}")
+    for name in left.setups:
+        if name not in paper.setups:
+            raise PipelagError(f"{where}: {unknown(f'setup of {paper.id}', name, paper.setups)}")
+
+
 def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
-    left_out = [each for each in scale.leave_out if (each.paper, each.result) == (paper.id, result)]
+    left_out = [each for each in scale.leave_out if each.paper == paper.id and each.result in ("", result)]
     for runs in result_of(paper, result).runs:
         if runs.use:
             used = [arm for arm in _arms(paper, runs.use, scale) if matches(arm.labels, runs.where)]
@@ -145,7 +156,8 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
             setup = setup_of(paper, one.setup, scale)
             for label, arm_config in one.arms.items():
                 labels = {**one.labels, "arm": label}
-                why = next((o.why for o in left_out if matches(labels, o.where)), "")
+                fitting = (o for o in left_out if not o.setups or one.setup in o.setups)
+                why = next((o.why for o in fitting if matches(labels, o.where)), "")
                 for seed in one.seeds or scale.seeds:
                     spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
                     missing = absent(spec.data.name) if spec.data is not None and spec.kind == "train" else ""

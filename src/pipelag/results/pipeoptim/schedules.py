@@ -78,7 +78,9 @@ judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
 def forward_versions(context: Context) -> Finding:
     """In the paper's numbering."""
     found = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
-    return exact(found == context.result.reported["forward_weights_minibatch_5"], f"W{found} on GPUs 0 to {len(found) - 1}")
+    return exact(
+        found == context.result.reported["forward_weights_minibatch_5"], f"W{found} on GPUs 0 to {len(found) - 1}"
+    )
 
 
 @judge(PAPER, "figure_1d", "backward_without_stashing")
@@ -92,7 +94,9 @@ def without_stashing(context: Context) -> Finding:
 def stashed_versions(context: Context) -> Finding:
     """D - r per rank."""
     copies = log_of(context, arm="weight stashing").summary["weight_copies"]
-    return exact(copies == [len(copies) - rank for rank in range(len(copies))], f"{copies} on ranks 0 to {len(copies) - 1}")
+    return exact(
+        copies == [len(copies) - rank for rank in range(len(copies))], f"{copies} on ranks 0 to {len(copies) - 1}"
+    )
 
 
 @judge(PAPER, "figure_2", "distances")
