@@ -57,6 +57,14 @@ def test_long_lines_are_smoothed_over_faint_points_and_say_so() -> None:
     assert len(axes.lines) == 1 and not axes.texts
 
 
+def test_a_trailing_mean_is_of_the_latest_points_alone() -> None:
+    frame = pd.DataFrame({"x": range(30), "y": [0.0] * 15 + [1.0] * 15})
+    (axes,) = Lines("x", "y", trailing=10).draw(frame).axes
+    faint, trailing = axes.lines
+    assert list(faint.get_ydata()) == list(frame["y"]) and "latest 10" in axes.texts[0].get_text()
+    assert [round(value, 9) for value in trailing.get_ydata()[14:26]] == [0.0, *(i / 10 for i in range(1, 11)), 1.0]
+
+
 def test_points_carry_the_labels_of_their_rows() -> None:
     (axes,) = Lines("epoch", "accuracy", line="arm", label="name").draw(CURVES.assign(name=CURVES["epoch"] + 6)).axes
     assert [text.get_text() for text in axes.texts] == ["7", "8", "9"] * 2

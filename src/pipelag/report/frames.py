@@ -62,6 +62,7 @@ class Lines:
     label: a column that is written beside the points, of one line below and of the next above.
     steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
+    trailing: draw lines of more points as the mean of so many latest ones, over faint points.
     """
 
     x: Axis | str | Mapping[str, Axis]
@@ -75,6 +76,7 @@ class Lines:
     label: str = ""
     steps: bool = False
     smooth: bool = False
+    trailing: int = 0
     shared_y: bool = False
     height: float = 2.5
 
@@ -117,6 +119,10 @@ class Lines:
             axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.25, zorder=1)
             points = points.apply(lambda column: running_mean(list(column), window))
             remark(axes, f"running mean of {window} evaluations")
+        elif self.trailing and len(points) > self.trailing:
+            axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.35, zorder=1)
+            points = points.rolling(self.trailing, min_periods=1).mean()
+            remark(axes, f"mean of the latest {self.trailing} evaluations")
         axes.plot(
             points.index,
             points["mean"],
