@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
-from tests.results.made_up import Pair, altered, both, carried_out, case, with_rows, with_summary
+from tests.results.made_up import Pair, altered, both, carried_out, case, log, with_rows, with_summary
 
 PAPER = "pipeoptim"
 Row = dict[str, Any]
@@ -128,3 +128,146 @@ def two_but_for_the_last() -> Pair:
 def own_step_repeated() -> Pair:
     off = of_arm("Adam", with_rows(lambda row: row | {"predicted": 0.1 * row["stale"], "share": 0.1}))
     return changed("table_1", off)
+
+
+@case(PAPER, "table_2", "bytes_per_gpu")
+def bytes_per_gpu() -> Pair:
+    def one_more(stage: Row) -> None:
+        stage["memory"]["versions"] += stage["memory"]["weights"]
+
+    return planned("table_2", {}, {"PipeOptim": 1.0}, stages=one_more)
+
+
+# Figures 6 and 8, table V, text_throughput
+
+
+BATCHES = {"GPipe": 100, "PipeDream": 110, "PipeDream-2BW": 120, "SpecTrain": 120, "XPipe": 120, "PipeOptim": 120}
+RATES = {
+    "GPipe": 100.0,
+    "PipeDream": 152.0,
+    "PipeDream-2BW": 153.0,
+    "SpecTrain": 150.0,
+    "XPipe": 149.0,
+    "PipeOptim": 151.0,
+}
+COPIES = {"PipeDream": [4, 3, 2, 1], "GPipe": [1, 1, 1, 1], "PipeOptim": [2, 2, 2, 1]}
+
+
+def plan_log(
+    arm: Arm,
+    rates: dict[str, float],
+    batches: dict[str, int],
+    copies: dict[str, list[int]],
+    stages: Callable[[Row], None] | None = None,
+) -> RunLog:
+    """A plan's log with these throughputs, largest passes and versions, by arm."""
+    rows = []
+    for name in arm.spec.options["arms"]:
+        held = [
+            {"stage": i + 1, "memory": {"weights": 1e6, "versions": (n - 1) * 1e6}}
+            for i, n in enumerate(copies.get(name, [2, 2, 2, 2]))
+        ]
+        for stage in held:
+            if stages is not None and name in rates:
+                stages(stage)
+        alike = name.removesuffix(", largest")
+        rate = rates.get(name, rates.get(alike, RATES.get(alike, 160.0)))
+        most = batches.get(name, 120)
+        largest = {"batch": most, "samples": most, "stage": 1, "part": "activations"}
+        rows.append({"what": "arm", "arm": name, "samples_per_second": rate, "largest": largest, "stages": held})
+    return log(rows)
+
+
+def planned(
+    result: str,
+    holds: dict[str, float],
+    fails: dict[str, float],
+    batches: dict[str, int] = BATCHES,
+    worse: dict[str, int] | None = None,
+    copies: dict[str, list[int]] = COPIES,
+    copied: dict[str, list[int]] | None = None,
+    stages: Callable[[Row], None] | None = None,
+) -> Pair:
+    """Two sets of plans' logs; other runs as they are."""
+
+    def make(*what: Any) -> Callable[[Arm], RunLog | None]:
+        return lambda arm: plan_log(arm, *what) if arm.spec.kind == "plan" else carried_out(arm)
+
+    return both(
+        PAPER,
+        result,
+        make(holds, batches, copies),
+        make(fails, worse or batches, copied or copies, stages),
+        scale="quick",
+    )
+
+
+for letter in "abcdefgh":
+    case(PAPER, f"figure_6{letter}", "gpipe_lowest")(
+        lambda letter=letter: planned(f"figure_6{letter}", {}, {"XPipe": 99.0})  # type: ignore[misc]
+    )
+for letter in "bc":
+    case(PAPER, f"figure_6{letter}", "alike")(
+        lambda letter=letter: planned(f"figure_6{letter}", {}, {"SpecTrain": 130.0})  # type: ignore[misc]
+    )
+
+
+@case(PAPER, "figure_6a", "above_xpipe")
+def above_xpipe() -> Pair:
+    return planned("figure_6a", {}, {"PipeOptim": 148.0})
+
+
+@case(PAPER, "text_throughput", "above_gpipe")
+def above_gpipe() -> Pair:
+    return planned("text_throughput", {}, {"GPipe": 151.5})
+
+
+@case(PAPER, "text_throughput", "gain_over_gpipe")
+def gain_over_gpipe() -> Pair:
+    return planned("text_throughput", {"GPipe": 90.0}, {"GPipe": 120.0})
+
+
+@case(PAPER, "text_throughput", "close_to_pipedream")
+def close_to_pipedream() -> Pair:
+    return planned("text_throughput", {}, {"PipeDream": 160.0})
+
+
+@case(PAPER, "text_throughput", "close_to_2bw")
+def close_to_2bw() -> Pair:
+    return planned("text_throughput", {}, {"PipeDream-2BW": 157.0})
+
+
+@case(PAPER, "text_throughput", "mostly_above_xpipe")
+def mostly_above_xpipe() -> Pair:
+    return planned("text_throughput", {}, {"XPipe": 151.5})
+
+
+@case(PAPER, "text_throughput", "below_stashing")
+def below_stashing() -> Pair:
+    return planned("text_throughput", {}, {"PipeDream": 150.0})
+
+
+@case(PAPER, "figure_8", "order")
+def order() -> Pair:
+    right = {"PipeDream": 150.5}
+    return planned("figure_8", right, right | {"PipeOptim": 150.0})
+
+
+@case(PAPER, "table_5", "above_pipedream")
+def above_pipedream() -> Pair:
+    return planned("table_5", {}, {}, worse=BATCHES | {"PipeOptim": 109})
+
+
+@case(PAPER, "table_5", "gpipe_smaller")
+def gpipe_smaller() -> Pair:
+    return planned("table_5", {}, {}, worse=BATCHES | {"GPipe": 121})
+
+
+@case(PAPER, "table_5", "gnmt16_excepted")
+def gnmt16_excepted() -> Pair:
+    return planned("table_5", {}, {}, batches=BATCHES | {"GPipe": 124}, worse=BATCHES)
+
+
+@case(PAPER, "table_5", "weight_memory")
+def weight_memory() -> Pair:
+    return planned("table_5", {}, {}, copied=COPIES | {"PipeDream-2BW": [3, 3, 2, 2]})

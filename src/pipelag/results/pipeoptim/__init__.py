@@ -1,3 +1,3 @@
 """Figures, tables and claims of *PipeOptim* (importing this registers them)."""
 
-from pipelag.results.pipeoptim import features, schedules  # noqa: F401
+from pipelag.results.pipeoptim import batches, features, schedules, throughput  # noqa: F401

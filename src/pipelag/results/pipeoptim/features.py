@@ -9,8 +9,10 @@ from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
 from pipelag.results.logs import Context, RunLog
+from pipelag.results.pipeoptim.batches import weight_bytes
+from pipelag.results.pipeoptim.throughput import arm_rows
 from pipelag.results.timelines import FOLLOWED, passes
-from pipelag.results.verdict import Finding, judge, log_of
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipeoptim"
 STASHING = ("PipeDream", "PipeDream-2BW")
@@ -61,10 +63,12 @@ def own_step_repeated(context: Context) -> Finding:
 def table_2(context: Context) -> Drawn:
     """One row per approach, from the run's summary."""
     rows: list[dict[str, Any]] = []
-    for arm in context.values("arm"):
+    plan = arm_rows(context.log(what="bytes"))
+    for arm, told in context.result.reported.items():
         log = context.log(arm=arm)
-        rows.append({"approach": arm} | (features(log) if log else {}))
-        rows[-1]["paper"] = listed(context.result.reported[arm])
+        rows.append({"approach": arm, "paper": listed(told)} | (features(log) if log else {}))
+        if arm in plan:
+            rows[-1]["bytes"] = ", ".join(f"{held / 1e6:.0f}" for held in weight_bytes(plan[arm]))
     cols = [
         Col("approach", "approach"),
         Col("forward", "forward", group="staleness per GPU"),
@@ -74,7 +78,8 @@ def table_2(context: Context) -> Drawn:
         Col("same weights in both passes", "consistent"),
         Col("ours", "versions", group="versions per GPU"),
         Col("paper", "paper", group="versions per GPU"),
-        Col("weights memory", "memory"),
+        Col("of a stage", "memory", group="weights memory"),
+        Col("of ResNet-101 (MB per GPU)", "bytes", group="weights memory"),
     ]
     notes = [
         "SpecTrain and XPipe look ahead in both passes (s = floor(k/2) + D-k-1 and floor(k/2) on GPU k), so that both "
@@ -114,6 +119,19 @@ def versions_per_gpu(context: Context) -> Finding:
         if found != reported:
             differing.append(f"{arm} {found} instead of {reported}")
     return exact(not differing, "; ".join(differing) or "all five as reported")
+
+
+@judge(PAPER, "table_2", "bytes_per_gpu")
+def bytes_per_gpu(context: Context) -> Finding:
+    """Bytes of all versions over those of one, GPU by GPU."""
+    plan, found = arm_rows(log_of(context, what="bytes")), {}
+    for arm in context.result.reported:
+        if arm not in plan:
+            raise NotLogged(f"{arm} has no logged bytes")
+        alone = [stage["memory"]["weights"] for stage in plan[arm]["stages"]]
+        found[arm] = [held / one for held, one in zip(weight_bytes(plan[arm]), alone, strict=True)]
+    why = "; ".join(f"{arm} {listed(times)} M" for arm, times in found.items())
+    return exact(found == {arm: list(told) for arm, told in context.result.reported.items()}, why)
 
 
 def delays(context: Context, arm: str) -> tuple[list[int], list[int]]:
