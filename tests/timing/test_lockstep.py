@@ -224,3 +224,17 @@ def test_a_worker_is_held_up_by_what_it_sends_to_both_sides() -> None:
     plan = lambda n: schedule("1f1b", stages=3, minibatches=n)  # noqa: E731
     pace = steady_seconds(plan, costs, Topology(bandwidth=1.0, overlap=False))
     assert pace >= 2 + 3  # the second computes for 2 and sends for 3
+
+
+def test_a_pace_that_repeats_after_more_minibatches_than_are_under_way() -> None:
+    """2BW's four microbatches over slow links keep in step over three minibatches (PipeOptim's VGG-16)."""
+    passes = ((0.0435, 0.1128, 278e6), (0.0494, 0.1422, 139e6), (0.0462, 0.1356, 69e6), (0.0318, 0.0941, 4.0))
+    costs = [StageCost(forward, backward, output_bytes=size) for forward, backward, size in passes]
+
+    def plan(count: int) -> Schedule:
+        return schedule("1f1b", stages=4, minibatches=count, microbatches=4)
+
+    links = Topology(bandwidth=12e9)
+    ends = sorted(s.end for s in time_schedule(plan(200), costs, links).spans if s.action.kind == "U")
+    pace = steady_seconds(plan, costs, links)
+    assert pace == pytest.approx((ends[-81] - ends[-321]) / 60, rel=1e-3)

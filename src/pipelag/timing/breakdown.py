@@ -82,7 +82,8 @@ def steady_seconds(
         timing = CLOCKS[clock](schedule(count), costs, topology)
         times, busiest = begins(timing, range(count // 2, count - emptying)), max(timing.busy) / count
         bounds = []
-        for after in range(1, emptying // 2):
+        # A few microbatches may keep in step over more minibatches than are under way, up to one per stage.
+        for after in range(1, min(max(emptying // 2, len(costs) + 1), times.shape[1])):
             steps = (times[:, after:] - times[:, :-after]) / after
             bounds.append((float(steps.max()), max(float(steps.min()), busiest)))
         pace, apart = min(((most, abs(most - least)) for most, least in bounds), key=lambda pair: pair[1])

@@ -1,3 +1,11 @@
 """Figures, tables and claims of *PipeOptim* (importing this registers them)."""
 
-from pipelag.results.pipeoptim import schedules  # noqa: F401
+from pipelag.results.pipeoptim import (  # noqa: F401
+    accuracy,
+    batches,
+    curves,
+    features,
+    overall,
+    schedules,
+    throughput,
+)

@@ -1,12 +1,11 @@
-"""Figures 1 and 2, table II: what minibatch 5 reads under each schedule, and how many versions that takes."""
+"""Figures 1 and 2: what minibatch 5 reads under each schedule."""
 
 from __future__ import annotations
 
-from pipelag.report.tables import Cell, Column, Table
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
 from pipelag.results.logs import Context
-from pipelag.results.timelines import FOLLOWED, Row, draw, one_at_a_time, passes, reads_of
+from pipelag.results.timelines import FOLLOWED, Row, busy_once_full, draw, one_at_a_time, passes, reads_of
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipeoptim"
@@ -99,6 +98,16 @@ def stashed_versions(context: Context) -> Finding:
     )
 
 
+@judge(PAPER, "figure_1d", "no_bubble")
+def no_bubble(context: Context) -> Finding:
+    """From the first minibatch's return until no more come in."""
+    holds, start, end = busy_once_full(log_of(context, arm="weight stashing"))
+    said = "no GPU waits" if holds else "a GPU waits"
+    return exact(
+        holds, f"{said} between time {start:g}, when minibatch 1 is done, and {end:g}, when the last one enters"
+    )
+
+
 @judge(PAPER, "figure_2", "distances")
 def distances(context: Context) -> Finding:
     """What the forwards of minibatch 5 read, and how far they look ahead."""
@@ -112,53 +121,3 @@ def backward_reads_w5(context: Context) -> Finding:
     """What the backwards of minibatch 5 read."""
     found = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
     return exact(found == {context.result.reported["backward_weights"]}, f"W{sorted(found)}")
-
-
-@drawing(PAPER, "table_2")
-def table_2(context: Context) -> Drawn:
-    """One row per approach, from the run's summary."""
-    rows: list[dict[str, Cell]] = []
-    for arm in context.values("arm"):
-        log = context.log(arm=arm)
-        row: dict[str, Cell] = {"approach": arm}
-        if log is not None:
-            copies, forward, backward = (
-                log.summary[key] for key in ("weight_copies", "forward_delays", "backward_delays")
-            )
-            first = [max(row["ahead"] for row in passes(log, kind=kind) if row["stage"] == 1) for kind in "FB"]
-            least, most = min(copies), max(copies)
-            row |= {
-                "forward": ", ".join(map(str, forward)),
-                "backward": ", ".join(map(str, backward)),
-                "ahead": f"{first[0]:g} / {first[1]:g}"
-                if any(row["ahead"] for row in log.rows if "ahead" in row)
-                else "no",
-                "consistent": "yes" if forward == backward else "by prediction" if first[0] else "no",
-                "versions": ", ".join(map(str, copies)),
-                "memory": f"{most}M" if least == most else f"[{least}M, {most}M]",
-                "paper": ", ".join(map(str, context.result.reported[arm])),
-            }
-        rows.append(row)
-    columns = [
-        Column("approach", "approach"),
-        Column("forward", "forward", "staleness per GPU"),
-        Column("backward", "backward", "staleness per GPU"),
-        Column("ahead", "forward / backward", "looks ahead (GPU 0)"),
-        Column("consistent", "same weights in both passes"),
-        Column("versions", "ours", "versions per GPU"),
-        Column("paper", "paper", "versions per GPU"),
-        Column("memory", "weights memory"),
-    ]
-    notes = ["SpecTrain and XPipe look ahead in both passes (s = floor(k/2) + D-k-1 and floor(k/2) on GPU k)."]
-    return Drawn(table=Table(columns, rows, context.result.caption, notes))
-
-
-@judge(PAPER, "table_2", "versions_per_gpu")
-def versions_per_gpu(context: Context) -> Finding:
-    """Against the reported versions."""
-    differing = []
-    for arm, reported in context.result.reported.items():
-        found = log_of(context, arm=arm).summary["weight_copies"]
-        if found != reported:
-            differing.append(f"{arm} {found} instead of {reported}")
-    return exact(not differing, "; ".join(differing) or "all five as reported")

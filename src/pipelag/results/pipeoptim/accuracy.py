@@ -1,0 +1,234 @@
+"""Tables III and IV: the groups of trainings, and the highest accuracy or BLEU of each approach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import fmean, stdev
+from typing import Any
+
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
+from pipelag.results.pipeoptim.training import about, above, average, metric_of, points, rest, scores
+from pipelag.results.verdict import Finding, judge
+
+PAPER = "pipeoptim"
+STASHING = (PIPEDREAM, TWO_BW)
+BEST = (
+    *(("SGDM", "ResNet-101"), ("SGDM", "Inception-V3"), ("AdamW", "VGG-16"), ("AdamW", "Residual LSTM")),
+    *(("Adam", "GNMT-8"), ("Adam", "GNMT-16")),
+)
+# What the text says of gains, by optimizer and approach: mean and maximum, and the model that has the maximum.
+SGDM_GAINS = {PIPEDREAM: (1.95, 5.24, "AlexNet"), TWO_BW: (1.66, 4.23, "AlexNet")}
+ADAMW_GAINS = {
+    GPIPE: (0.80, 0.86, "VGG-16"),
+    PIPEDREAM: (1.0, 1.56, "Residual LSTM"),
+    TWO_BW: (0.86, 1.25, "Residual LSTM"),
+}
+ROUNDED = 0.005  # of a printed mean or difference
+
+
+def rows_of(context: Context) -> Iterator[tuple[str, str]]:
+    """Optimizer and model of every row, in the paper's order."""
+    for row in context.paper.results["table_4"].reported:
+        if context.select(optimizer=row["optimizer"], model=row["model"]):
+            yield row["optimizer"], row["model"]
+
+
+@drawing(PAPER, "table_3")
+def table_3(context: Context) -> Drawn:
+    """A row per optimizer and model: the paper's data, and what is trained here."""
+    rows = []
+    for group in context.result.reported:
+        for model in group["models"]:
+            item = context.select(model=model, optimizer=group["optimizer"], arm=GPIPE)[0]
+            rows.append({"group": group["group"], "model": model, "dataset": group["dataset"]} | settings(item))
+    cols = [
+        Col("group", "group"),
+        Col("model", "model"),
+        Col("data (paper)", "dataset"),
+        *(Col(name, name, group="here") for name in ("optimizer", "network", "data", "minibatch", "updates")),
+        Col("rate", "rate", "{:g}", "here"),
+        Col("course of the rate", "course", group="here"),
+        Col("last layers of stages 1 to 3", "cuts", group="here"),
+    ]
+    return Drawn(table=table(rows, cols, context.result.caption, rule_by="group"))
+
+
+def settings(item: Item) -> dict[str, Any]:
+    """What a training run's spec says."""
+    spec = item.arm.spec
+    assert spec.model is not None and spec.data is not None and spec.optimizer is not None
+    optimizer, course = spec.optimizer, spec.lr_schedule
+    told = {"sgd": f"SGD, momentum {optimizer.momentum:g}", "adamw": "AdamW", "adam": "Adam"}[optimizer.name]
+    decay = f", decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
+    shares = " and ".join(f"{100 * share:.0f} %" for share in course.milestones)
+    courses = {"milestones": f"x {course.gamma:g} at {shares}", "polynomial": f"polynomial, power {course.power:g}"}
+    options = ", ".join(f"{key} {value}" for key, value in spec.model.options.items())
+    return {
+        "optimizer": told + decay,
+        "network": spec.model.name + (f" ({options})" if options else ""),
+        "data": (item.log.summary.get("data") or {}).get("title") if item.log is not None else spec.data.name,
+        "minibatch": spec.batch,
+        "updates": spec.steps,
+        "rate": optimizer.lr,
+        "course": courses.get(course.name, course.name),
+        "cuts": ", ".join(map(str, spec.phases[0].cuts)),
+    }
+
+
+def best_of(items: Iterable[Item], model: str) -> str | None:
+    """The mean of the seeds' best evaluations, with spread; and how many there are, where some are missing."""
+    chosen = list(items)
+    found = [max(v for _, v in line) for item in chosen if (line := points(item.log, metric_of(model)))]
+    if not found:
+        return "not run here" if any(item.arm.left_out for item in chosen) else None
+    text = f"{fmean(found):.2f}" + (f" ± {stdev(found):.2f}" if len(found) > 1 else "")
+    return text if len(found) == len(chosen) else f"{text} ({len(found)} of {len(chosen)} seeds)"
+
+
+def mean_best(context: Context, optimizer: str, model: str, arm: str) -> float | None:
+    """The mean of the seeds' best evaluations."""
+    lines = [points(i.log, metric_of(model)) for i in context.select(optimizer=optimizer, model=model, arm=arm)]
+    found = [max(value for _, value in line) for line in lines if line]
+    return fmean(found) if found else None
+
+
+@drawing(PAPER, "table_4")
+def table_4(context: Context) -> Drawn:
+    """Two rows per training, ours and the paper's; below them what PipeOptim gains on average."""
+    printed = {(row["optimizer"], row["model"]): row for row in context.result.reported}
+    rows: list[dict[str, Any]] = []
+    for optimizer, model in rows_of(context):
+        named = {"optimizer": optimizer, "model": model}
+        ours = {arm: best_of(context.select(arm=arm, **named), model) for arm in ARMS}
+        told = printed[optimizer, model]
+        rows += [named | {"whose": "ours"} | ours]
+        rows += [named | {"whose": "paper"} | {arm: f"{told[arm]:.2f}" for arm in ARMS if arm in told}]
+    for optimizer in ("SGDM", "AdamW"):
+        rows += list(average_rows(context, optimizer))
+    cols = [Col("optimizer", "optimizer"), Col("model", "model"), Col("", "whose"), *(Col(arm, arm) for arm in ARMS)]
+    notes = [
+        "GNMT: BLEU; the others: top-1 accuracy in %. SpecTrain predicts with SGD's velocity: no other runs.",
+        "Gains: of PipeOptim, in points, mean over the optimizer's models and in brackets the largest.",
+    ]
+    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
+
+
+def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
+    """What PipeOptim gains over each approach with an optimizer: ours, and the paper's where it says so."""
+    models = [model for own, model in rows_of(context) if own == optimizer]
+    ours: dict[str, str] = {}
+    for arm in ARMS[:-1]:
+        pairs = [(mean_best(context, optimizer, m, OPTIM), mean_best(context, optimizer, m, arm)) for m in models]
+        steps = [own - other for own, other in pairs if own is not None and other is not None]
+        if len(steps) == len(models):
+            ours[arm] = f"{fmean(steps):+.2f} ({max(steps):+.2f})"
+    told = SGDM_GAINS if optimizer == "SGDM" else ADAMW_GAINS
+    printed = {arm: f"{mean:+.2f} ({most:+.2f})" for arm, (mean, most, _) in told.items()}
+    yield {"optimizer": optimizer, "model": "gain", "whose": "ours"} | ours
+    yield {"optimizer": optimizer, "model": "gain", "whose": "paper"} | printed
+
+
+def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margin: float = 0.0) -> Finding:
+    """PipeOptim's best above other approaches' in all of these rows, by a margin; `others` by row."""
+    found = []
+    for optimizer, model in rows:
+        named = {"optimizer": optimizer, "model": model}
+        arms = others(named) if callable(others) else others
+        holds, why = above(context, arms, OPTIM, max, "", margin, **named)
+        found.append((holds, f"{model} with {optimizer}: {why}"))
+    return trend(context, all_of(holds for holds, _ in found), "; ".join(why for _, why in found), SEEDS)
+
+
+@judge(PAPER, "table_4", "above_stashing")
+def above_stashing(context: Context) -> Finding:
+    """At least as good, as printed to a hundredth."""
+    return in_all(context, rows_of(context), STASHING, -ROUNDED)
+
+
+@judge(PAPER, "table_4", "adamw_above_gpipe")
+def adamw_above_gpipe(context: Context) -> Finding:
+    """Three rows."""
+    return in_all(context, [row for row in rows_of(context) if row[0] == "AdamW"], (GPIPE,))
+
+
+@judge(PAPER, "table_4", "best_of_all")
+def best_of_all(context: Context) -> Finding:
+    """The six rows."""
+    return in_all(context, BEST, lambda named: rest(context, **named))
+
+
+@judge(PAPER, "table_4", "sgdm_predicts")
+def sgdm_predicts(context: Context) -> Finding:
+    """About as good as one another, and both above the two that stash."""
+    outcomes, texts, words = [], [], ""
+    for optimizer, model in rows_of(context):
+        if optimizer != "SGDM":
+            continue
+        named = {"optimizer": optimizer, "model": model}
+        near, words = about(context, **named)
+        gap = Difference.of(*(scores(context, max, "", arm=arm, **named) for arm in (OPTIM, SPECTRAIN)))
+        better = [above(context, STASHING, arm, max, "", 0.0, **named) for arm in (OPTIM, SPECTRAIN)]
+        outcomes += [gap.within(-near, near), *(holds for holds, _ in better)]
+        texts.append(f"{model}: {OPTIM} over {SPECTRAIN} {gap.text()}; {'; '.join(why for _, why in better)}")
+    return trend(context, all_of(outcomes), ". ".join(texts), words or SEEDS)
+
+
+@judge(PAPER, "table_4", "alexnet_drops")
+def alexnet_drops(context: Context) -> Finding:
+    """What each approach loses against GPipe, by the table's rows."""
+    told = next(row for row in context.result.reported if row["model"] == "AlexNet")
+    best = scores(context, model="AlexNet", arm=GPIPE)
+    losses = {
+        arm: Difference.of(best, scores(context, model="AlexNet", arm=arm))
+        for arm in rest(context, (GPIPE,), model="AlexNet")
+    }
+    printed = {arm: told[GPIPE] - told[arm] for arm in (*STASHING, XPIPE, OPTIM)}
+    holds = all_of(
+        [
+            *(loss.above() for loss in losses.values()),
+            *(losses[arm].matches(value, ROUNDED) for arm, value in printed.items()),
+        ]
+    )
+    why = "lost against GPipe: " + ", ".join(f"{arm} {loss.text()}" for arm, loss in losses.items())
+    return sized(context, holds, why, ONE_MORE, model="AlexNet")
+
+
+def as_printed(optimizer: str, told: dict[str, tuple[float, float, str]]) -> Any:
+    """A judge: whether PipeOptim's mean and largest gains with an optimizer are the text's."""
+
+    def judged(context: Context) -> Finding:
+        models = [model for own, model in rows_of(context) if own == optimizer]
+        outcomes, texts = [], []
+        for arm, (mean, most, where) in told.items():
+            sides = [[scores(context, model=m, optimizer=optimizer, arm=a) for m in models] for a in (OPTIM, arm)]
+            found = Difference.of(*(average(side) for side in sides))
+            largest = Difference.of(*(side[models.index(where)] for side in sides))
+            outcomes += [found.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
+            texts.append(
+                f"over {arm} {found.text()} on average and {largest.text()} for {where}, for {mean:g} and {most:g}"
+            )
+        return sized(context, all_of(outcomes), "; ".join(texts), ONE_MORE, optimizer=optimizer)
+
+    return judged
+
+
+judge(PAPER, "table_4", "sgdm_gains")(as_printed("SGDM", SGDM_GAINS))
+judge(PAPER, "table_4", "adamw_gains")(as_printed("AdamW", ADAMW_GAINS))
+
+
+@judge(PAPER, "table_4", "xpipe_fluctuates")
+def xpipe_fluctuates(context: Context) -> Finding:
+    """The range over models of XPipe's best less PipeOptim's, with SGDM and with the others (BLEU as points)."""
+    gaps: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    for optimizer, model in rows_of(context):
+        named = {"optimizer": optimizer, "model": model}
+        step = Difference.of(*(scores(context, max, "", arm=arm, **named) for arm in (XPIPE, OPTIM)))
+        gaps[optimizer == "SGDM"][f"{model} with {optimizer}"] = step.mean
+    spans = {own: max(found.values()) - min(found.values()) for own, found in gaps.items()}
+    told = ", ".join(f"{name} {gap:+.2f}" for found in gaps.values() for name, gap in found.items())
+    why = f"XPipe over PipeOptim spans {spans[True]:.2f} points with SGDM, {spans[False]:.2f} with others: {told}"
+    return trend(context, spans[True] > spans[False], why, "ranges of means over seeds")

@@ -1,0 +1,108 @@
+"""Table V: the largest minibatch that fits into a GPU, counted stage by stage; and what the weights take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import exact
+from pipelag.results.logs import Context
+from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, arm_rows
+from pipelag.results.plans import by_model
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+
+PAPER = "pipeoptim"
+EXCEPTION = "GNMT-16"  # the one model of which GPipe's microbatch is larger than PipeOptim's minibatch
+GB = 1e9
+Row = dict[str, Any]
+
+
+def samples(row: Row) -> int | None:
+    """Samples of the largest pass of an arm."""
+    largest = row.get("largest") or {}
+    return largest.get("samples")
+
+
+def weight_bytes(row: Row) -> list[float]:
+    """Bytes of weights on every GPU, all versions of them."""
+    return [stage["memory"]["weights"] + stage["memory"]["versions"] for stage in row["stages"]]
+
+
+@drawing(PAPER, "table_5")
+def table_5(context: Context) -> Drawn:
+    """Two rows per model, ours and the paper's, and what fills the fullest stage."""
+    printed = {row["model"]: row for row in context.result.reported}
+    logs, rows = by_model(context), []
+    for model in context.values("model"):
+        arms = arm_rows(logs.get(model))
+        optimizer = context.select(model=model)[0].arm.labels["optimizer"]
+        ours: Row = {"model": model, "optimizer": optimizer, "whose": "ours"}
+        ours |= {name: samples(arm) for name, arm in arms.items()}
+        if OPTIM in arms:
+            largest = arms[OPTIM]["largest"]
+            ours["full"] = f"GPU {largest['stage'] - 1}, {largest['part']}"
+        rows += [ours, {**printed[model], "optimizer": optimizer, "whose": "paper"}]
+    cols = [Col("model", "model"), Col("optimizer", "optimizer"), Col("", "whose")]
+    cols += [Col(name, name, "{:,d}", "samples of a pass") for name in ARMS]
+    cols += [Col("PipeOptim's fullest", "full")]
+    notes = [
+        "Counted: weights, versions, gradients, optimizer state, inputs of passes under way (recomputation keeps no "
+        "more) and the activations of one pass; not the workspaces of libraries and what an allocator loses.",
+        "GPipe sends 4 microbatches of this size, PipeDream-2BW sums 4 for an update.",
+    ]
+    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
+
+
+def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, int]]:
+    """The largest passes of two approaches, by model; for a judge."""
+    found = {}
+    for model in context.values("model"):
+        arms = arm_rows(log_of(context, model=model))
+        pair = [samples(arms[name]) if name in arms else None for name in (first, second)]
+        if pair[0] is None or pair[1] is None:
+            raise NotLogged(f"the largest minibatches of {first} and {second} for {model} have no logged value")
+        found[model] = pair[0], pair[1]
+    return found
+
+
+def listed(pairs: dict[str, tuple[int, int]]) -> str:
+    """Pairs in words."""
+    return ", ".join(f"{model} {a:,} and {b:,}" for model, (a, b) in pairs.items())
+
+
+@judge(PAPER, "table_5", "above_pipedream")
+def above_pipedream(context: Context) -> Finding:
+    """Every model; equal where activations alone decide."""
+    found = largest(context, OPTIM, PIPEDREAM)
+    return exact(all(a >= b for a, b in found.values()), f"{OPTIM} and {PIPEDREAM}: {listed(found)}")
+
+
+@judge(PAPER, "table_5", "gpipe_smaller")
+def gpipe_smaller(context: Context) -> Finding:
+    """Every model but the exception."""
+    found = {model: pair for model, pair in largest(context, GPIPE, OPTIM).items() if model != EXCEPTION}
+    return exact(all(a <= b for a, b in found.values()), f"{GPIPE} and {OPTIM}: {listed(found)}")
+
+
+@judge(PAPER, "table_5", "gnmt16_excepted")
+def gnmt16_excepted(context: Context) -> Finding:
+    """The exception."""
+    found = {EXCEPTION: largest(context, GPIPE, OPTIM)[EXCEPTION]}
+    return exact(found[EXCEPTION][0] > found[EXCEPTION][1], f"{GPIPE} and {OPTIM}: {listed(found)}")
+
+
+@judge(PAPER, "table_5", "weight_memory")
+def weight_memory(context: Context) -> Finding:
+    """Over all GPUs of every model. Of the last GPU, where some have most weights, PipeDream keeps one version."""
+    texts, holds = [], True
+    for model in context.values("model"):
+        arms = arm_rows(log_of(context, model=model))
+        missing = next((name for name in (PIPEDREAM, TWO_BW, OPTIM) if name not in arms), None)
+        if missing:
+            raise NotLogged(f"{missing} of {model} has no logged value")
+        stashed, doubled, predicted = (sum(weight_bytes(arms[name])) / GB for name in (PIPEDREAM, TWO_BW, OPTIM))
+        holds = holds and stashed > doubled and stashed > predicted
+        texts.append(f"{model} {stashed:.3f}, {doubled:.3f}, {predicted:.3f}")
+    why = f"GB of weights on all GPUs under {PIPEDREAM}, {TWO_BW}, {OPTIM}: {'; '.join(texts)}"
+    return exact(holds, why)

@@ -1,0 +1,243 @@
+"""Figures 3, 4, 5 and 7, and the gain of weight prediction: accuracy and BLEU over epochs, approach by approach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, VANILLA, XPIPE
+from pipelag.results.pipeoptim.training import (
+    ABOUT_ELSEWHERE,
+    How,
+    Values,
+    about,
+    above,
+    average,
+    begin,
+    curve_rows,
+    dataset_of,
+    last,
+    metric_of,
+    points,
+    rest,
+    scores,
+    title_of,
+)
+from pipelag.results.verdict import Finding, judge
+
+PAPER = "pipeoptim"
+LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
+STASHING = (PIPEDREAM, TWO_BW)
+# The paper says that the curves of AlexNet, which end 2.7 points apart, align closely.
+CLOSE = 3.0
+STYLES = {name: (number, number) for number, name in enumerate(ARMS)}
+GAINS = ("figure_7a", "figure_7b", "figure_7c")
+RECOMPUTED, KEPT = "recomputed", "kept"
+
+
+@drawing(PAPER, *(f"figure_{letter}" for letter in LETTERS))
+def accuracy_curves(context: Context) -> Drawn:
+    """A line per approach, always in the same colour."""
+    (model,) = context.values("model")
+    rows = curve_rows(context.items, metric_of(model))
+    if not rows:
+        return not_logged("no training is logged")
+    title = f"{model}, {dataset_of(context.items)}"
+    rows = [row | {"panel": title} for row in rows]
+    y = Axis("value", title_of(model))
+    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="approach", panel="panel", styles=STYLES), rows)
+
+
+@judge(PAPER, "figure_3a", "close_to_gpipe")
+@judge(PAPER, "figure_3b", "close_to_gpipe")
+def close_to_gpipe(context: Context) -> Finding:
+    """Where the two curves end."""
+    pair = [scores(context, last, arm=arm) for arm in (OPTIM, GPIPE)]
+    gap = Difference.of(*pair)
+    near = ABOUT_ELSEWHERE if context.shortfall() else CLOSE
+    why = (
+        f"{OPTIM} ends at {fmean(pair[0].values()):.2f}, {GPIPE} at {fmean(pair[1].values()):.2f}: {gap.text()} points"
+    )
+    return trend(context, gap.within(-near, near), why, f"within {near:g} points; {SEEDS}")
+
+
+@judge(PAPER, "figure_3a", "stashing_below")
+def stashing_ends_below(context: Context) -> Finding:
+    """Where the curves end."""
+    found = [above(context, STASHING, arm, last) for arm in (OPTIM, GPIPE)]
+    return trend(context, all_of(holds for holds, _ in found), "; ".join(why for _, why in found), SEEDS)
+
+
+@judge(PAPER, "figure_3b", "stashing_below")
+def stashing_learns_slower(context: Context) -> Finding:
+    """By the mean of all evaluations: the paper's own PipeDream ends above GPipe, its convergence is what is worse."""
+    found = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]
+    why = "mean over all evaluations: " + "; ".join(why for _, why in found)
+    return trend(context, all_of(holds for holds, _ in found), why, SEEDS)
+
+
+@judge(PAPER, "figure_3a", "xpipe_lowest")
+@judge(PAPER, "figure_3c", "xpipe_lowest")
+def xpipe_lowest(context: Context) -> Finding:
+    """Below each of the others at the end."""
+    own = scores(context, last, arm=XPIPE)
+    steps = {arm: Difference.of(scores(context, last, arm=arm), own) for arm in rest(context, (XPIPE,))}
+    why = f"{XPIPE} ends at {fmean(own.values()):.2f}; above it " + ", ".join(
+        f"{a} {s.text()}" for a, s in steps.items()
+    )
+    return trend(context, all_of(step.above() for step in steps.values()), why, SEEDS)
+
+
+def highest(
+    how: How, others: Callable[[Context], list[str]] = rest, margin: float = 0.0
+) -> Callable[[Context], Finding]:
+    """A judge: PipeOptim is above the others."""
+
+    def judged(context: Context) -> Finding:
+        holds, why = above(context, others(context), how=how, margin=margin)
+        return trend(context, holds, why, SEEDS)
+
+    return judged
+
+
+for _name in ("figure_3c", "figure_4a", "figure_4c", "figure_5b", "figure_5c"):
+    judge(PAPER, _name, "optim_highest")(highest(last))
+judge(PAPER, "figure_4b", "above_three")(highest(last, lambda context: rest(context, (OPTIM, XPIPE)), -0.005))
+judge(PAPER, "figure_5b", "fast_early")(highest(begin(1 / 8)))
+
+
+@judge(PAPER, "figure_5a", "order")
+def order_with_adam(context: Context) -> Finding:
+    """Of the best accuracies, as table IV has them; PipeOptim and PipeDream alike."""
+    best = {arm: scores(context, arm=arm) for arm in (XPIPE, GPIPE, OPTIM, PIPEDREAM, TWO_BW)}
+    near, words = about(context)
+    first = [Difference.of(best[a], best[b]) for a, b in ((XPIPE, GPIPE), (GPIPE, OPTIM), (PIPEDREAM, TWO_BW))]
+    equal = Difference.of(best[OPTIM], best[PIPEDREAM])
+    holds = all_of([*(step.above() for step in first), equal.within(-near, near)])
+    why = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in best.items())
+    return trend(context, holds, f"best accuracies: {why}", f"equal {words}")
+
+
+@judge(PAPER, "figure_5c", "gains")
+def gains_of_gnmt16(context: Context) -> Finding:
+    """Over PipeDream and PipeDream-2BW."""
+    own, told = scores(context, arm=OPTIM), context.result.reported
+    steps = {arm: Difference.of(own, scores(context, arm=arm)) for arm in STASHING}
+    why = ", ".join(f"over {arm} {step.text()}" for arm, step in steps.items())
+    return sized(context, all_of(step.matches(told[f"over_{arm}"]) for arm, step in steps.items()), why, ONE_MORE)
+
+
+def line_of(item: Item) -> str:
+    """An approach and what becomes of its activations."""
+    return f"{item.arm.labels['arm']}, activations {item.arm.labels['activations']}"
+
+
+@drawing(PAPER, *GAINS)
+def figure_7(context: Context) -> Drawn:
+    """PipeOptim and Vanilla-1F1B; dashed where activations are kept."""
+    (model,) = context.values("model")
+    rows = curve_rows(context.items, metric_of(model), line_of)
+    if not rows:
+        return not_logged("no training is logged")
+    rows = [row | {"panel": f"{model}, {dataset_of(context.items)}"} for row in rows]
+    styles = {
+        f"{arm}, activations {kind}": (colour, dashes)
+        for arm, colour in ((OPTIM, len(ARMS) - 1), (VANILLA, 0))
+        for kind, dashes in ((RECOMPUTED, 0), (KEPT, 1))
+    }
+    y = Axis("value", title_of(model))
+    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="approach", panel="panel", styles=styles), rows)
+
+
+def gain(context: Context, activations: str, **labels: str) -> Difference:
+    """PipeOptim's best accuracy over Vanilla-1F1B's."""
+    pair = [scores(context, max, "", arm=arm, activations=activations, **labels) for arm in (OPTIM, VANILLA)]
+    return Difference.of(*pair)
+
+
+def in_words(context: Context, **labels: str) -> str:
+    """Both ways to treat activations; the claim goes by the paper's."""
+    return ", ".join(f"activations {kind} {gain(context, kind, **labels).text()}" for kind in (RECOMPUTED, KEPT))
+
+
+def above_vanilla(context: Context) -> Finding:
+    """With recomputed activations, as the paper says of all approaches."""
+    found = gain(context, RECOMPUTED)
+    return trend(context, found.above(), f"best accuracy over {VANILLA}: {in_words(context)}", SEEDS)
+
+
+for _name in GAINS:
+    judge(PAPER, _name, "above_vanilla")(above_vanilla)
+
+
+@judge(PAPER, "figure_7a", "gain")
+def gain_of_vgg16(context: Context) -> Finding:
+    """1.3 points."""
+    found = gain(context, RECOMPUTED)
+    return sized(context, found.matches(context.result.reported["gain"]), in_words(context), ONE_MORE)
+
+
+@drawing(PAPER, "text_weight_prediction_gain")
+def text_weight_prediction_gain(context: Context) -> Drawn:
+    """A row per model."""
+
+    def mean(model: str, arm: str, kind: str) -> float | None:
+        found = context.select(model=model, arm=arm, activations=kind)
+        best = [max(v for _, v in pts) for i in found if (pts := points(i.log, metric_of(model)))]
+        return fmean(best) if best else None
+
+    rows = []
+    for model in context.values("model"):
+        row: dict[str, str | float | None] = {
+            "model": model,
+            "optimizer": context.select(model=model)[0].arm.labels["optimizer"],
+        }
+        for kind in (RECOMPUTED, KEPT):
+            own, other = (mean(model, arm, kind) for arm in (OPTIM, VANILLA))
+            row |= {f"{kind} {OPTIM}": own, f"{kind} {VANILLA}": other}
+            row[f"{kind} gain"] = own - other if own is not None and other is not None else None
+        rows.append(row | {"paper": context.result.reported.get(model)})
+    for kind in (RECOMPUTED, KEPT):
+        values = [row[f"{kind} gain"] for row in rows if isinstance(row.get(f"{kind} gain"), float)]
+        if kind == RECOMPUTED:
+            rows.append({"model": "mean", "paper": context.result.reported["average"]})
+        rows[-1][f"{kind} gain"] = fmean(v for v in values if isinstance(v, float)) if values else None
+    cols = [Col("model", "model"), Col("optimizer", "optimizer")]
+    for kind in (RECOMPUTED, KEPT):
+        group = f"activations {kind}"
+        cols += [Col(name, f"{kind} {name}", "{:.2f}", group) for name in (OPTIM, VANILLA)]
+        cols.append(Col("gain", f"{kind} gain", "{:+.2f}", group))
+    cols.append(Col("gain, paper", "paper", "{:+.2f}"))
+    notes = [
+        "Best test accuracies (%), means over seeds. Recomputing, a second forward reads the weights of the backward."
+    ]
+    return Drawn(table=table(rows, cols, context.result.caption, notes))
+
+
+def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
+    """Over the three models."""
+    sides: list[Values] = [
+        average(scores(context, model=m, arm=arm, activations=activations) for m in context.values("model"))
+        for arm in (OPTIM, VANILLA)
+    ]
+    return Difference.of(*sides)
+
+
+@judge(PAPER, "text_weight_prediction_gain", "positive")
+def positive(context: Context) -> Finding:
+    """The mean of the three models."""
+    found = mean_gain(context)
+    texts = [f"{model}: {in_words(context, model=model)}" for model in context.values("model")]
+    return trend(context, found.above(), f"mean {found.text()} with recomputation; {'; '.join(texts)}", SEEDS)
+
+
+@judge(PAPER, "text_weight_prediction_gain", "two_thirds")
+def two_thirds(context: Context) -> Finding:
+    """0.67 points."""
+    found = mean_gain(context)
+    return sized(context, found.matches(context.result.reported["average"]), f"mean {found.text()}", ONE_MORE)

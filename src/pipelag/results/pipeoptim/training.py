@@ -1,0 +1,133 @@
+"""Reading PipeOptim's trainings: accuracies and BLEU by seed, and comparisons of approaches over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from pipelag.results.judging import SEEDS, Difference, all_of
+from pipelag.results.logs import Context, Item, RunLog
+from pipelag.results.pipeoptim.throughput import OPTIM
+from pipelag.results.verdict import NotLogged
+
+# "About" as good is within a point on the paper's data (the rows that it calls comparable, PipeOptim and SpecTrain with
+# SGDM, are 0.03 to 0.91 apart). On data that a network learns in seconds, approaches lie tens of points apart.
+ABOUT, ABOUT_ELSEWHERE = 1.0, 5.0
+Values = dict[int, float]  # by seed
+How = Callable[[Sequence[float]], float]  # makes one number of a run's evaluations
+
+
+def last(values: Sequence[float]) -> float:
+    """Where a curve ends."""
+    return values[-1]
+
+
+def begin(share: float) -> How:
+    """The mean of the evaluations in the first part of a run, one at least."""
+    return lambda values: fmean(values[: max(1, round(share * len(values)))])
+
+
+def metric_of(model: str) -> str:
+    """What a model is tested by."""
+    return "bleu" if model.startswith("GNMT") else "accuracy"
+
+
+def title_of(model: str) -> str:
+    """The same, as an axis says it."""
+    return "BLEU" if model.startswith("GNMT") else "top-1 accuracy (%)"
+
+
+def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
+    """(epoch, value) of every evaluation; empty without a log."""
+    return [(row["epoch"], row[metric]) for row in log.rows if row.get(metric) is not None] if log else []
+
+
+def one_number(item: Item, how: How, metric: str) -> float | None:
+    """What a run comes to; None without a log, or where it diverged and it is the end that is asked for."""
+    values = [value for _, value in points(item.log, metric)]
+    lost = item.log is not None and item.log.diverged_at is not None
+    return None if not values or (lost and how is last) else how(values)
+
+
+def scores(context: Context, how: How = max, metric: str = "", **labels: str) -> Values:
+    """What the runs with these labels come to, by seed, for a judge.
+
+    Args:
+        metric: that of the model by default.
+
+    Raises:
+        NotLogged: unless all seeds that were asked for have a number.
+    """
+    chosen, found, what = context.select(**labels), {}, ", ".join(labels.values())
+    for item in chosen:
+        value = one_number(item, how, metric or metric_of(item.arm.labels["model"]))
+        if value is None:
+            diverged = item.log is not None and item.log.diverged_at is not None
+            raise NotLogged(f"{what}: seed {item.arm.seed} " + ("diverged" if diverged else "has no log"))
+        found[item.arm.seed] = value
+    if not found:
+        raise NotLogged(f"{what} has no logged value")
+    return found
+
+
+def average(each: Iterable[Values]) -> Values:
+    """The mean over models, seed by seed."""
+    found = list(each)
+    return {seed: fmean(one[seed] for one in found) for seed in found[0] if all(seed in one for one in found)}
+
+
+def about(context: Context, **labels: str) -> tuple[float, str]:
+    """How far apart is about the same for these runs, and that in words."""
+    near = ABOUT_ELSEWHERE if context.shortfall(**labels) else ABOUT
+    return near, f"about is within {near:g} point{'s' if near > 1 else ''}; {SEEDS}"
+
+
+def rest(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
+    """The other approaches of these runs."""
+    arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
+    return [arm for arm in arms if arm not in besides]
+
+
+def above(
+    context: Context,
+    others: Iterable[str],
+    arm: str = OPTIM,
+    how: How = max,
+    metric: str = "",
+    margin: float = 0.0,
+    **labels: str,
+) -> tuple[bool | None, str]:
+    """Whether an approach is above each of the others, by a margin that may be negative; and how far, in words."""
+    own = scores(context, how, metric, arm=arm, **labels)
+    steps = {o: Difference.of(own, scores(context, how, metric, arm=o, **labels)) for o in others}
+    told = ", ".join(f"{other} {step.text()}" for other, step in steps.items())
+    return all_of(step.above(margin) for step in steps.values()), f"{arm} {fmean(own.values()):.2f}, over {told}"
+
+
+def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] | None = None) -> list[dict[str, Any]]:
+    """The evaluations of runs as rows of a chart."""
+    return [
+        {
+            "approach": line(item) if line else item.arm.labels["arm"],
+            "seed": item.arm.seed,
+            "epoch": epoch,
+            "value": value,
+        }
+        for item in items
+        for epoch, value in points(item.log, metric)
+    ]
+
+
+def dataset_of(items: Iterable[Item]) -> str:
+    """The title of the data that runs were trained on."""
+    titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
+    return str(titles[0]) if titles else "?"
+
+
+def later(a: Mapping[int, float | None], b: Mapping[int, float | None], whole: float) -> bool | None:
+    """Whether a comes later than b, by seed; None stands for never, which is after the whole length at least."""
+    if any(value is None for value in b.values()):
+        return False if all(value is None for value in b.values()) else None
+    first = {seed: whole if value is None else value for seed, value in a.items()}
+    return Difference.of(first, {seed: value for seed, value in b.items() if value is not None}).above()
