@@ -9,7 +9,7 @@ from statistics import fmean
 from pipelag.results.judging import Difference, all_of
 from pipelag.results.logs import Context
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
-from pipelag.results.pipeoptim.training import later, points, rest
+from pipelag.results.pipeoptim.training import later, missing, points, rest
 from pipelag.results.verdict import NotLogged, need
 
 IMAGES = 100_000  # of Tiny-ImageNet's training set: an epoch of the hours and of table VI
@@ -45,7 +45,7 @@ class Goal:
         found: dict[int, float | None] = {}
         for item in context.select(what=TRAINING, **labels):
             if item.log is None:
-                raise NotLogged(f"{', '.join(labels.values())}: seed {item.arm.seed} has no log")
+                raise NotLogged(f"{', '.join(labels.values())}: {missing(item)}")
             line = points(item.log, "accuracy")
             found[item.arm.seed] = next((epoch for epoch, value in line if value >= self.value), None)
         if not found:
