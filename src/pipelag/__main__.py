@@ -18,6 +18,7 @@ COMMANDS = {
     "result": ("pipelag.results.cli", "draw one table or figure from the logs, and judge its claims"),
     "partition": ("pipelag.partitioner.cli", "plan stages and replicas for a profile on a cluster, as PipeDream does"),
     "timeline": ("pipelag.timing.cli", "draw a schedule, or what a run did, as a figure or a Perfetto trace"),
+    "digest": ("pipelag.results.digest", "write what a scale's logs say into a document, such as the README"),
     "report": ("pipelag.report.cli", "gather all results of a scale in one page"),
 }
 

@@ -38,10 +38,10 @@ IMAGENET = {
     "microbatches": 256 // 16,
     "stages": 107,  # table 5
 }
-# Table 7. C.1: 12k minibatches in 10 epochs of IWSLT14, 16k in 4 epochs of WMT.
+# Table 7. C.1: 12k minibatches in 10 epochs of IWSLT14, 16k in 4 epochs of WMT; fairseq's code, its generator too.
 ADAMW = {"name": "adamw", "betas": (0.9, 0.98)}
 IWSLT14 = {
-    "model": ("transformer", {}),  # whose defaults are fairseq's, a dropout of 0.3 among them
+    "model": ("fairseq_transformer", {}),  # whose defaults are fairseq's, a dropout of 0.3 among them
     "data": "iwslt14",
     "optimizer": ADAMW | {"lr": 5e-4, "weight_decay": 1e-4},
     "epochs": 60,
@@ -49,10 +49,10 @@ IWSLT14 = {
     "warmup": 8000,
     "microbatches": 19,
     "stages": 93,  # section 4.1
-    "options": {"label_smoothing": 0.1, "beam": 5, "tokens": 19 * 245},
+    "options": {"label_smoothing": 0.1, "beam": 5, "generator": "fairseq", "tokens": 19 * 245},
 }
 WMT17 = {
-    "model": ("transformer", {"hidden": 2048, "heads": 8, "dropout": 0.1}),
+    "model": ("fairseq_transformer", {"hidden": 2048, "heads": 8, "dropout": 0.1}),
     "data": "wmt17",
     "optimizer": ADAMW | {"lr": 7e-4, "weight_decay": 0.0},
     "epochs": 80,
@@ -61,7 +61,7 @@ WMT17 = {
     "microbatches": 25,
     "stages": 91,  # table 5
     # 25 microbatches of at most 1,792 tokens would be 44,800; 34,000 with padding make the printed 29,000 on average.
-    "options": {"label_smoothing": 0.1, "beam": 5, "tokens": 34000},
+    "options": {"label_smoothing": 0.1, "beam": 5, "generator": "fairseq", "tokens": 34000},
 }
 TASKS = {"images": CIFAR10, "ImageNet": IMAGENET, "translation": IWSLT14, "WMT17": WMT17}
 
@@ -81,10 +81,10 @@ def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def specs(result: str, **labels: str) -> dict[str, RunSpec]:
-    """The training runs of a result at the paper scale, by arm; each in three seeds that differ in nothing else."""
+def specs(result: str, scale: str = "paper", **labels: str) -> dict[str, RunSpec]:
+    """The training runs of a result at a scale, by arm; each in three seeds that differ in nothing else."""
     found: dict[str, dict[int, RunSpec]] = {}
-    for arm in arms(load_paper("pipemare"), result, load_scale("paper")):
+    for arm in arms(load_paper("pipemare"), result, load_scale(scale)):
         if arm.spec.kind == "train" and all(arm.labels.get(key) == value for key, value in labels.items()):
             found.setdefault(arm.labels["arm"], {})[arm.seed] = arm.spec
     for by_seed in found.values():
@@ -163,6 +163,20 @@ def test_table_3(task: str) -> None:
     }
     expected |= {"T1+T2+W": warmed_up(task)} if task == "translation" else {}
     assert {arm: settings(spec) for arm, spec in found.items()} == expected
+
+
+@pytest.mark.parametrize(("result", "split"), [("table_3", {}), ("figure_8", {"split": "2"})])
+def test_fairseqs_network_and_generator_translate_at_the_standard_scale_too(result: str, split: dict[str, str]) -> None:
+    """The quick scale and the published results are of our own, which need no fairseq."""
+    for arm, spec in specs(result, "standard", task="translation", **split).items():
+        assert spec.model and spec.data and (spec.model.name, spec.data.name) == ("fairseq_transformer", "multi30k")
+        assert spec.model.options == ({} if arm == "Sync" else {key: int(value) for key, value in split.items()})
+        assert (spec.options["generator"], spec.options["beam"]) == ("fairseq", 5)
+    for scale in ("quick", "published"):
+        for own in arms(load_paper("pipemare"), result, load_scale(scale)):
+            if own.labels.get("task") == "translation":
+                assert own.spec.model and own.spec.model.name == "transformer"
+                assert "generator" not in own.spec.options
 
 
 @pytest.mark.parametrize("task", list(TASKS))

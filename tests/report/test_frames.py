@@ -33,6 +33,14 @@ def test_a_line_is_the_mean_over_seeds_with_a_band() -> None:
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["a", "b"]
 
 
+def test_each_panel_may_have_axes_of_its_own() -> None:
+    x = {"one": Axis("epoch", "epochs"), "two": Axis("epoch", "hours")}
+    y = {"one": Axis("accuracy", "accuracy (%)"), "two": Axis("accuracy", "BLEU")}
+    fig = Lines(x, y, line="arm", panel="task").draw(CURVES)
+    assert [axes.get_xlabel() for axes in fig.axes] == ["epochs", "hours"]
+    assert [axes.get_ylabel() for axes in fig.axes] == ["accuracy (%)", "BLEU"]
+
+
 def test_one_seed_has_no_band_and_many_points_no_markers() -> None:
     frame = pd.DataFrame({"x": range(50), "y": range(50)})
     (axes,) = Lines("x", "y").draw(frame).axes
@@ -47,6 +55,14 @@ def test_long_lines_are_smoothed_over_faint_points_and_say_so() -> None:
     assert [text.get_text() for text in axes.texts] == ["running mean of 10 evaluations"]
     (axes,) = Lines("x", "y", smooth=True).draw(frame[:50]).axes
     assert len(axes.lines) == 1 and not axes.texts
+
+
+def test_a_trailing_mean_is_of_the_latest_points_alone() -> None:
+    frame = pd.DataFrame({"x": range(30), "y": [0.0] * 15 + [1.0] * 15})
+    (axes,) = Lines("x", "y", trailing=10).draw(frame).axes
+    faint, trailing = axes.lines
+    assert list(faint.get_ydata()) == list(frame["y"]) and "latest 10" in axes.texts[0].get_text()
+    assert [round(value, 9) for value in trailing.get_ydata()[14:26]] == [0.0, *(i / 10 for i in range(1, 11)), 1.0]
 
 
 def test_points_carry_the_labels_of_their_rows() -> None:

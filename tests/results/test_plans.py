@@ -104,7 +104,9 @@ def test_bad_plans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="needs options.profile"):
         plan(cluster={"levels": [{"workers": 2, "bandwidth": 1}]})
     known = {"cluster": {"levels": [{"workers": 2, "bandwidth": 1}]}, "search": False, "profile": SHEET}
-    for wrong in ({}, {"replicas": [1, 1], "cuts": [99]}, {"replicas": [1], "cuts": [3]}, {"replicas": [1] * 5}):
+    with pytest.raises(PipelagError, match="'given.mine.replicas' is .*Field required"):
+        plan(**known, given={"mine": {}})
+    for wrong in ({"replicas": [1, 1], "cuts": [99]}, {"replicas": [1], "cuts": [3]}, {"replicas": [1] * 5}):
         with pytest.raises(PipelagError, match="options.given: 'mine' takes replicas"):
             plan(**known, given={"mine": wrong})
     with pytest.raises(PipelagError, match="no layer is named like 'lstm'"):

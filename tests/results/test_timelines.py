@@ -88,8 +88,9 @@ def test_papers_have_computed_results() -> None:
 @pytest.mark.parametrize(("paper", "result"), LAID_OUT + COMPUTED)
 def test_every_claim_about_a_schedule_holds(inside: Path, paper: str, result: str) -> None:
     found = verdicts(paper, result)
-    assert found
-    assert {verdict for verdict, _ in found.values()} == {"holds"}, found
+    judged = [claim.id for claim in load_paper(paper).results[result].claims if not claim.because]
+    assert judged
+    assert {found[claim][0] for claim in judged} == {"holds"}, found
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,24 @@
 """fairseq 0.12.2, with which PipeMare trains its Transformer: importing it today; its model, dictionary and generator;
-its weights in our model. Its binarised data are in `pipelag.compat.binarised`.
+its weights in our model and ours in its. Its model as a row of layers that a pipeline trains is in
+`pipelag.compat.fairseq_layers`, its binarised data in `pipelag.compat.binarised`.
 
 fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
 they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
 
 `make env` builds it, before torch is there, or its extension fails to build (`workflow/envs/fairseq*.lock`); without
 a C++ compiler it is left out. Where it is missing, `pipelag.models.transformer` is the same network and
-`pipelag.runs.text.search` the same search; with fairseq, `weights_from` loads its parameters, and tests compare scores
-and translations (`pytest -p no:hydra_pytest`: hydra's own plugin is imported before anything of ours can help it).
+`pipelag.runs.text.search` the same search; tests compare scores and translations (`pytest -p no:hydra_pytest`:
+hydra's own plugin is imported before anything of ours can help it).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import warnings
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -23,14 +27,17 @@ from torch import nn
 
 from pipelag.data.text import BEGIN, END, PAD, SPECIAL
 from pipelag.errors import PipelagError
+from pipelag.models.operators import whole_weights
 
 # fairseq's dictionary begins with <s>, <pad>, </s>, <unk>; ours with <pad>, <s>, </s>, <unk>.
 THEIRS = {PAD: 1, BEGIN: 0}
 
 
-def imported() -> Any:
-    """The module `fairseq`, with its models; raises `PipelagError` where it is not installed."""
-    plain = dataclasses.dataclass
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """For the import: dataclasses that Python 3.11 takes, and the program's logging and warnings left as they are."""
+    plain, root = dataclasses.dataclass, logging.getLogger()
+    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
 
     @wraps(plain)
     def hashable(cls: type | None = None, **options: Any) -> Any:
@@ -43,25 +50,42 @@ def imported() -> Any:
         return made if cls is None else made(cls)
 
     dataclasses.dataclass = hashable  # type: ignore[assignment]
+    logging.disable(logging.INFO)
     try:
-        import fairseq
-        import fairseq.models.transformer
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        dataclasses.dataclass = plain
+        logging.disable(disabled)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def imported() -> Any:
+    """The module `fairseq`, with its models; raises `PipelagError` where it is not installed."""
+    try:
+        with _as_before():
+            import fairseq
+            import fairseq.models.transformer
+            import fairseq.sequence_generator  # noqa: F401
     except ImportError as error:
         raise PipelagError(
             f"fairseq cannot be imported ({error}); install a C++ compiler and make the environment anew (make env), "
-            "or use pipelag's own model 'transformer', which is the same network"
+            "or use pipelag's own model 'transformer', which is the same network, and its own search"
         ) from error
-    finally:
-        dataclasses.dataclass = plain
     return fairseq
 
 
 def numbered(tokens: torch.Tensor) -> torch.Tensor:
-    """Our word numbers as fairseq's."""
-    out = tokens.clone()
-    for ours, theirs in THEIRS.items():
-        out[tokens == ours] = theirs
-    return out
+    """Our word numbers as fairseq's, and fairseq's as ours: two are exchanged."""
+    return torch.where(tokens < len(THEIRS), len(THEIRS) - 1 - tokens, tokens)
+
+
+def reordered(values: torch.Tensor, axis: int) -> torch.Tensor:
+    """Values in the order of our words as those of fairseq's, and the other way round."""
+    first, second, rest = values.tensor_split([1, 2], axis)
+    return torch.cat((second, first, rest), axis)
 
 
 def dictionary(words: Sequence[str], counts: Mapping[str, int] | None = None) -> Any:
@@ -94,69 +118,86 @@ def scores(model: nn.Module, source: torch.Tensor, given: torch.Tensor) -> torch
     """fairseq's scores (N, T, words) for our word numbers."""
     source, given = numbered(source), numbered(given)
     lengths = (source != THEIRS[PAD]).sum(1)
-    found: torch.Tensor = model(source, lengths, given)[0]
-    order = torch.arange(found.shape[-1])
-    for ours, theirs in THEIRS.items():
-        order[ours] = theirs
-    return found[..., order]
+    return reordered(model(source, lengths, given)[0], -1)
 
 
 @torch.no_grad()
-def generate(model: nn.Module, source: torch.Tensor, beam: int = 5, longest: int = 200) -> list[list[int]]:
+def generate(
+    model: nn.Module, source: torch.Tensor, beam: int = 5, longest: int = 200, lenpen: float = 1.0
+) -> list[list[int]]:
     """What fairseq's SequenceGenerator, else with its defaults, writes for (n, S) source sentences of our numbers.
 
     `pipelag.runs.text.search` writes the same with the same weights. Sentences begin with <s>, as ours do in training;
-    fairseq's own begin with </s>.
+    fairseq's own begin with </s>. Where a model's scores are no numbers it writes nothing.
     """
     imported()
     from fairseq.sequence_generator import SequenceGenerator
 
+    begun = scores(model, source, torch.full((len(source), 1), BEGIN, device=source.device))
+    sound = begun.isfinite().flatten(1).all(1)
+    if not sound.all():  # the generator would not end
+        kept = iter(generate(model, source[sound], beam, longest, lenpen) if sound.any() else [])
+        return [next(kept) if each else [] for each in sound.tolist()]
     tokens = numbered(source)
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": (tokens != THEIRS[PAD]).sum(1)}}
-    writer = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, max_len_b=longest)  # type: ignore[union-attr]
+    words = model.decoder.dictionary  # type: ignore[union-attr]
+    writer = SequenceGenerator([model], words, beam_size=beam, max_len_b=longest, len_penalty=lenpen)
     found = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
-    ours = {theirs: own for own, theirs in THEIRS.items()}
-    best = [translations[0]["tokens"].tolist() for translations in found]
-    return [[ours.get(token, token) for token in tokens if token != END] for tokens in best]
+    model.decoder.set_beam_size(1)  # type: ignore[union-attr, operator]  # or its attention folds later minibatches
+    best = [numbered(each[0]["tokens"]).tolist() if each else [] for each in found]
+    return [[token for token in tokens if token != END] for tokens in best]
+
+
+def operators_of(encoder_blocks: int, decoder_blocks: int) -> list[tuple[str, ...]]:
+    """fairseq's names of what has a weight, in the order of our layers; three projections make one of ours."""
+
+    def attention(name: str, kind: str) -> list[tuple[str, ...]]:
+        projections = tuple(f"{name}.{kind}.{which}_proj" for which in "qkv")
+        return [projections, (f"{name}.{kind}.out_proj",), (f"{name}.{kind}_layer_norm",)]
+
+    def feed(name: str) -> list[tuple[str, ...]]:
+        return [(f"{name}.{part}",) for part in ("fc1", "fc2", "final_layer_norm")]
+
+    names: list[tuple[str, ...]] = [("encoder.embed_tokens",)]
+    for name in (f"encoder.layers.{block}" for block in range(encoder_blocks)):
+        names += attention(name, "self_attn") + feed(name)
+    names.append(("decoder.embed_tokens",))
+    for name in (f"decoder.layers.{block}" for block in range(decoder_blocks)):
+        names += attention(name, "self_attn") + attention(name, "encoder_attn") + feed(name)
+    return [*names, ("decoder.output_projection",)]
+
+
+def _of_words(names: tuple[str, ...]) -> bool:
+    """Whether a weight has a row for each word."""
+    return names[0].endswith(("embed_tokens", "output_projection"))
+
+
+def blocks_of(model: nn.Module) -> tuple[int, int]:
+    """How many blocks fairseq's encoder and decoder have."""
+    return len(model.encoder.layers), len(model.decoder.layers)  # type: ignore[arg-type, union-attr]
 
 
 @torch.no_grad()
 def weights_from(theirs: nn.Module, ours: nn.Sequential) -> None:
     """Copy a fairseq Transformer's weights into `pipelag.models.transformer`'s layers of the same shape."""
-    layers, state = iter(ours), {name: value.detach() for name, value in theirs.state_dict().items()}
+    for layer, names in zip(ours, operators_of(*blocks_of(theirs)), strict=True):
+        modules = [theirs.get_submodule(name) for name in names]
+        for name, parameter in layer.module.named_parameters():  # type: ignore[union-attr]
+            value = torch.cat([getattr(module, name) for module in modules])
+            parameter.copy_(reordered(value, 0) if _of_words(names) else value)
 
-    def put(**values: torch.Tensor) -> None:
-        module = next(layers).module
-        for name, value in values.items():
-            getattr(module, name).copy_(value)
 
-    def words(value: torch.Tensor) -> torch.Tensor:
-        out = value.clone()
-        for own, other in THEIRS.items():
-            out[own] = value[other]
-        return out
+@torch.no_grad()
+def weights_into(theirs: nn.Module, row: nn.Sequential, renumbered: bool = True) -> None:
+    """Copy the weights of a row of layers into a fairseq Transformer of the same shape.
 
-    def pair(name: str) -> dict[str, torch.Tensor]:
-        return {"weight": state[f"{name}.weight"], "bias": state[f"{name}.bias"]}
-
-    def attention(name: str, norm: str) -> None:
-        fused = [pair(f"{name}.{which}_proj") for which in "qkv"]
-        put(weight=torch.cat([p["weight"] for p in fused]), bias=torch.cat([p["bias"] for p in fused]))
-        put(**pair(f"{name}.out_proj"))
-        put(**pair(norm))
-
-    blocks = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("encoder.layers."))
-    put(weight=words(state["encoder.embed_tokens.weight"]))
-    for block in range(blocks):
-        name = f"encoder.layers.{block}"
-        attention(f"{name}.self_attn", f"{name}.self_attn_layer_norm")
-        for part in ("fc1", "fc2", "final_layer_norm"):
-            put(**pair(f"{name}.{part}"))
-    put(weight=words(state["decoder.embed_tokens.weight"]))
-    for block in range(blocks):
-        name = f"decoder.layers.{block}"
-        attention(f"{name}.self_attn", f"{name}.self_attn_layer_norm")
-        attention(f"{name}.encoder_attn", f"{name}.encoder_attn_layer_norm")
-        for part in ("fc1", "fc2", "final_layer_norm"):
-            put(**pair(f"{name}.{part}"))
-    put(weight=words(state["decoder.output_projection.weight"]))
+    Args:
+        row: of `pipelag.models.transformer`, split or not, whose words have our numbers; or of
+            `pipelag.compat.fairseq_layers`, whose words have fairseq's (`renumbered` false).
+    """
+    for own, names in zip(whole_weights(row), operators_of(*blocks_of(theirs)), strict=True):
+        for name, value in own.items():
+            value = value.T if names[0].endswith("embed_tokens") else value
+            value = reordered(value, 0) if renumbered and _of_words(names) else value
+            for module, part in zip(names, value.chunk(len(names)), strict=True):
+                getattr(theirs.get_submodule(module), name).copy_(part)

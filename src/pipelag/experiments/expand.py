@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipelag.compat import lacking
 from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
 from pipelag.experiments.names import check_names
-from pipelag.experiments.schema import ArmConfig, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
+from pipelag.experiments.schema import ArmConfig, LeaveOut, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
 from pipelag.runs.spec import RunSpec
 
 CONFIG = Path("config")
@@ -87,7 +88,7 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
         scale = own.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
     if scale.extends:
         base = load_scale(scale.extends)
-        merged = merge(base.setups, scale.setups)
+        merged = merge(base.setups, scale.setups, keep=True)
         scale = scale.model_copy(update={"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]})
     for paper in [*scale.setups, *(each.paper for each in scale.leave_out)]:
         if paper not in papers():
@@ -95,19 +96,22 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
     return scale
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], keep: bool = False) -> dict[str, Any]:
     """Deep merge of dictionaries; other values of `over` replace those of `base`, and null takes a key away.
 
-    Where `over` names another data set or model, the old one's options go.
+    Where `over` names another data set or model, the old one's options go. keep: a null stays, to take the key away
+    from what the merged one is merged into later.
     """
     merged = dict(base)
     for key, value in over.items():
         if value is None:
             merged.pop(key, None)
+            if keep:
+                merged[key] = None
             continue
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         renamed = both and "name" in value and value["name"] != merged[key].get("name") and key in ("data", "model")
-        merged[key] = merge(merged[key], value) if both and not renamed else value
+        merged[key] = merge(merged[key], value, keep) if both and not renamed else value
     return merged
 
 
@@ -126,13 +130,24 @@ def arms(paper: Paper, result: str, scale: Scale) -> list[Arm]:
         if key not in paper.setups:
             raise PipelagError(f"scale '{scale.name}': {unknown(f'setup of {paper.id}', key, paper.setups)}")
     for left in scale.leave_out:
-        if left.paper == paper.id and left.result not in paper.results:
-            raise PipelagError(f"scale '{scale.name}': {unknown(f'result of {paper.id}', left.result, paper.results)}")
+        if left.paper == paper.id:
+            _check_left_out(left, paper, scale)
     return list(_arms(paper, result, scale))
 
 
+def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
+    where = f"scale '{scale.name}'"
+    if not left.result and not left.setups:
+        raise PipelagError(f"{where}: an entry of leave_out for {paper.id} names neither a result nor setups")
+    if left.result and left.result not in paper.results:
+        raise PipelagError(f"{where}: {unknown(f'result of {paper.id}', left.result, paper.results)}")
+    for name in left.setups:
+        if name not in paper.setups:
+            raise PipelagError(f"{where}: {unknown(f'setup of {paper.id}', name, paper.setups)}")
+
+
 def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
-    left_out = [each for each in scale.leave_out if (each.paper, each.result) == (paper.id, result)]
+    left_out = [each for each in scale.leave_out if each.paper == paper.id and each.result in ("", result)]
     for runs in result_of(paper, result).runs:
         if runs.use:
             used = [arm for arm in _arms(paper, runs.use, scale) if matches(arm.labels, runs.where)]
@@ -145,11 +160,18 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
             setup = setup_of(paper, one.setup, scale)
             for label, arm_config in one.arms.items():
                 labels = {**one.labels, "arm": label}
-                why = next((o.why for o in left_out if matches(labels, o.where)), "")
+                fitting = (o for o in left_out if not o.setups or one.setup in o.setups)
+                why = next((o.why for o in fitting if matches(labels, o.where)), "")
                 for seed in one.seeds or scale.seeds:
                     spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
-                    missing = absent(spec.data.name) if spec.data is not None and spec.kind == "train" else ""
-                    yield Arm(labels, seed, spec, why or missing)
+                    yield Arm(labels, seed, spec, why or missing(spec))
+
+
+def missing(spec: RunSpec) -> str:
+    """Why a run cannot be made here: data that nobody may pass on, a library not installed; empty where it can."""
+    if spec.data is not None and spec.kind == "train" and absent(spec.data.name):
+        return absent(spec.data.name)
+    return lacking(spec.model.name, spec.options) if spec.model is not None else ""
 
 
 def matches(labels: Mapping[str, str], where: Mapping[str, str | list[str]]) -> bool:

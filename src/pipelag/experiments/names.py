@@ -18,6 +18,7 @@ MODELS = (
         "alexnet_imagenet",
         "awd_lm",
         "bert",
+        "fairseq_transformer",
         "gnmt",
         "googlenet",
         "inception_v3",

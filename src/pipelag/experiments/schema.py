@@ -141,10 +141,14 @@ def reading_order(paper: Paper) -> list[str]:
 
 
 class LeaveOut(Strict):
-    """Runs that a scale does not make, and why; tables show the reason."""
+    """Runs that a scale does not make, and why; tables show the reason.
+
+    Those of a result, or of some setups whatever results need them; where: of these, the runs with such labels.
+    """
 
     paper: str
-    result: str
+    result: str = ""
+    setups: list[str] = Field(default_factory=list)
     where: dict[str, str | list[str]] = Field(default_factory=dict)
     why: str
 

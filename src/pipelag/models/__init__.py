@@ -14,6 +14,7 @@ from pipelag.models.alexnet import alexnet
 from pipelag.models.bert import bert
 from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
 from pipelag.models.detection import mask_rcnn, ssd300
+from pipelag.models.fairseq import fairseq_transformer
 from pipelag.models.gnmt import gnmt
 from pipelag.models.imagenet import branching, from_torchvision
 from pipelag.models.inception import googlenet, inception_v3
@@ -39,7 +40,7 @@ for _name in ("alexnet", "vgg16"):
 MODELS["torchvision"] = branching
 MODELS |= {"googlenet": googlenet, "inception_v3": inception_v3, "inception_v4": inception_v4}
 MODELS |= {"ssd300": ssd300, "mask_rcnn": mask_rcnn}
-MODELS |= {"transformer": transformer, "bert": bert}
+MODELS |= {"transformer": transformer, "fairseq_transformer": fairseq_transformer, "bert": bert}
 MODELS |= {"gnmt": gnmt, "awd_lm": awd_lm, "s2vt": s2vt}
 MODELS |= {"residual_lstm": residual_lstm, "sentiment_transformer": sentiment_transformer}
 

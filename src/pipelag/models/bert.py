@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from pipelag.data.text import PAD
 from pipelag.errors import PipelagError
-from pipelag.models.transformer import Narrow, Norm, Operator, Tensors, Widen, attention, check_size
+from pipelag.models.operators import Operator, Tensors
+from pipelag.models.transformer import Narrow, Norm, Widen, attention, check_size
 
 STD, EPSILON = 0.02, 1e-12  # of the initial weights and in the normalisation, as in the original
 

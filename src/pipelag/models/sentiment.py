@@ -11,8 +11,9 @@ from torch import nn
 from pipelag.data.labelled import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.layers import Layer
+from pipelag.models.operators import Operator, Tensors
 from pipelag.models.recurrent import Recurrent
-from pipelag.models.transformer import Embedding, Operator, Tensors, check_size, decoder_block, encoder_block
+from pipelag.models.transformer import Embedding, check_size, decoder_block, encoder_block
 
 
 class State(nn.Module):

@@ -109,13 +109,13 @@ def checked(model: type[M], content: Any, kind: str) -> M:
     except ValidationError as error:
         # A misspelt key is also a missing one: the misspelling says more.
         first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-        key = str(first["loc"][0]) if first["loc"] else kind
-        if first["type"] == "extra_forbidden":
+        key, place = str(first["loc"][0]) if first["loc"] else kind, ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             raise unknown(kind, key, model.model_fields) from error
         names = _names(model.model_fields[key].annotation) if key in model.model_fields else []
         if names and isinstance(first["input"], str):
             raise unknown(f"{kind} '{key}'", first["input"], names) from error
-        raise PipelagError(f"the {kind} '{key}' is {first['input']!r}: {first['msg']}") from error
+        raise PipelagError(f"the {kind} '{place}' is {first['input']!r}: {first['msg']}") from error
 
 
 def _names(annotation: Any) -> list[str]:

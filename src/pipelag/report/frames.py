@@ -54,7 +54,7 @@ class Axis:
 class Lines:
     """A line per value of a column, a panel per value of another.
 
-    x, y: the axes, or the names of their columns; y may be one axis per panel, by the panel's name.
+    x, y: the axes, or the names of their columns; either may be one axis per panel, by the panel's name.
     line, panel: columns; without them there is one. seed: the column over which the mean and the band are taken.
     styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
         black.
@@ -62,9 +62,10 @@ class Lines:
     label: a column that is written beside the points, of one line below and of the next above.
     steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
+    trailing: draw lines of more points as the mean of so many latest ones, over faint points.
     """
 
-    x: Axis | str
+    x: Axis | str | Mapping[str, Axis]
     y: Axis | str | Mapping[str, Axis]
     line: str = ""
     panel: str = ""
@@ -75,12 +76,12 @@ class Lines:
     label: str = ""
     steps: bool = False
     smooth: bool = False
+    trailing: int = 0
     shared_y: bool = False
     height: float = 2.5
 
     def draw(self, frame: pd.DataFrame) -> Any:
         """The figure of a frame; an empty frame says that nothing is logged."""
-        x = self.x if isinstance(self.x, Axis) else Axis(self.x)
         if frame.empty:
             return empty("no run logged")
         panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
@@ -89,7 +90,7 @@ class Lines:
         fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
         for axes, panel in zip(grid[0], panels, strict=True):
             part = frame[frame[self.panel] == panel] if self.panel else frame
-            y = axis_of(self.y, str(panel))
+            x, y = axis_of(self.x, str(panel)), axis_of(self.y, str(panel))
             for number, name in enumerate(names):
                 mine = part[part[self.line] == name] if self.line else part
                 self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
@@ -118,6 +119,10 @@ class Lines:
             axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.25, zorder=1)
             points = points.apply(lambda column: running_mean(list(column), window))
             remark(axes, f"running mean of {window} evaluations")
+        elif self.trailing and len(points) > self.trailing:
+            axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.35, zorder=1)
+            points = points.rolling(self.trailing, min_periods=1).mean()
+            remark(axes, f"mean of the latest {self.trailing} evaluations")
         axes.plot(
             points.index,
             points["mean"],

@@ -116,7 +116,8 @@ class Context:
             if spec.data.name != theirs.data.name and spec.kind == "train":
                 reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
             if spec.model != theirs.model:
-                reasons["other models" if spec.model.name != theirs.model.name else "smaller models"] = None
+                other = f"{spec.model.name} instead of {theirs.model.name}"
+                reasons[other if spec.model.name != theirs.model.name else "smaller models"] = None
             if spec.kind == "train" and spec.optimizer and theirs.optimizer:
                 used, asked = spec.optimizer.name, theirs.optimizer.name
                 reasons |= {f"the optimizer {used} instead of {asked}": None} if used != asked else {}

@@ -19,9 +19,9 @@ from pipelag.data.language import LanguageBatches, RunningText
 from pipelag.data.minibatches import Minibatches
 from pipelag.data.text import Corpus, TextBatches
 from pipelag.data.tokens import TokenBatches
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.text import LanguageTest, TranslationTest, shared_token_loss, token_loss, word_loss
+from pipelag.runs.text import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
 
 FINAL = ("bleu", "perplexity", "accuracy", "top5", "loss", "test_loss")  # what a summary says of the last evaluation
 
@@ -55,8 +55,9 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     """The spec's data set with its minibatches and its test set on `device`, images in channels_last.
 
     `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
-    1. Of parallel text, beam (default 1): hypotheses kept when translating; label_smoothing; tokens (default none): of
-    a minibatch at most, whose sentences are then a multiple of the spec's `batch`, not as many. Of running text,
+    1. Of parallel text, beam (default 1): hypotheses kept when translating; lenpen (1): power of the length by which
+    their scores are divided; generator (pipelag): what translates, ours or fairseq's; label_smoothing; tokens (none):
+    of a minibatch at most, whose sentences are then a multiple of the spec's `batch`, not as many. Of running text,
     length (35): of a stretch.
     """
     assert spec.data is not None
@@ -104,13 +105,31 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
         batches, loss = TokenBatches(corpus, tokens, spec.seed, spec.batch, device), shared_token_loss(smoothing)
     else:
         raise PipelagError(f"options.tokens takes the most tokens of a minibatch, such as 4096, not {tokens!r}")
+    beam, lenpen = int(spec.options.get("beam", 1)), float(spec.options.get("lenpen", 1.0))
     return Task(
         corpus,
         batches,
         loss,
-        TranslationTest(corpus, device, int(spec.options.get("beam", 1))).measure,
+        TranslationTest(corpus, device, beam, lenpen=lenpen, write=_writer(spec)).measure,
         {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)},
     )
+
+
+def _writer(spec: RunSpec) -> Writer | None:
+    """What translates, as options.generator names it; None: our own search."""
+    assert spec.model is not None
+    name = spec.options.get("generator", "pipelag")
+    if name == "pipelag":
+        return None
+    if name != "fairseq":
+        raise unknown("generator", str(name), ("pipelag", "fairseq"))
+    from pipelag.compat import fairseq, fairseq_generator
+
+    if spec.model.name not in fairseq_generator.MODELS:
+        known = " and ".join(fairseq_generator.MODELS)
+        raise PipelagError(f"fairseq's generator translates with the models {known}, not with '{spec.model.name}'")
+    fairseq.imported()
+    return fairseq_generator.Generator()
 
 
 def _language(spec: RunSpec, text: RunningText, device: torch.device) -> Task:

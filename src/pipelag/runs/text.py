@@ -15,6 +15,8 @@ from pipelag.data.text import BEGIN, END, PAD, Corpus, padded
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SharedLoss = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], torch.Tensor]
+# (model, source sentences, beam, most words, length penalty) -> translations; `search` is one
+Writer = Callable[[nn.Module, torch.Tensor, int, int, float], list[list[int]]]
 
 
 def token_loss(smoothing: float = 0.0) -> Loss:
@@ -95,12 +97,17 @@ class LanguageTest:
 
 @dataclass
 class TranslationTest:
-    """The test set of a corpus. `beam`: hypotheses kept per sentence; 1 is greedy search."""
+    """The test set of a corpus. `beam`: hypotheses kept per sentence; 1 is greedy search. `lenpen`: see `search`.
+
+    write: what translates, `search` where it is None.
+    """
 
     data: Corpus
     device: torch.device
     beam: int = 1
     batch: int = 100
+    lenpen: float = 1.0
+    write: Writer | None = None
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(source, target in, target out), each int64 (n, longest)."""
@@ -119,6 +126,7 @@ class TranslationTest:
         import sacrebleu
 
         model.eval()
+        write = self.write or search
         right = total = 0
         loss = 0.0
         written: list[str] = []
@@ -129,7 +137,8 @@ class TranslationTest:
             total += int(words.sum())
             loss += float(F.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum"))
             longest = int(source.shape[1] * 2 + 10)
-            written += [self.data.sentence(tokens) for tokens in search(model, source, self.beam, longest)]
+            found = write(model, source, self.beam, longest, self.lenpen)
+            written += [self.data.sentence(tokens) for tokens in found]
         model.train()
         bleu = sacrebleu.corpus_bleu(written, [list(self.data.references)], tokenize="none", force=True)
         return {
@@ -140,13 +149,16 @@ class TranslationTest:
 
 
 @torch.no_grad()
-def search(model: nn.Module, source: torch.Tensor, beam: int = 1, longest: int = 200) -> list[list[int]]:
+def search(
+    model: nn.Module, source: torch.Tensor, beam: int = 1, longest: int = 200, lenpen: float = 1.0
+) -> list[list[int]]:
     """Translate (n, S) source sentences; returns token numbers without begin and end.
 
     Beam search as fairseq's SequenceGenerator does by default: of twice `beam` continuations, those among the best
     `beam` that end are set aside, the best `beam` others go on; a sentence is done when it has `beam` translations, or
     after `longest` words. The best has the highest sum of log-probabilities over its words and end, divided by their
-    number (lenpen 1). No translation is empty, none has padding. The whole model runs for every word.
+    number to the power `lenpen` (below 1 shorter ones win more often). No translation is empty, none has padding. The
+    whole model runs for every word.
     """
     device = source.device
     alive = list(range(len(source)))  # the sentences that are not done, by row
@@ -171,7 +183,7 @@ def search(model: nn.Module, source: torch.Tensor, beam: int = 1, longest: int =
         for row, rank in ended[:, :beam].nonzero().tolist():
             if len(found[alive[row]]) < beam:
                 tokens = written[row, parent[row, rank], 1:].tolist()
-                found[alive[row]].append((float(best[row, rank]) / (step + 1), tokens))
+                found[alive[row]].append((float(best[row, rank]) / (step + 1) ** lenpen, tokens))
         left = [row for row, number in enumerate(alive) if len(found[number]) < beam and step < longest]
         if not left:
             break

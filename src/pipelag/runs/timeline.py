@@ -15,10 +15,11 @@ from pipelag.schedules import Schedule, check, schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.delays import update_cycles
 from pipelag.timing.costs import StageCost, Topology
-from pipelag.timing.timed import Timing, time_schedule
+from pipelag.timing.lockstep import CLOCKS
+from pipelag.timing.timed import Timing
 from pipelag.timing.trace import row_of, transfer_rows, write_trace
 
-OPTIONS = ("form", "costs", "topology", "replicas")
+OPTIONS = ("form", "costs", "topology", "replicas", "clock")
 
 
 def lay_out(spec: RunSpec, out: Path) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def lay_out(spec: RunSpec, out: Path) -> dict[str, Any]:
             any field of `StageCost`): the timed executor then says when each action happens. Without, the schedule's
             own clock does, a cycle per turn.
         topology: the links (`Topology`), with costs only.
+        clock: with costs, "free" (the default) or "lockstep": all workers begin every time unit together.
         replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only.
     """
     (phase,) = spec.phases
@@ -45,7 +47,10 @@ def lay_out(spec: RunSpec, out: Path) -> dict[str, Any]:
     folder.rewind(0)
     summary: dict[str, Any] = {"status": "finished"}
     if "costs" in spec.options:
-        timing = time_schedule(plan, costs_of(spec.options["costs"], stages), topology_of(spec.options))
+        clock = spec.options.get("clock", "free")
+        if clock not in CLOCKS:
+            raise unknown("clock of a timeline", clock, CLOCKS)
+        timing = CLOCKS[clock](plan, costs_of(spec.options["costs"], stages), topology_of(spec.options))
         rows = timed_rows(timing, method)
         summary |= {
             "makespan": timing.makespan,

@@ -77,7 +77,10 @@ def _check_complete(schedule: Schedule) -> None:
                 if Action(kind, stage, index) not in schedule.places:
                     raise PipelagError(f"schedule '{schedule.name}' never performs {stage}{kind}{index}")
         expected = updates if updates and total % updates == 0 else schedule.minibatches
-        for worker in schedule.replicas[stage - 1] or (-1,):
-            for index in range(expected):
-                if (worker, Action("U", stage, index)) not in seen:
-                    raise PipelagError(f"schedule '{schedule.name}' never performs {stage}U{index}")
+        workers = set(schedule.replicas[stage - 1])
+        summed = ("S", stage) in schedule.owners
+        for index in range(expected):
+            updating = {worker for worker in workers if (worker, Action("U", stage, index)) in seen}
+            # Who has gradients summed updates on every replica; else (1F1B-RR as it is drawn) whose minibatch it is.
+            if not updating or (summed and updating != workers):
+                raise PipelagError(f"schedule '{schedule.name}' never performs {stage}U{index}")

@@ -93,6 +93,6 @@ class Discrepancy:
         for s in self.horizons:
             if ("predicted", s) in mean:
                 row |= {f"rmse_predicted_{s}": mean["predicted", s], f"rmse_stale_{s}": mean["stale", s]}
-                row[f"rmse_predicted_{s}_most"] = self.most["predicted", s]
+                row |= {f"rmse_{kind}_{s}_most": self.most[kind, s] for kind in ("predicted", "stale")}
         self.sums, self.most, self.counts = {}, {}, {}
         return row

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.timing.costs import StageCost, Topology, check_costs, uniform
@@ -44,9 +45,11 @@ def time_lockstep(
     """Time a schedule whose workers wait for one another after every time unit.
 
     A unit begins when all tasks of the units before it are done and every message that one of its own tasks needs from
-    another unit has arrived. Arguments and errors are those of `time_schedule`.
+    another unit has arrived. Arguments and errors are those of `time_schedule`; schedules with replicas are refused.
     """
     check_costs(costs, schedule.stages)
+    if any(len(workers) > 1 for workers in schedule.replicas):
+        raise PipelagError(f"the lockstep clock has one worker per stage; '{schedule.name}' has replicas: time it free")
     return _Lockstep(schedule, costs, topology or Topology(), versions or [1] * schedule.stages).run()
 
 

@@ -161,6 +161,7 @@ class Rehearsal:
         """Do what an action does with the weights."""
         if action.kind == "U":
             self.update()
+        if action.kind not in ("F", "B"):
             return
         lags = (self.delays.forward_lags if action.kind == "F" else self.delays.backward_lags)[self.stage - 1]
         minibatch, j = divmod(action.number, self.microbatches)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
-from tests.results.made_up import Pair, both, case, trained
+from tests.results.made_up import OFFICIAL, Pair, both, case, log, trained
 
 ORDER = {  # accuracies in which every claim of table 1 holds
     "sequential": 95.0,
@@ -65,3 +65,69 @@ def on_a_transformer() -> Pair:
 @case("leaderboard", "table_3", "t1_beats_naive")
 def t1_beats_naive() -> Pair:
     return table("table_3", {"PipeMare T1": 30.0})
+
+
+# fairseq's network beside ours ---------------------------------------------------------------------------------------
+
+BLEUS = {  # (network, pipeline), in which every claim of table 5 holds
+    ("ours", "sequential"): 90.0,
+    ("ours", "PipeMare T1+T2"): 40.0,
+    ("fairseq's", "sequential"): 89.8,
+    ("fairseq's", "PipeMare T1+T2"): 40.3,
+}
+
+
+def networks(
+    bleus: dict[tuple[str, str], float] | None = None,
+    written: float = 0.0,
+    first: float = 1e-6,
+    layers: dict[str, list[int]] | None = None,
+) -> Callable[[Arm], RunLog | None]:
+    """Runs of table 5. BLEU that differs from `BLEUS`; how far off fairseq's generator is from our search; how far off
+    fairseq's first loss is from ours; parameters by layer where they differ."""
+    ends = BLEUS | (bleus or {})
+    sizes = {"ours": [8, 12, 8], "fairseq's": [8, 12, 8]} | (layers or {})
+
+    def make(arm: Arm) -> RunLog | None:
+        network = arm.labels["network"]
+        if arm.labels["what"] == "sizes":
+            rows = [{"layer": number, "parameters": count} for number, count in enumerate(sizes[network], start=1)]
+            return log(rows, parameters=sum(sizes[network]), layers=len(rows))
+        if arm.labels["what"] == "first":
+            loss = 4.3 + 0.01 * arm.seed + (first if network == "fairseq's" else 0.0)
+            return log([], final={"loss": loss, "bleu": 0.0, "accuracy": 1.0}, steps=1, data=OFFICIAL)
+        noise = (arm.seed - 1) * (1.0 if network == "ours" else 1.5)
+        end = ends[network, arm.labels["arm"]] + noise
+        end += written if (network, arm.labels["writer"]) == ("ours", "fairseq's") else 0.0
+        return trained(bleu=end, seconds=20.0)
+
+    return make
+
+
+def network_table(fails: Callable[[Arm], RunLog | None]) -> Pair:
+    return both("leaderboard", "table_5", networks(), fails)
+
+
+@case("leaderboard", "table_5", "same_sizes")
+def same_sizes() -> Pair:
+    return network_table(networks(layers={"fairseq's": [8, 13, 7]}))  # as many in all, in other layers
+
+
+@case("leaderboard", "table_5", "same_first_loss")
+def same_first_loss() -> Pair:
+    return network_table(networks(first=0.001))
+
+
+@case("leaderboard", "table_5", "same_translations")
+def same_translations() -> Pair:
+    return network_table(networks(written=0.1))
+
+
+@case("leaderboard", "table_5", "bleu_not_told_apart")
+def bleu_not_told_apart() -> Pair:
+    return network_table(networks({("fairseq's", "sequential"): 80.0}))
+
+
+@case("leaderboard", "table_5", "delays_cost_both")
+def delays_cost_both() -> Pair:
+    return network_table(networks({("fairseq's", "PipeMare T1+T2"): 91.0}))

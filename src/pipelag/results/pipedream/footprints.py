@@ -146,7 +146,7 @@ def all_depths(context: Context) -> dict[int, Row]:
 
 def depth_name(depth: int) -> str:
     """As the figures call it."""
-    return "none" if depth == 1 else str(depth)
+    return "1 (no pipelining)" if depth == 1 else str(depth)
 
 
 @drawing(PAPER, "figure_18a")

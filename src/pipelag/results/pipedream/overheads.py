@@ -27,7 +27,12 @@ SLOW, FAST = (
 def overheads(context: Context, **labels: str) -> dict[int, float]:
     """By number of GPUs: percent of the time that data parallelism waits for gradients; for a judge."""
     rows = [row for row in log_of(context, **labels).rows if row.get("overhead") is not None]
-    return {row["workers"]: 100 * row["overhead"] for row in rows}
+    return {row["workers"]: percent(row) for row in rows}
+
+
+def percent(row: Mapping[str, float]) -> float:
+    """A row's overhead; what a sum of floating-point times may lie below none is none."""
+    return max(0.0, 100 * row["overhead"])
 
 
 def at(points: Mapping[int, float], gpus: int, what: str) -> float:
@@ -42,7 +47,7 @@ def overhead_lines(context: Context, key: str, height: float) -> Drawn:
             "servers": item.arm.labels["arm"],
             key: item.arm.labels[key],
             "gpus": row["workers"],
-            "percent": 100 * row["overhead"],
+            "percent": percent(row),
         }
         for item in context.items
         if item.log is not None

@@ -379,9 +379,13 @@ def quality_bound(context: Context) -> Drawn:
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))
 
 
+ALONG = {"epochs": "epochs", "time": "time (epochs of a fully used pipeline)"}
+
+
 def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[str], Any]) -> Drawn:
     """Score against epochs and against normalised time, two panels per task."""
     rows: list[dict[str, Any]] = []
+    x: dict[str, Axis] = {}
     y: dict[str, Axis] = {}
     for task in tasks:
         alone = or_none(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
@@ -396,11 +400,11 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
                 rows.append(line | {"panel": f"{where}: epochs", "x": row["epoch"], "score": value_of(row)})
                 if alone:
                     rows.append(line | {"panel": f"{where}: time", "x": times[i], "score": value_of(row)})
-        y |= {f"{where}: {what}": Axis("score", metric(task)) for what in ("epochs", "time")}
+        y |= {f"{where}: {what}": Axis("score", metric(task)) for what in ALONG}
+        x |= {f"{where}: {what}": Axis("x", along) for what, along in ALONG.items()}
     if not rows:
         return nothing(context)
     rows.sort(key=lambda row: list(y).index(row["panel"]))
-    x = Axis("x", "epochs, or time in epochs of a fully used pipeline")
     return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows)
 
 

@@ -14,7 +14,12 @@ from pipelag.results.verdict import NotLogged
 TASK_OF = {"CIFAR10": "images", "ImageNet": "ImageNet", "IWSLT14": "translation", "WMT17": "WMT17"}
 DATASET_OF = {task: dataset for dataset, task in TASK_OF.items()}
 IMAGES = ("images", "ImageNet")
-MODELS = {"resnet50": "ResNet-50", "resnet152": "ResNet-152", "transformer": "Transformer"}
+MODELS = {
+    "resnet50": "ResNet-50",
+    "resnet152": "ResNet-152",
+    "transformer": "Transformer",
+    "fairseq_transformer": "Transformer (fairseq's)",
+}
 CHANCE = 15.0  # %: one and a half times what guessing one of ten classes gives; an arm that ends below has not learned
 
 # What the paper calls equal: at most 0.1 points of accuracy (section 4), and less than the 0.4 BLEU that it calls a

@@ -1,3 +1,13 @@
-"""Figures and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
+"""Figures, tables and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
 
-from pipelag.results.spectrain import diagrams, prediction, schedules  # noqa: F401
+from pipelag.results.spectrain import (  # noqa: F401
+    algorithm,
+    communication,
+    convergence,
+    diagrams,
+    learning_curves,
+    prediction,
+    schedules,
+    throughput,
+    training,
+)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context
-from pipelag.results.timelines import Row, draw, passes
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.timelines import Row, busy_once_full, draw, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"
@@ -19,10 +19,18 @@ def weights(row: Row) -> str:
     return rf"$\hat{{W}}_{{{unit}}}$" if row["ahead"] else f"$W_{{{unit}}}$"
 
 
-@drawing(PAPER, "figure_6a", "figure_6b")
-def figure_6(context: Context) -> Drawn:
-    """Time units of both pipelines, batches counted from 0."""
-    return draw(context, name="GPU", first=0, follow=None, unit="time unit", numbered_from=0)
+@drawing(PAPER, "figure_6a")
+def figure_6a(context: Context) -> Drawn:
+    """PipeDream under one clock for all GPUs: what is left of a unit after a forward is idle."""
+    return draw(
+        context, name="GPU", first=0, follow=None, unit="time (one forward pass = 1)", numbered_from=0, until=28
+    )
+
+
+@drawing(PAPER, "figure_6b")
+def figure_6b(context: Context) -> Drawn:
+    """DualPipe's time units, batches counted from 0."""
+    return draw(context, name="GPU", first=0, follow=None, unit="time unit", numbered_from=0, arm="DualPipe")
 
 
 @drawing(PAPER, "figure_8a", "figure_8b", "figure_8c", "figure_8d")
@@ -38,19 +46,63 @@ def followed(context: Context) -> list[Row]:
     return sorted(passes(log_of(context), BATCH + 1), key=lambda row: (row["start"], row["kind"] == "B"))
 
 
+def steady(log: RunLog) -> tuple[float, float]:
+    """From the first batch's last backward until the last batch's first forward begins."""
+    _, _, end = busy_once_full(log)
+    return min(row["start"] for row in passes(log, kind="B") if row["stage"] == 1), end
+
+
+def unit_starts(log: RunLog) -> list[float]:
+    """When the units of the steady state begin."""
+    start, end = steady(log)
+    return sorted({row["start"] for row in passes(log) if start <= row["start"] <= end})
+
+
+@judge(PAPER, "figure_6a", "one_task")
+def one_task(context: Context) -> Finding:
+    """No GPU begins two tasks in one unit."""
+    log = log_of(context)
+    starts = sorted({row["start"] for row in passes(log)})
+    tasks = [(row["worker"], row["start"]) for row in passes(log)]
+    apart = all(row["end"] <= min([s for s in starts if s > row["start"]], default=row["end"]) for row in passes(log))
+    return exact(len(set(tasks)) == len(tasks) and apart, f"{len(tasks)} tasks in {len(starts)} units")
+
+
 @judge(PAPER, "figure_6a", "padded_forwards")
 def padded(context: Context) -> Finding:
-    """One task per unit, all units alike."""
+    """Between the fill and the drain: units are as long as backwards, and forwards are over before them."""
     log = log_of(context)
-    lengths = {row["end"] - row["start"] for row in log.rows}
-    one = len({(row["worker"], row["start"]) for row in log.rows}) == len(log.rows)
-    return exact(lengths == {1} and one, f"every task takes {sorted(lengths)} unit, one per GPU at a time")
+    starts = unit_starts(log)
+    units = {b - a for a, b in zip(starts[:-1], starts[1:], strict=True)}
+    length = {kind: {row["end"] - row["start"] for row in passes(log, kind=kind)} for kind in "FB"}
+    gpus = log.summary["workers"]
+    inside = [row for row in passes(log) if starts[0] <= row["start"] < starts[-1]]
+    idle = 1 - sum(row["end"] - row["start"] for row in inside) / (gpus * (starts[-1] - starts[0]))
+    words = f"units of {sorted(units)}, forwards of {sorted(length['F'])}: GPUs idle {100 * idle:.0f} % of the time"
+    return exact(units == length["B"] and max(length["F"]) < min(units) and idle > 1e-9, words)
+
+
+@judge(PAPER, "figure_6b", "unit_cost")
+def unit_cost(context: Context) -> Finding:
+    """The distance of two batches' last backwards, against what the stages' passes take."""
+    log = log_of(context, arm="stages of different costs")
+    costs: dict[int, float] = {}
+    for kind in "FB":
+        taken = {row["stage"]: row["end"] - row["start"] for row in passes(log, kind=kind)}
+        costs = {stage: costs.get(stage, 0.0) + time for stage, time in taken.items()}
+    starts = unit_starts(log)
+    units = {round(b - a, 9) for a, b in zip(starts[:-1], starts[1:], strict=True) if b - a > 1e-9}
+    done = sorted(row["end"] for row in passes(log, kind="B") if row["stage"] == 1)
+    low, high = steady(log)
+    gaps = {round(b - a, 9) for a, b in zip(done[:-1], done[1:], strict=True) if low <= a and b <= high}
+    words = f"batches finish {sorted(gaps)} apart; forward and backward take {list(costs.values())} on the GPUs"
+    return exact(bool(units) and gaps == {max(costs.values())}, words)
 
 
 @judge(PAPER, "figure_6b", "batch_per_unit")
 def batch_per_unit(context: Context) -> Finding:
     """The units at which batches come back to GPU 0."""
-    ends = sorted(row["end"] for row in passes(log_of(context), kind="B") if row["stage"] == 1)
+    ends = sorted(row["end"] for row in passes(log_of(context, arm="DualPipe"), kind="B") if row["stage"] == 1)
     gaps = {b - a for a, b in zip(ends[:-1], ends[1:], strict=True)}
     return exact(gaps == {1}, f"batches finish {sorted(gaps)} unit apart")
 
@@ -58,7 +110,7 @@ def batch_per_unit(context: Context) -> Finding:
 @judge(PAPER, "figure_6b", "two_tasks")
 def two_tasks(context: Context) -> Finding:
     """Every cell between the fill and the drain."""
-    log = log_of(context)
+    log = log_of(context, arm="DualPipe")
     gpus = log.summary["workers"]
     cells: dict[tuple[int, int], list[Row]] = {}
     for row in log.rows:

@@ -1,0 +1,205 @@
+"""fairseq's Transformer beside ours: sizes, the first loss from the same weights, translations, what delays cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean, stdev
+
+from pipelag.report.tables import Cell, Col
+from pipelag.report.tables import table as tabulated
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, exact, trend
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+
+PAPER, RESULT = "leaderboard", "table_5"
+NETWORKS = ("ours", "fairseq's")
+PLAIN, STALE = "sequential", "PipeMare T1+T2"
+# Both networks add the same numbers in another order, each sum rounded to float32's 24 bits (6e-8 of its value): after
+# the hundred sums, one in another, between a word and its loss, a hundredth of a thousandth.
+ROUNDING = 1e-5
+
+BySeed = dict[int, float]
+
+
+def by_seed(context: Context, value: Callable[[RunLog], float], **labels: str) -> BySeed:
+    """A number of each run with these labels; raises `NotLogged`, with the reason, unless every seed has a log."""
+    items = context.select(**labels)
+    found = {item.arm.seed: value(item.log) for item in items if item.log is not None}
+    if not found or len(found) < len({item.arm.seed for item in items}):
+        why = next((item.arm.left_out for item in items if item.arm.left_out), "")
+        named = ", ".join(f"{key} {value}" for key, value in labels.items() if key != "what")
+        said = f"{len(found)} of {len(items)} seeds have a log ({named})"
+        raise NotLogged(said + (f"; {why}" if why else ""))
+    return found
+
+
+def bleu(log: RunLog) -> float:
+    """At the end; 0 of a run that diverged."""
+    final = log.summary.get("final")
+    return float(final["bleu"]) if final else 0.0
+
+
+def loss(log: RunLog) -> float:
+    """The training loss since the last evaluation, at the end."""
+    final = log.summary.get("final")
+    if not final:
+        raise NotLogged(f"a run diverged at step {log.diverged_at}")
+    return float(final["loss"])
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+Key = tuple[str, str, str, str]  # pipeline, network, initial weights, what translates
+
+
+def spread(values: list[float], digits: int) -> str | None:
+    """Mean, with the standard deviation where there are several."""
+    if not values:
+        return None
+    mean = f"{fmean(values):.{digits}f}"
+    return mean + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def row_of(context: Context, key: Key) -> dict[str, Cell]:
+    """One line: the runs of a pipeline, a network, its initial weights and what translates."""
+    arm, network, start, writer = key
+    items = context.select(what="learning", arm=arm, network=network, start=start, writer=writer)
+    logs = [item.log for item in items if item.log is not None]
+    row: dict[str, Cell] = {"pipeline": arm, "network": network, "start": start, "writer": writer}
+    if not logs:
+        return row | {"bleu": "left out" if any(item.arm.left_out for item in items) else None}
+    ended = [log for log in logs if log.summary.get("final")]
+    row |= {
+        "bleu": spread([bleu(log) for log in logs], 1),
+        "accuracy": spread([log.summary["final"]["accuracy"] for log in ended], 2),
+        "loss": spread([loss(log) for log in ended], 3),
+        "milliseconds": fmean(1e3 * log.summary["seconds"] / max(1, log.summary["steps"]) for log in logs),
+    }
+    if start == "ours":  # the first minibatch was computed from these weights, by either network
+        first = [loss(log) for log in context.logs(what="first", network=network)]
+        row["first"] = fmean(first) if first else None
+    return row
+
+
+COLUMNS = [
+    Col("pipeline", "pipeline"),
+    Col("network", "network"),
+    Col("initial weights", "start"),
+    Col("translated by", "writer"),
+    Col("first minibatch", "first", "{:.6f}", "training loss"),
+    Col("last evaluation", "loss", "{:.3f}", "training loss"),
+    Col("accuracy of words, %", "accuracy"),
+    Col("BLEU", "bleu"),
+    Col("ms per update", "milliseconds", "{:.0f}"),
+]
+
+
+@drawing(PAPER, RESULT)
+def table(context: Context) -> Drawn:
+    """A line for each network, its initial weights and what translates, by pipeline."""
+    names = ("arm", "network", "start", "writer")
+    keys = [tuple(item.arm.labels[name] for name in names) for item in context.select(what="learning")]
+    found: list[Key] = sorted(dict.fromkeys(keys), key=lambda key: key[0] != PLAIN)  # type: ignore[arg-type]
+    return Drawn(
+        table=tabulated(
+            [row_of(context, key) for key in found], COLUMNS, context.result.caption, notes(context), "pipeline"
+        )
+    )
+
+
+def notes(context: Context) -> list[str]:
+    """What was compared, from the logs; and why runs are left out."""
+    runs = context.select(what="learning")
+    said = []
+    trained = {(item.arm.spec.steps, item.log.summary["data"]["title"]) for item in runs if item.log is not None}
+    said += [f"{steps:,} updates on {data}." for steps, data in sorted(trained)]
+    logs = {network: context.log(what="sizes", network=network) for network in NETWORKS}
+    counts = {name: log.summary for name, log in logs.items() if log is not None}
+    if counts:
+        each = (f"{name} {one['parameters']:,} in {one['layers']} layers" for name, one in counts.items())
+        said.append(f"Parameters with the sizes of transformer_iwslt_de_en: {', '.join(each)}.")
+    said.append(
+        "Loss of the first minibatch: the mean over seeds, without dropout, both networks with our initial weights. "
+        "Training loss at the end: since the evaluation before."
+    )
+    said.append("Updates are timed as they came, in one process that has all stages; evaluation is not counted.")
+    return said + [f"Left out: {why}." for why in dict.fromkeys(item.arm.left_out for item in runs) if why]
+
+
+# Claims --------------------------------------------------------------------------------------------------------------
+
+
+@judge(PAPER, RESULT, "same_sizes")
+def same_sizes(context: Context) -> Finding:
+    """Layer by layer."""
+    counts = {}
+    for network in NETWORKS:
+        log = log_of(context, what="sizes", network=network)
+        counts[network] = [row["parameters"] for row in log.rows]
+    ours, theirs = (counts[network] for network in NETWORKS)
+    unlike = sum(a != b for a, b in zip(ours, theirs, strict=False)) + abs(len(ours) - len(theirs))
+    why = f"ours {sum(ours):,} in {len(ours)} layers, fairseq's {sum(theirs):,} in {len(theirs)}; {unlike} differ"
+    return exact(unlike == 0, why)
+
+
+@judge(PAPER, RESULT, "same_first_loss")
+def same_first_loss(context: Context) -> Finding:
+    """Of every seed."""
+    ours, theirs = (by_seed(context, loss, what="first", network=network) for network in NETWORKS)
+    off = {seed: abs(theirs[seed] - ours[seed]) / ours[seed] for seed in ours}
+    why = ", ".join(f"seed {seed}: {ours[seed]:.7f} and {theirs[seed]:.7f}" for seed in ours)
+    holds = max(off.values()) <= ROUNDING
+    why += f"; at most {max(off.values()):.1e} of the loss apart"
+    return exact(holds, why, f"{ROUNDING:.0e} of the loss, what float32 rounds in two orders of the same sums")
+
+
+@judge(PAPER, RESULT, "same_translations")
+def same_translations(context: Context) -> Finding:
+    """The same run, evaluated by one and by the other: every evaluation of every seed.
+
+    Delays leave the network faulty sentences, of which two searches could well make different ones.
+    """
+    same = {"what": "learning", "arm": STALE, "network": "ours", "start": "ours"}
+    found: dict[str, dict[int, list[dict[str, float]]]] = {}
+    for writer in ("ours", "fairseq's"):
+        by_seed(context, bleu, **same, writer=writer)
+        items = context.select(**same, writer=writer)
+        found[writer] = {item.arm.seed: [row for row in item.log.rows if "bleu" in row] for item in items if item.log}
+    pairs = [
+        (a, b) for seed, rows in found["ours"].items() for a, b in zip(rows, found["fairseq's"][seed], strict=True)
+    ]
+    if any(a["loss"] != b["loss"] for a, b in pairs):
+        raise NotLogged("the two runs were not trained alike to the last bit, so they are not one network")
+    alike = sum(a["bleu"] == b["bleu"] for a, b in pairs)
+    last = ", ".join(f"{a['bleu']:.2f} and {b['bleu']:.2f}" for a, b in pairs[-1:])
+    return exact(alike == len(pairs), f"{alike} of {len(pairs)} evaluations have the same BLEU; the last {last}")
+
+
+def compared(context: Context, arm: str, network: str) -> BySeed:
+    """BLEU of a network from its own initial weights, translated by its own generator."""
+    return by_seed(context, bleu, what="learning", arm=arm, network=network, start=network, writer=network)
+
+
+@judge(PAPER, RESULT, "bleu_not_told_apart")
+def bleu_not_told_apart(context: Context) -> Finding:
+    """Each from its own initial weights, paired over seeds, which choose the minibatches; in either pipeline."""
+    outcomes, words = [], []
+    for arm in (PLAIN, STALE):
+        ours, theirs = (compared(context, arm, network) for network in NETWORKS)
+        gap = Difference.of(theirs, ours)
+        outcomes.append(None if gap.error is None else abs(gap.mean) <= gap.error)
+        words.append(f"{arm}: fairseq's {fmean(theirs.values()):.1f}, ours {fmean(ours.values()):.1f}, {gap.text()}")
+    tolerance = "no difference lies within the 95 % interval of Student's t over paired seeds; one seed cannot tell"
+    return trend(context, all_of(outcomes), "; ".join(words), tolerance, what="learning")
+
+
+@judge(PAPER, RESULT, "delays_cost_both")
+def delays_cost_both(context: Context) -> Finding:
+    """Each network against itself."""
+    costs = {
+        network: Difference.of(compared(context, PLAIN, network), compared(context, STALE, network))
+        for network in NETWORKS
+    }
+    why = "; ".join(f"{network}: {cost.text()} BLEU without delays" for network, cost in costs.items())
+    return trend(context, all_of(cost.above() for cost in costs.values()), why, SEEDS, what="learning")

@@ -1,0 +1,100 @@
+"""Algorithm 1: DualPipe's program on every GPU, line by line beside what one time unit of the log did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from pipelag.report.tables import Cell, Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import exact
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.timelines import Row, passes
+from pipelag.results.verdict import Finding, judge, log_of
+
+PAPER = "spectrain"
+# Lines of the algorithm, what they do, and where the log says it: of the forward's or the backward's row of a GPU.
+Line = tuple[str, str, str, Callable[[Row], Cell]]
+LINES: Sequence[Line] = (
+    ("6", "fetch the forward's input: batch", "F", lambda row: int(row["minibatch"])),
+    ("7", "fetch the backward's input: batch", "B", lambda row: int(row["minibatch"])),
+    ("17", "s of the forward", "F", lambda row: int(row["ahead"])),
+    ("18, 20", "forward with the weights predicted for the end of unit", "F", lambda row: int(row["unit"])),
+    ("25", "s of the backward", "B", lambda row: int(row["ahead"])),
+    ("26, 28", "backward with the weights predicted for the end of unit", "B", lambda row: int(row["unit"])),
+    ("8, 9", "updates in the weights that both threads start from", "F", lambda row: int(row["reads"])),
+    ("11", "updates in the weights after both are done", "B", lambda row: row["writes"]),
+)
+
+
+def cells(log: RunLog) -> dict[tuple[int, float], dict[str, Row]]:
+    """(GPU, time unit) -> the rows by kind, of the steady state: units with a forward and a backward on every GPU."""
+    found: dict[tuple[int, float], dict[str, Row]] = {}
+    for row in passes(log):
+        found.setdefault((row["worker"], row["start"]), {})[row["kind"]] = row
+    gpus = log.summary["workers"]
+    units = {unit for _, unit in found if all(len(found.get((gpu, unit), ())) == 2 for gpu in range(gpus))}
+    return {(gpu, unit): rows for (gpu, unit), rows in found.items() if unit in units}
+
+
+def in_cell(rows: dict[str, Row]) -> Callable[[Line], Cell]:
+    """What a line did in one GPU's time unit."""
+    return lambda line: line[3](rows[line[2]])
+
+
+@drawing(PAPER, "algorithm_1")
+def algorithm_1(context: Context) -> Drawn:
+    """A row per step, a column per GPU, of the first unit of the steady state."""
+    log = context.log()
+    steady = cells(log) if log is not None else {}
+    unit = min((unit for _, unit in steady), default=0)
+    gpus = sorted({gpu for gpu, _ in steady})
+    cols = [Col("Lines", lambda line: line[0]), Col("Step", lambda line: line[1])]
+    cols += [Col(f"GPU {gpu}", in_cell(steady[gpu, unit]), group=f"time unit {unit:g}") for gpu in gpus]
+    notes = [
+        "lines 8 and 9 start both threads, lines 10 and 13 wait for all GPUs; lines 21 and 29 send to the neighbours",
+        "line 12, the smoothed gradient, stands after the update in the algorithm; the momentum SGD of the experiments "
+        "steps along the gradient that it has just smoothed",
+    ]
+    return Drawn(table=table(LINES, cols, context.result.caption, notes))
+
+
+def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:
+    """The steady state's cells; for a judge, which needs two units in a row."""
+    return cells(log_of(context))
+
+
+@judge(PAPER, "algorithm_1", "together")
+def together(context: Context) -> Finding:
+    """In every unit of the steady state both threads of a GPU start from the same weights."""
+    found = every_cell(context)
+    alike = [
+        rows["F"]["reads"] == rows["B"]["reads"] and rows["F"]["end"] == rows["B"]["end"] for rows in found.values()
+    ]
+    words = f"{sum(alike)} of {len(alike)} pairs of tasks start together, from the same weights"
+    return exact(bool(alike) and all(alike), words)
+
+
+@judge(PAPER, "algorithm_1", "distances")
+def distances(context: Context) -> Finding:
+    """Lines 17 and 25."""
+    found, gpus = every_cell(context), log_of(context).summary["workers"]
+    as_written = [
+        (rows["F"]["ahead"], rows["B"]["ahead"]) == (2 * gpus - gpu - 2, gpu) for (gpu, _), rows in found.items()
+    ]
+    shown = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in found.items()}
+    words = ", ".join(f"GPU {gpu} {forward} and {backward}" for gpu, (forward, backward) in sorted(shown.items()))
+    return exact(bool(as_written) and all(as_written), words)
+
+
+@judge(PAPER, "algorithm_1", "update_after_both")
+def update_after_both(context: Context) -> Finding:
+    """The weights that a unit's backward made are read from the next unit on, by both tasks, and not before."""
+    found = every_cell(context)
+    steps = []
+    for gpu in sorted({gpu for gpu, _ in found}):
+        units = sorted(unit for other, unit in found if other == gpu)
+        for now, after in pairwise(units):
+            made = found[gpu, now]["B"]["writes"]
+            steps.append(made == found[gpu, now]["F"]["reads"] + 1 == found[gpu, after]["F"]["reads"])
+    return exact(bool(steps) and all(steps), f"{sum(steps)} of {len(steps)} updates are read from the next unit on")

@@ -1,0 +1,198 @@
+"""Figure 13 and the headline on time: iterations to a common accuracy, as trained, times those that plans take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from statistics import fmean, geometric_mean
+from typing import Any
+
+from pipelag.report.frames import Axis, Bars
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context
+from pipelag.results.plans import SPEED, SPEED_WORDS
+from pipelag.results.spectrain import timing, training
+from pipelag.results.spectrain.throughput import TITLES
+from pipelag.results.spectrain.timing import CNN, DENSE, DUAL, MODELS, PIPED, RING
+from pipelag.results.spectrain.training import OWN, STASHED
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "spectrain"
+DATA = timing.DATA
+TRAINED = {DATA: training.DATA, PIPED: training.PIPED, DUAL: OWN}  # a scheme of figure 13 -> the arm that is trained
+GROUPS = {"CNN": CNN, "FCN/RNN": DENSE, "all": MODELS}
+BySeed = dict[int, float]
+
+
+def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -> int:
+    """The iteration of the first evaluation that reaches an accuracy; for a judge."""
+    for item in context.select(what="training", model=model, arm=arm):
+        if item.arm.seed == seed and item.log is not None:
+            for row in item.log.rows:
+                if row.get("accuracy") is not None and row["accuracy"] >= target:
+                    return int(row["step"])
+    raise NotLogged(f"{arm} of {model} does not reach {target:.2f} % with seed {seed}")
+
+
+def times(context: Context, model: str, data: str = DATA, piped: str = training.PIPED) -> dict[str, BySeed]:
+    """Seconds to "the lowest value among the best accuracy the three schemes can achieve", by scheme and seed.
+
+    Args:
+        data: which timed data parallelism; piped: which trained PipeDream.
+    """
+    arms = TRAINED | {PIPED: piped}
+    reached = {scheme: training.best(context, model, arm) for scheme, arm in arms.items()}
+    found: dict[str, BySeed] = {scheme: {} for scheme in arms}
+    for scheme, arm in arms.items():
+        row = timing.needed(context, model, data if scheme == DATA else scheme)
+        for seed in reached[DATA]:
+            target = min(by_seed[seed] for by_seed in reached.values())
+            found[scheme][seed] = steps_to(context, model, target, arm, seed) * row["seconds"]
+    return found
+
+
+def ratio(context: Context, other: str, models: Sequence[str], **reading: str) -> BySeed:
+    """DualPipe's time over another scheme's, geometric mean over models, by seed; for a judge."""
+    found = [times(context, model, **reading) for model in models]
+    seeds = set.intersection(*(set(one[DUAL]) for one in found))
+    return {seed: geometric_mean(one[DUAL][seed] / one[other][seed] for one in found) for seed in sorted(seeds)}
+
+
+def against(context: Context, other: str, models: Sequence[str], **reading: str) -> Difference:
+    """The same as a value over seeds, in percent."""
+    found = {seed: 100 * value for seed, value in ratio(context, other, models, **reading).items()}
+    return Difference.of(found, dict.fromkeys(found, 0.0))
+
+
+def beside(context: Context, models: Sequence[str]) -> str:
+    """What the second readings give."""
+    ring = fmean(ratio(context, DATA, models, data=RING).values())
+    stashed = fmean(ratio(context, PIPED, models, piped=STASHED).values())
+    return f"by a ring {100 * ring:.0f} % of Data P., {100 * stashed:.0f} % of PipeDream with stashing"
+
+
+def share(value: Difference) -> str:
+    """A percentage in words."""
+    return value.text().lstrip("+").replace(" (", " % (", 1)
+
+
+@drawing(PAPER, "figure_13")
+def figure_13(context: Context) -> Drawn:
+    """A group per model, then the geometric means of the groups."""
+    rows = []
+    for name, models in [*((model, (model,)) for model in MODELS), *GROUPS.items()]:
+        with suppress(NotLogged):
+            found = [times(context, model) for model in models]
+            for scheme in TRAINED:
+                over_models = [fmean(v / one[DATA][seed] for seed, v in one[scheme].items()) for one in found]
+                title = TITLES.get(name, f"mean,\n{name}" if name in GROUPS else name)
+                rows.append({"model": title, "scheme": scheme, "time": geometric_mean(over_models)})
+    y = Axis("time", "time to a common accuracy\n(Data P. = 1)")
+    return Drawn.of(Bars(y, "model", "scheme", height=2.7), rows)
+
+
+def fastest(models: Sequence[str]) -> Any:
+    """A judge: DualPipe needs least time in a group of models."""
+
+    def judged(context: Context) -> Finding:
+        own = {other: against(context, other, models) for other in (DATA, PIPED)}
+        texts = [f"{share(value)} of {other}'s time" for other, value in own.items()]
+        holds = all_of(value.below(100.0) for value in own.values())
+        return trend(context, holds, f"{', '.join(texts)}; {beside(context, models)}", SEEDS, what="training")
+
+    return judged
+
+
+judge(PAPER, "figure_13", "cnn_fastest")(fastest(CNN))
+judge(PAPER, "figure_13", "dense_fastest")(fastest(DENSE))
+
+
+def piped_over_data(context: Context, models: Sequence[str]) -> Difference:
+    """PipeDream's time over data parallelism's, in percent, over seeds."""
+    found = [times(context, model) for model in models]
+    seeds = sorted(set.intersection(*(set(one[PIPED]) for one in found)))
+    values = {seed: 100 * geometric_mean(one[PIPED][seed] / one[DATA][seed] for one in found) for seed in seeds}
+    return Difference.of(values, dict.fromkeys(values, 0.0))
+
+
+@judge(PAPER, "figure_13", "cnn_pipedream_slower")
+def cnn_pipedream_slower(context: Context) -> Finding:
+    """PipeDream against data parallelism."""
+    own = piped_over_data(context, CNN)
+    return trend(context, own.above(100.0), f"{share(own)} of Data P.'s time", SEEDS, what="training")
+
+
+@judge(PAPER, "figure_13", "dense_pipedream_faster")
+def dense_pipedream_faster(context: Context) -> Finding:
+    """PipeDream against data parallelism."""
+    own = piped_over_data(context, DENSE)
+    return trend(context, own.below(100.0), f"{share(own)} of Data P.'s time", SEEDS, what="training")
+
+
+def as_printed(group: str, printed: dict[str, float], context: Context) -> Finding:
+    """DualPipe's shares of both others' time, against printed ones."""
+    models = GROUPS[group]
+    holds, texts = [], []
+    for other, key in ((DATA, "vs_data_percent"), (PIPED, "vs_pipedream_percent")):
+        own = against(context, other, models)
+        holds.append(own.within(printed[key] / SPEED, printed[key] * SPEED))
+        texts.append(f"{share(own)} of {other}'s time for {printed[key]} %")
+    words = f"geometric means over models, {SPEED_WORDS}; over seeds"
+    return sized(context, all_of(holds), f"{', '.join(texts)}; {beside(context, models)}", words, what="training")
+
+
+@judge(PAPER, "figure_13", "cnn_as_printed")
+def cnn_as_printed(context: Context) -> Finding:
+    """Both means."""
+    return as_printed("CNN", context.result.reported["CNN"], context)
+
+
+@judge(PAPER, "figure_13", "dense_as_printed")
+def dense_as_printed(context: Context) -> Finding:
+    """Both means."""
+    return as_printed("FCN/RNN", context.result.reported["FCN_RNN"], context)
+
+
+@drawing(PAPER, "text_headline_time")
+def headline_time(context: Context) -> Drawn:
+    """A row per group of models and reading."""
+    printed = context.paper.results["figure_13"].reported
+    readings: dict[str, dict[str, str]] = {
+        "a server; one version on all GPUs": {},
+        "a ring; stashing": {"data": RING, "piped": STASHED},
+    }
+    rows: list[dict[str, Any]] = []
+    for group, models in GROUPS.items():
+        paper = printed[group.replace("/", "_")]
+        row = {"group": group, "data": paper["vs_data_percent"], "piped": paper["vs_pipedream_percent"]}
+        rows.append(row | {"reading": "paper"})
+        for reading, how in readings.items():
+            row = {"group": group, "reading": f"ours: {reading}"}
+            for key, other in (("data", DATA), ("piped", PIPED)):
+                with suppress(NotLogged):
+                    row[key] = fmean(ratio(context, other, models, **how).values()) * 100
+            rows.append(row)
+    cols = [
+        Col("Models", "group"),
+        Col("Reading", "reading"),
+        Col("Data P.", "data", "{:.1f}", "DualPipe's time in % of that of"),
+        Col("PipeDream", "piped", "{:.1f}", "DualPipe's time in % of that of"),
+    ]
+    short = context.shortfall(what="training")
+    notes = ["iterations as trained, times per iteration as timed for the paper's networks on P40s; geometric means"]
+    notes += [f"trained not as in the paper: {short}"] if short else []
+    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Models"))
+
+
+@judge(PAPER, "text_headline_time", "as_printed")
+def headline_as_printed(context: Context) -> Finding:
+    """Means over all six models."""
+    return as_printed("all", context.result.reported, context)
+
+
+@judge(PAPER, "text_headline_time", "fastest")
+def headline_fastest(context: Context) -> Finding:
+    """Means over all six models."""
+    return fastest(MODELS)(context)  # type: ignore[no-any-return]

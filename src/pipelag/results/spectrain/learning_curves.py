@@ -1,0 +1,129 @@
+"""Figures 5 and 12: the Transformer's learning curves, how they fluctuate and how near they are to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, trend
+from pipelag.results.logs import Context
+from pipelag.results.spectrain.training import (
+    ARMS,
+    DATA,
+    OWN,
+    PIPED,
+    READINGS,
+    STASHED,
+    VANILLA,
+    BySeed,
+    points,
+)
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "spectrain"
+WINDOW = 20  # evaluations of the moving averages
+
+
+def curves(context: Context, arms: Sequence[str], panels: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The evaluations of the Transformer's runs, a row per point of every panel (title -> metric)."""
+    for title, metric in panels.items():
+        for item in context.select(what="training", model="Transformer"):
+            if item.log is None or item.arm.labels["arm"] not in arms:
+                continue
+            for row in item.log.rows:
+                if row.get(metric) is not None:
+                    point = {"panel": title, "arm": item.arm.labels["arm"], "seed": item.arm.seed, "step": row["step"]}
+                    yield point | {"value": row[metric]}
+
+
+@drawing(PAPER, "figure_5")
+def figure_5(context: Context) -> Drawn:
+    """Faint evaluations, strong moving averages."""
+    y = Axis("value", "validation accuracy (%)")
+    rows = list(curves(context, (DATA, VANILLA), {"": "accuracy"}))
+    return Drawn.of(Lines(Axis("step", "iteration"), y, line="arm", trailing=WINDOW), rows)
+
+
+@drawing(PAPER, "figure_12")
+def figure_12(context: Context) -> Drawn:
+    """Three panels."""
+    panels = {"Training loss": "loss", "Validation loss": "test_loss", "Validation accuracy": "accuracy"}
+    axes = {title: Axis("value", "%" if metric == "accuracy" else "loss") for title, metric in panels.items()}
+    rows = list(curves(context, ARMS, panels))
+    return Drawn.of(Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", trailing=WINDOW), rows)
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation around the moving average over the last 20 values, in the second half of a run."""
+    averages = [fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
+    return pstdev([v - a for v, a in zip(values, averages, strict=True)][len(values) // 2 :])
+
+
+def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
+    """The spread of the Transformer's validation accuracy, by seed; for a judge."""
+    found = {
+        item.arm.seed: spread(values)
+        for item in context.select(what="training", model="Transformer", arm=arm)
+        if item.log is not None and len(values := points(item.log, metric)) >= 2 * WINDOW
+    }
+    if not found:
+        raise NotLogged(f"{arm} of the Transformer has no {2 * WINDOW} logged evaluations")
+    return found
+
+
+def least_stable(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
+    """Whether the first of each pair spreads more than the second."""
+    arms = dict.fromkeys(arm for pair in pairs for arm in pair)
+    found = {arm: spreads(context, arm) for arm in arms}
+    wider = [Difference.of(found[a], found[b]).above() for a, b in pairs]
+    values = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in found.items())
+    why = f"points around the moving average over {WINDOW} evaluations in the second half: {values}"
+    return trend(context, all_of(wider), why, SEEDS, what="training", model="Transformer")
+
+
+@judge(PAPER, "figure_5", "fluctuates")
+def fluctuates(context: Context) -> Finding:
+    """Vanilla DualPipe against data parallelism."""
+    return least_stable(context, [(VANILLA, DATA)])
+
+
+@judge(PAPER, "figure_12", "vanilla_least_stable")
+def vanilla_least_stable(context: Context) -> Finding:
+    """Against all others."""
+    return least_stable(context, [(VANILLA, other) for other in (PIPED, OWN, DATA)])
+
+
+def pipedream_between(piped: str) -> Any:
+    """A judge: PipeDream is more stable than vanilla DualPipe and less than SpecTrain."""
+    return lambda context: least_stable(context, [(VANILLA, piped), (piped, OWN)])
+
+
+for _suffix, _piped in READINGS.items():
+    judge(PAPER, "figure_12", f"pipedream_between{_suffix}")(pipedream_between(_piped))
+
+
+def distance(context: Context, arm: str) -> BySeed:
+    """The mean distance of an arm's validation accuracy to data parallelism's, evaluation by evaluation, by seed."""
+    runs = {
+        name: {i.arm.seed: points(i.log, "accuracy") for i in context.select(model="Transformer", arm=name) if i.log}
+        for name in (DATA, arm)
+    }
+    seeds = [seed for seed in runs[arm] if runs[DATA].get(seed) and runs[arm][seed]]
+    if not seeds:
+        raise NotLogged(f"{arm} or {DATA} of the Transformer has no log")
+    pairs = {seed: zip(runs[arm][seed], runs[DATA][seed], strict=False) for seed in seeds}
+    return {seed: fmean(abs(a - b) for a, b in pair) for seed, pair in pairs.items()}
+
+
+@judge(PAPER, "figure_12", "spectrain_near_data")
+def spectrain_near_data(context: Context) -> Finding:
+    """Nearest of all pipelines."""
+    found = {arm: distance(context, arm) for arm in (OWN, PIPED, STASHED, VANILLA)}
+    further = {arm: Difference.of(found[arm], found[OWN]) for arm in (PIPED, STASHED, VANILLA)}
+    why = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in found.items())
+    words = f"points from data parallelism's accuracy on average: {why}"
+    holds = all_of(one.above() for one in further.values())
+    return trend(context, holds, words, SEEDS, what="training", model="Transformer")

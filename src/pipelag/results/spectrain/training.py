@@ -1,0 +1,235 @@
+"""Table 1 and the headline on accuracy: six networks under four schemes, as trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "spectrain"
+DATA, VANILLA, PIPED, STASHED, OWN = ARMS = (
+    "Data P.",
+    "Vanilla DualPipe",
+    "PipeDream",
+    "PipeDream, stashing",
+    "SpecTrain",
+)
+# PipeDream keeps "the earliest version of weights throughout the entire round trip" (section 3.3): on all GPUs, which
+# is PipeDream's vertical sync; its plain stashing, each GPU's own version, is the second reading.
+READINGS = {"": PIPED, "_stashed": STASHED}
+METRICS: dict[str, tuple[str, Callable[..., float]]] = {
+    "min. train loss": ("loss", min),
+    "min. val. loss": ("test_loss", min),
+    "max. val. accuracy (%)": ("accuracy", max),
+}
+BySeed = dict[int, float]
+
+
+def points(log: RunLog, metric: str) -> list[float]:
+    """A metric of every evaluation of a run."""
+    return [row[metric] for row in log.rows if row.get(metric) is not None]
+
+
+def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> BySeed:
+    """The greatest accuracy or the least loss of a run, by seed; raises `NotLogged` unless all seeds have one."""
+    better = min if "loss" in metric else max
+    items = context.select(what="training", model=model, arm=arm)
+    found = {i.arm.seed: better(p) for i in items if i.log is not None and (p := points(i.log, metric))}
+    if not found or len(found) < len(items):
+        raise NotLogged(f"{arm} of {model} has no logged value" + (" of every seed" if found else ""))
+    return found
+
+
+def mean_best(context: Context, arm: str, models: Sequence[str] = MODELS) -> BySeed:
+    """The greatest accuracies of an arm, mean over models, by seed; for a judge."""
+    found = [best(context, model, arm) for model in models]
+    seeds = set.intersection(*(set(one) for one in found))
+    return {seed: fmean(one[seed] for one in found) for seed in sorted(seeds)}
+
+
+def above(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> dict[str, Difference]:
+    """By how much the first arm's best accuracy is above the second's, by model; for a judge."""
+    return {model: Difference.of(best(context, model, first), best(context, model, second)) for model in models}
+
+
+def said(found: Mapping[str, Difference]) -> str:
+    """Differences by name in words."""
+    return ", ".join(f"{name} {one.text()}" for name, one in found.items())
+
+
+# Table 1
+
+
+@drawing(PAPER, "table_1")
+def table_1(context: Context) -> Drawn:
+    """A row per model and arm: losses and accuracy, the paper's and ours."""
+    rows = [(model, arm) for model in MODELS for arm in ARMS]
+
+    def ours(metric: str) -> Callable[[tuple[str, str]], float | str | None]:
+        def cell(row: tuple[str, str]) -> float | str | None:
+            try:
+                return fmean(best(context, *row, metric).values())
+            except NotLogged:
+                items = context.select(what="training", model=row[0], arm=row[1])
+                ended = [i.log.diverged_at for i in items if i.log is not None and i.log.diverged_at is not None]
+                return f"diverged at step {ended[0]}" if ended else next((i.arm.left_out for i in items), None)
+
+        return cell
+
+    def paper(number: int) -> Callable[[tuple[str, str]], float | None]:
+        return lambda row: context.result.reported[row[0]].get(row[1], (None,) * 3)[number]
+
+    def digits(metric: str) -> str:
+        return "{:.2f}" if metric == "accuracy" else "{:.4f}"
+
+    cols = [Col("Model", lambda row: row[0]), Col("Scheme", lambda row: row[1])]
+    for number, (title, (metric, _)) in enumerate(METRICS.items()):
+        cols += [Col("paper", paper(number), digits(metric), title), Col("ours", ours(metric), digits(metric), title)]
+    short, seeds = context.shortfall(what="training"), sorted({item.arm.seed for item in context.items})
+    notes = [
+        "PipeDream reads one version of the weights on all GPUs (vertical sync), as section 3.3 describes it; with "
+        "stashing each GPU its own",
+        "every accuracy printed is a multiple of 1/9,984: the paper evaluated 78 minibatches of 128",
+        f"ours: means over {len(seeds)} seeds" if len(seeds) > 1 else "ours: one seed",
+    ]
+    notes += [f"ours not as in the paper: {short}"] if short else []
+    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Model"))
+
+
+def mean_order(piped: str) -> Any:
+    """A judge: mean accuracies over the six models, data parallelism above PipeDream above vanilla DualPipe."""
+
+    def judged(context: Context) -> Finding:
+        means = {arm: mean_best(context, arm) for arm in (OWN, DATA, piped, VANILLA)}
+        first, second = (Difference.of(means[a], means[b]) for a, b in ((DATA, piped), (piped, VANILLA)))
+        values = ", ".join(f"{arm} {fmean(by_seed.values()):.2f} %" for arm, by_seed in means.items())
+        why = f"{values}; differences {first.text()} and {second.text()}"
+        return trend(context, all_of((first.above(), second.above())), why, SEEDS, what="training")
+
+    return judged
+
+
+for _suffix, _piped in READINGS.items():
+    judge(PAPER, "table_1", f"mean_order{_suffix}")(mean_order(_piped))
+
+
+@judge(PAPER, "table_1", "spectrain_as_data")
+def spectrain_as_data(context: Context) -> Finding:
+    """The mean over the six models."""
+    lead = Difference.of(mean_best(context, OWN), mean_best(context, DATA))
+    return trend(context, lead.above(), f"{lead.text()} points", SEEDS, what="training")
+
+
+def best_pipelined(piped: str) -> Any:
+    """A judge: SpecTrain has the best accuracy of the pipelines on every model but the LSTM."""
+
+    def judged(context: Context) -> Finding:
+        models = [model for model in MODELS if model != "Residual LSTM"]
+        over = {other: above(context, OWN, other, models) for other in (VANILLA, piped)}
+        holds = all_of(one.above() for found in over.values() for one in found.values())
+        lstm = above(context, OWN, piped, ["Residual LSTM"])
+        why = "; ".join(f"over {other}: {said(found)}" for other, found in over.items())
+        return trend(context, holds, f"{why}; beside: {said(lstm)}", SEEDS, what="training")
+
+    return judged
+
+
+for _suffix, _piped in READINGS.items():
+    judge(PAPER, "table_1", f"best_pipelined{_suffix}")(best_pipelined(_piped))
+
+
+@judge(PAPER, "table_1", "at_least_data_on_four")
+def at_least_data_on_four(context: Context) -> Finding:
+    """VGG16, Inception v4, SNN and Transformer."""
+    lead = above(context, OWN, DATA, ("VGG16", "Inception v4", "SNN", "Transformer"))
+    return trend(context, all_of(one.above() for one in lead.values()), said(lead), SEEDS, what="training")
+
+
+@judge(PAPER, "table_1", "below_data_on_two")
+def below_data_on_two(context: Context) -> Finding:
+    """The two sizes, each as one more run would give it."""
+    lead = above(context, OWN, DATA, ("ResNet-152", "Residual LSTM"))
+    printed = context.result.reported
+    holds = []
+    for model, own in lead.items():
+        holds.append(own.matches(printed[model][OWN][2] - printed[model][DATA][2]))
+    return sized(context, all_of(holds), said(lead), ONE_MORE, what="training")
+
+
+@judge(PAPER, "table_1", "vanilla_below_data")
+def vanilla_below_data(context: Context) -> Finding:
+    """Every model."""
+    lead = above(context, DATA, VANILLA)
+    return trend(context, all_of(one.above() for one in lead.values()), said(lead), SEEDS, what="training")
+
+
+# The headline on accuracy
+
+
+@drawing(PAPER, "text_headline_accuracy")
+def headline_accuracy(context: Context) -> Drawn:
+    """Drops against data parallelism, mean over groups of models."""
+    groups = {"CNN": CNN, "FCN/RNN": DENSE, "all six": MODELS}
+    printed = context.paper.results["table_1"].reported
+
+    def paper(models: Sequence[str]) -> Callable[[str], float | None]:
+        def cell(arm: str) -> float | None:
+            if any(arm not in printed[model] for model in models):
+                return None
+            return fmean(printed[model][DATA][2] - printed[model][arm][2] for model in models)
+
+        return cell
+
+    def ours(models: Sequence[str]) -> Callable[[str], str | None]:
+        def cell(arm: str) -> str | None:
+            try:
+                return Difference.of(mean_best(context, DATA, models), mean_best(context, arm, models)).text()
+            except NotLogged:
+                return None
+
+        return cell
+
+    rows = [arm for arm in ARMS if arm != DATA]
+    cols = [Col("Scheme", lambda arm: arm)]
+    for title, models in groups.items():
+        cols.append(Col("paper", paper(models), "{:+.2f}", f"drop, {title} (points)"))
+        cols.append(Col("ours", ours(models), group=f"drop, {title} (points)"))
+    short = context.shortfall(what="training")
+    notes = [f"ours not as in the paper: {short}"] if short else []
+    return Drawn(table=table(rows, cols, context.result.caption, notes))
+
+
+def drop(arm: str, key: str) -> Any:
+    """A judge: the mean drop of an arm, against the printed one."""
+
+    def judged(context: Context) -> Finding:
+        own = Difference.of(mean_best(context, DATA), mean_best(context, arm))
+        printed = context.result.reported[key]
+        return sized(context, own.matches(printed), f"{own.text()} for {printed} points", ONE_MORE, what="training")
+
+    return judged
+
+
+judge(PAPER, "text_headline_accuracy", "pipedream_drop")(drop(PIPED, "PipeDream_drop"))
+judge(PAPER, "text_headline_accuracy", "pipedream_drop_stashed")(drop(STASHED, "PipeDream_drop"))
+judge(PAPER, "text_headline_accuracy", "vanilla_drop")(drop(VANILLA, "Vanilla_drop"))
+
+
+@judge(PAPER, "text_headline_accuracy", "spectrain_none")
+def spectrain_none(context: Context) -> Finding:
+    """On more than half of the six models."""
+    lead = above(context, OWN, DATA)
+    outcomes = [one.above() for one in lead.values()]
+    holds: bool | None = None
+    if sum(outcome is True for outcome in outcomes) > len(outcomes) // 2:
+        holds = True
+    elif sum(outcome is False for outcome in outcomes) >= len(outcomes) // 2:
+        holds = False
+    return trend(context, holds, said(lead), f"'most' is more than half; {SEEDS}", what="training")
