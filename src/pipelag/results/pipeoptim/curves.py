@@ -120,7 +120,7 @@ def order_with_adam(context: Context) -> Finding:
     equal = Difference.of(best[OPTIM], best[PIPEDREAM])
     holds = all_of([*(step.above() for step in first), equal.within(-near, near)])
     why = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in best.items())
-    return trend(context, holds, f"best accuracies: {why}", f"equal {words}")
+    return trend(context, holds, f"best accuracies: {why}", f"equal: {words}")
 
 
 @judge(PAPER, "figure_5c", "gains")

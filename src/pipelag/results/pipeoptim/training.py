@@ -63,12 +63,19 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
     for item in chosen:
         value = one_number(item, how, metric or metric_of(item.arm.labels["model"]))
         if value is None:
-            diverged = item.log is not None and item.log.diverged_at is not None
-            raise NotLogged(f"{what}: seed {item.arm.seed} " + ("diverged" if diverged else "has no log"))
+            raise NotLogged(f"{what}: {missing(item)}")
         found[item.arm.seed] = value
     if not found:
         raise NotLogged(f"{what} has no logged value")
     return found
+
+
+def missing(item: Item) -> str:
+    """Why a run has no number."""
+    if item.arm.left_out:
+        return item.arm.left_out
+    diverged = item.log is not None and item.log.diverged_at is not None
+    return f"seed {item.arm.seed} " + ("diverged" if diverged else "has no log")
 
 
 def average(each: Iterable[Values]) -> Values:
