@@ -15,7 +15,7 @@ from pipelag.results.logs import Context
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
 from pipelag.results.spectrain.throughput import TITLES
-from pipelag.results.spectrain.timing import CNN, DENSE, DUAL, MODELS, PIPED, RING
+from pipelag.results.spectrain.timing import CNN, DENSE, DUAL, MODELS, PIPED, RING, share
 from pipelag.results.spectrain.training import OWN, STASHED
 from pipelag.results.verdict import Finding, NotLogged, judge
 
@@ -71,11 +71,6 @@ def beside(context: Context, models: Sequence[str]) -> str:
     ring = fmean(ratio(context, DATA, models, data=RING).values())
     stashed = fmean(ratio(context, PIPED, models, piped=STASHED).values())
     return f"by a ring {100 * ring:.0f} % of Data P., {100 * stashed:.0f} % of PipeDream with stashing"
-
-
-def share(value: Difference) -> str:
-    """A percentage in words."""
-    return value.text().lstrip("+").replace(" (", " % (", 1)
 
 
 @drawing(PAPER, "figure_13")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, pstdev
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
@@ -57,9 +58,10 @@ def figure_12(context: Context) -> Drawn:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The standard deviation around the moving average over the last 20 values, in the second half of a run."""
-    averages = [fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
-    return pstdev([v - a for v, a in zip(values, averages, strict=True)][len(values) // 2 :])
+    """How far evaluations of the second half of a run lie around the curve's course: the root mean square of the steps
+    from one to the next, over the root of two. A slow rise hardly counts, as it would around a lagging average."""
+    late = values[len(values) // 2 :]
+    return (fmean((after - before) ** 2 for before, after in pairwise(late)) / 2) ** 0.5
 
 
 def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
@@ -80,7 +82,7 @@ def least_stable(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
     found = {arm: spreads(context, arm) for arm in arms}
     wider = [Difference.of(found[a], found[b]).above() for a, b in pairs]
     values = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in found.items())
-    why = f"points around the moving average over {WINDOW} evaluations in the second half: {values}"
+    why = f"points from one evaluation to the next, over the root of two, in the second half: {values}"
     return trend(context, all_of(wider), why, SEEDS, what="training", model="Transformer")
 
 

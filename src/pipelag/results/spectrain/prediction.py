@@ -12,6 +12,7 @@ from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, ordered, sized, trend
 from pipelag.results.logs import Context, RunLog
+from pipelag.results.spectrain.timing import share
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
@@ -90,7 +91,7 @@ def spikes(context: Context) -> Finding:
     }
     printed = context.result.reported["spikes_over_average_x"]
     highest = Difference.of(found, dict.fromkeys(found, 0.0))
-    why = f"at s = 3 the greatest is {highest.text().lstrip('+')} times the median"
+    why = f"the greatest over the median at s = 3: {highest.text().lstrip('+')}"
     return sized(context, highest.above(printed), why, f"above {printed} times; over seeds", arm=OWN)
 
 
@@ -104,7 +105,7 @@ def percent(context: Context) -> Difference:
 def small_ratio(context: Context) -> Finding:
     """The paper's rests on the spikes of the stale weights."""
     own, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
-    why = f"{own.text().lstrip('+')} % for {printed} %"
+    why = f"{share(own)} for {printed} %"
     words = "within a factor of 2 either way, as a spike more or less in the mean would make it; over seeds"
     return sized(context, own.within(printed / FACTOR, printed * FACTOR), why, words, arm=OWN)
 
@@ -137,4 +138,4 @@ def text_prediction_rmse(context: Context) -> Drawn:
 def far_below(context: Context) -> Finding:
     """At s = 3."""
     own = percent(context)
-    return trend(context, own.below(50), f"{own.text().lstrip('+')} %", "'far below' is read as at most half", arm=OWN)
+    return trend(context, own.below(50), share(own), "'far below' is read as at most half", arm=OWN)

@@ -162,7 +162,7 @@ def figure_11(context: Context) -> Drawn:
             for part, share in shares(row).items():
                 time = share * row["seconds"] / base["seconds"]
                 rows.append({"model": model, "scheme": name, "part": PARTS[part], "time": time})
-    y = Axis("time", "time per minibatch\n(Data P. = 1)", limits=(0, 1.2))
+    y = Axis("time", "time (Data P. = 1)", limits=(0, 1.2))
     return Drawn.of(Bars(y, "scheme", stack="part", panel="model", height=2.5), rows)
 
 

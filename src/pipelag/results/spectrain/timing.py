@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from pipelag.results.judging import measured
+from pipelag.results.judging import Difference, measured
 from pipelag.results.logs import Context
 from pipelag.results.plans import SPEED
 from pipelag.results.verdict import Finding, NotLogged, log_of
@@ -100,6 +100,11 @@ def average(values: Mapping[str, float]) -> float:
 def within(value: float, printed: float, factor: float = SPEED) -> bool:
     """Whether a number is a printed one, within a factor."""
     return printed / factor <= value <= printed * factor
+
+
+def share(value: Difference) -> str:
+    """A percentage over seeds in words."""
+    return value.text().lstrip("+").replace(" (", " % (", 1)
 
 
 def timed(context: Context, holds: bool | None, why: str, tolerance: str) -> Finding:
