@@ -93,6 +93,8 @@ def networks(
         if arm.labels["what"] == "sizes":
             rows = [{"layer": number, "parameters": count} for number, count in enumerate(sizes[network], start=1)]
             return log(rows, parameters=sum(sizes[network]), layers=len(rows))
+        if arm.labels["what"] == "pass":
+            return log([{"layer": 1, "forward_ms": 3.0, "backward_ms": 6.0}])
         if arm.labels["what"] == "first":
             loss = 4.3 + 0.01 * arm.seed + (first if network == "fairseq's" else 0.0)
             return log([], final={"loss": loss, "bleu": 0.0, "accuracy": 1.0}, steps=1, data=OFFICIAL)
