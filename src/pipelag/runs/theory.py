@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pipelag.data.fetch import Release, fetch
 from pipelag.errors import PipelagError, unknown
@@ -34,7 +35,8 @@ def study(spec: RunSpec, out: Path) -> dict[str, Any]:
     if source is not None:
         options["file"] = str(source.paths[0])
     try:
-        rows = list(STUDIES[name](options, spec.seed))
+        with threadpool_limits(1):  # threads cost more than they bring on matrices of some forty rows
+            rows = list(STUDIES[name](options, spec.seed))
     except (KeyError, TypeError) as error:
         raise PipelagError(f"the study '{name}' lacks or misspells the option {error}") from error
     for row in rows:
