@@ -12,11 +12,11 @@ A claim is about one of four things, and each has its own rule:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from pipelag.results.logs import Context
+from pipelag.results.logs import Context, Item
 from pipelag.results.verdict import Finding, NotLogged
 
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -61,6 +61,31 @@ def by_seed(context: Context, **labels: str) -> dict[int, float]:
         for item in context.select(**labels)
         if item.log is not None and item.log.accuracy is not None
     }
+
+
+def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
+    """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log.
+
+    Args:
+        named: what the sentence calls them.
+    """
+    items = context.select(**labels)
+    found = {item.arm.seed: item for item in items if item.log is not None}
+    if found and len(found) == len({item.arm.seed for item in items}):
+        return found
+    if found:
+        raise NotLogged(f"only {len(found)} of {len(items)} seeds of {named} have a log")
+    why = next((item.arm.left_out for item in items if item.arm.left_out), "")
+    raise NotLogged(f"{named} has no log" + (f" ({why})" if why else ""))
+
+
+def over_models(
+    each: Iterable[Mapping[int, float]], mean: Callable[[Iterable[float]], float] = fmean
+) -> dict[int, float]:
+    """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have."""
+    found = list(each)
+    seeds = set.intersection(*map(set, found))
+    return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
 
 
 @dataclass(frozen=True)

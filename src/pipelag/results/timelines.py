@@ -47,10 +47,16 @@ def idle_free_from(log: RunLog, start: float, end: float) -> bool:
     return True
 
 
+def full_between(log: RunLog) -> tuple[Any, Any]:
+    """When a pipeline is full: from the start of the first minibatch's last pass until the last one's first begins."""
+    first = min(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
+    return first, max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+
+
 def busy_once_full(log: RunLog) -> tuple[bool, float, float]:
     """Whether no worker waits from the first minibatch's return until no more come in; and these two moments."""
     start = min(row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
-    end = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+    _, end = full_between(log)
     return idle_free_from(log, start, end), start, end
 
 

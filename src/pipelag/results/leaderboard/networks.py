@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, exact, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, every_run, exact, trend
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -25,14 +25,9 @@ BySeed = dict[int, float]
 
 def by_seed(context: Context, value: Callable[[RunLog], float], **labels: str) -> BySeed:
     """A number of each run with these labels; raises `NotLogged`, with the reason, unless every seed has a log."""
-    items = context.select(**labels)
-    found = {item.arm.seed: value(item.log) for item in items if item.log is not None}
-    if not found or len(found) < len({item.arm.seed for item in items}):
-        why = next((item.arm.left_out for item in items if item.arm.left_out), "")
-        named = ", ".join(f"{key} {value}" for key, value in labels.items() if key != "what")
-        said = f"{len(found)} of {len(items)} seeds have a log ({named})"
-        raise NotLogged(said + (f"; {why}" if why else ""))
-    return found
+    named = ", ".join(f"{key} {value}" for key, value in labels.items() if key != "what")
+    runs = every_run(context, named, **labels)
+    return {seed: value(item.log) for seed, item in runs.items() if item.log is not None}
 
 
 def bleu(log: RunLog) -> float:

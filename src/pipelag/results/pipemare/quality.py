@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
-from pipelag.results.judging import SEEDS, Difference
+from pipelag.results.judging import SEEDS, Difference, every_run
 from pipelag.results.logs import Context, Item, RunLog
 from pipelag.results.verdict import NotLogged
 
@@ -50,14 +50,7 @@ def named(labels: Mapping[str, str]) -> str:
 
 def runs_of(context: Context, **labels: str) -> dict[int, Item]:
     """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log."""
-    items = context.select(**labels)
-    found = {item.arm.seed: item for item in items if item.log is not None}
-    if found and len(found) == len({item.arm.seed for item in items}):
-        return found
-    if found:
-        raise NotLogged(f"only {len(found)} of {len(items)} seeds of {named(labels)} have a log")
-    why = next((item.arm.left_out for item in items if item.arm.left_out), "")
-    raise NotLogged(f"{named(labels)} has no log" + (f" ({why})" if why else ""))
+    return every_run(context, named(labels), **labels)
 
 
 def by_seed(context: Context, value: Callable[[Item], float], **labels: str) -> BySeed:

@@ -8,10 +8,10 @@ from typing import Any
 
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Context, Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
-from pipelag.results.pipeoptim.training import about, above, average, metric_of, points, rest, scores
+from pipelag.results.pipeoptim.training import about, above, metric_of, points, rest, scores
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipeoptim"
@@ -205,7 +205,7 @@ def as_printed(optimizer: str, told: dict[str, tuple[float, float, str]]) -> Any
         outcomes, texts = [], []
         for arm, (mean, most, where) in told.items():
             sides = [[scores(context, model=m, optimizer=optimizer, arm=a) for m in models] for a in (OPTIM, arm)]
-            found = Difference.of(*(average(side) for side in sides))
+            found = Difference.of(*(over_models(side) for side in sides))
             largest = Difference.of(*(side[models.index(where)] for side in sides))
             outcomes += [found.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
             texts.append(

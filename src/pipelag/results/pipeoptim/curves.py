@@ -8,7 +8,7 @@ from statistics import fmean
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Context, Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, VANILLA, XPIPE
 from pipelag.results.pipeoptim.training import (
@@ -17,7 +17,6 @@ from pipelag.results.pipeoptim.training import (
     Values,
     about,
     above,
-    average,
     begin,
     curve_rows,
     dataset_of,
@@ -222,7 +221,7 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
 def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
     """Over the three models."""
     sides: list[Values] = [
-        average(scores(context, model=m, arm=arm, activations=activations) for m in context.values("model"))
+        over_models(scores(context, model=m, arm=arm, activations=activations) for m in context.values("model"))
         for arm in (OPTIM, VANILLA)
     ]
     return Difference.of(*sides)

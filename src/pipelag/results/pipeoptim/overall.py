@@ -9,7 +9,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, measured, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, measured, over_models, sized, trend
 from pipelag.results.logs import Context
 from pipelag.results.pipeoptim.curves import STYLES
 from pipelag.results.pipeoptim.targets import (
@@ -25,7 +25,6 @@ from pipelag.results.pipeoptim.targets import (
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW
 from pipelag.results.pipeoptim.training import (
     above,
-    average,
     curve_rows,
     dataset_of,
     last,
@@ -238,7 +237,7 @@ def text_headline_speedup(context: Context) -> Drawn:
 def mean_gains(context: Context) -> dict[str, Difference]:
     """PipeOptim's best top-1 over that of the three, mean over both models."""
     sides = {
-        arm: average(scores(context, what=TRAINING, model=model, arm=arm) for model in TARGETS)
+        arm: over_models(scores(context, what=TRAINING, model=model, arm=arm) for model in TARGETS)
         for arm in (OPTIM, *OTHERS)
     }
     return {arm: Difference.of(sides[OPTIM], sides[arm]) for arm in OTHERS}

@@ -78,12 +78,6 @@ def missing(item: Item) -> str:
     return f"seed {item.arm.seed} " + ("diverged" if diverged else "has no log")
 
 
-def average(each: Iterable[Values]) -> Values:
-    """The mean over models, seed by seed."""
-    found = list(each)
-    return {seed: fmean(one[seed] for one in found) for seed in found[0] if all(seed in one for one in found)}
-
-
 def about(context: Context, **labels: str) -> tuple[float, str]:
     """How far apart is about the same for these runs, and that in words."""
     near = ABOUT_ELSEWHERE if context.shortfall(**labels) else ABOUT

@@ -10,7 +10,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Context
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
@@ -53,16 +53,16 @@ def times(context: Context, model: str, data: str = DATA, piped: str = training.
     return found
 
 
-def ratio(context: Context, other: str, models: Sequence[str], **reading: str) -> BySeed:
-    """DualPipe's time over another scheme's, geometric mean over models, by seed; for a judge."""
+def ratio(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: str) -> BySeed:
+    """A scheme's time over another's, geometric mean over models, by seed; for a judge."""
     found = [times(context, model, **reading) for model in models]
-    seeds = set.intersection(*(set(one[DUAL]) for one in found))
-    return {seed: geometric_mean(one[DUAL][seed] / one[other][seed] for one in found) for seed in sorted(seeds)}
+    shares = ({seed: own / one[other][seed] for seed, own in one[scheme].items()} for one in found)
+    return over_models(shares, geometric_mean)
 
 
-def against(context: Context, other: str, models: Sequence[str], **reading: str) -> Difference:
+def against(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: str) -> Difference:
     """The same as a value over seeds, in percent."""
-    found = {seed: 100 * value for seed, value in ratio(context, other, models, **reading).items()}
+    found = {seed: 100 * value for seed, value in ratio(context, other, models, scheme, **reading).items()}
     return Difference.of(found, dict.fromkeys(found, 0.0))
 
 
@@ -104,25 +104,17 @@ judge(PAPER, "figure_13", "cnn_fastest")(fastest(CNN))
 judge(PAPER, "figure_13", "dense_fastest")(fastest(DENSE))
 
 
-def piped_over_data(context: Context, models: Sequence[str]) -> Difference:
-    """PipeDream's time over data parallelism's, in percent, over seeds."""
-    found = [times(context, model) for model in models]
-    seeds = sorted(set.intersection(*(set(one[PIPED]) for one in found)))
-    values = {seed: 100 * geometric_mean(one[PIPED][seed] / one[DATA][seed] for one in found) for seed in seeds}
-    return Difference.of(values, dict.fromkeys(values, 0.0))
-
-
 @judge(PAPER, "figure_13", "cnn_pipedream_slower")
 def cnn_pipedream_slower(context: Context) -> Finding:
     """PipeDream against data parallelism."""
-    own = piped_over_data(context, CNN)
+    own = against(context, DATA, CNN, PIPED)
     return trend(context, own.above(100.0), f"{share(own)} of Data P.'s time", SEEDS, what="training")
 
 
 @judge(PAPER, "figure_13", "dense_pipedream_faster")
 def dense_pipedream_faster(context: Context) -> Finding:
     """PipeDream against data parallelism."""
-    own = piped_over_data(context, DENSE)
+    own = against(context, DATA, DENSE, PIPED)
     return trend(context, own.below(100.0), f"{share(own)} of Data P.'s time", SEEDS, what="training")
 
 

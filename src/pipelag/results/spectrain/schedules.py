@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.timelines import Row, busy_once_full, draw, passes
+from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"
@@ -46,15 +46,9 @@ def followed(context: Context) -> list[Row]:
     return sorted(passes(log_of(context), BATCH + 1), key=lambda row: (row["start"], row["kind"] == "B"))
 
 
-def steady(log: RunLog) -> tuple[float, float]:
-    """From the first batch's last backward until the last batch's first forward begins."""
-    _, _, end = busy_once_full(log)
-    return min(row["start"] for row in passes(log, kind="B") if row["stage"] == 1), end
-
-
 def unit_starts(log: RunLog) -> list[float]:
     """When the units of the steady state begin."""
-    start, end = steady(log)
+    start, end = full_between(log)
     return sorted({row["start"] for row in passes(log) if start <= row["start"] <= end})
 
 
@@ -93,7 +87,7 @@ def unit_cost(context: Context) -> Finding:
     starts = unit_starts(log)
     units = {round(b - a, 9) for a, b in zip(starts[:-1], starts[1:], strict=True) if b - a > 1e-9}
     done = sorted(row["end"] for row in passes(log, kind="B") if row["stage"] == 1)
-    low, high = steady(log)
+    low, high = full_between(log)
     gaps = {round(b - a, 9) for a, b in zip(done[:-1], done[1:], strict=True) if low <= a and b <= high}
     words = f"batches finish {sorted(gaps)} apart; forward and backward take {list(costs.values())} on the GPUs"
     return exact(bool(units) and gaps == {max(costs.values())}, words)

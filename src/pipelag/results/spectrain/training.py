@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -49,9 +49,7 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
 
 def mean_best(context: Context, arm: str, models: Sequence[str] = MODELS) -> BySeed:
     """The greatest accuracies of an arm, mean over models, by seed; for a judge."""
-    found = [best(context, model, arm) for model in models]
-    seeds = set.intersection(*(set(one) for one in found))
-    return {seed: fmean(one[seed] for one in found) for seed in sorted(seeds)}
+    return over_models(best(context, model, arm) for model in models)
 
 
 def above(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> dict[str, Difference]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
-from pipelag.results.judging import Difference, by_seed
+from pipelag.results.judging import Difference, by_seed, over_models
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.memory import increase
+from pipelag.results.timelines import full_between
 from pipelag.results.verdict import NotLogged, log_of
 from pipelag.runs.speedup import speedups
 
@@ -45,12 +46,11 @@ def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, D
 
 def mean_gain(context: Context) -> Difference:
     """The hybrid's gain, the mean over depths."""
-    ends = {
-        arm: [by_seed(context, model=model, kind="train", arm=arm) for model in DEPTHS] for arm in ("hybrid", BASELINE)
-    }
-    seeds = set.intersection(*(set(each) for values in ends.values() for each in values))
-    means = {arm: {seed: fmean(each[seed] for each in values) for seed in seeds} for arm, values in ends.items()}
-    return Difference.of(means["hybrid"], means[BASELINE])
+    means = (
+        over_models(by_seed(context, model=model, kind="train", arm=arm) for model in DEPTHS)
+        for arm in ("hybrid", BASELINE)
+    )
+    return Difference.of(*means)
 
 
 def listed(found: Mapping[str, Difference]) -> str:
@@ -144,8 +144,7 @@ def steady(log: RunLog) -> range:
 
     Raises NotLogged where the last minibatch has come in by then.
     """
-    first = min(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
-    last = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+    first, last = full_between(log)
     if last < first:
         raise NotLogged("the pipeline is never full")
     return range(first, last + 1)
