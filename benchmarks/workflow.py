@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,8 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", default="stale_weights_table_6", help="the quick table that is made from nothing")
     parser.add_argument("--everything", action="store_true", help="the whole quick scale too")
+    parser.add_argument("--keep", type=Path, help="a folder for the clone, which stays (default: none)")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(args.keep) if args.keep else tempfile.TemporaryDirectory() as folder:
         clone = Path(folder, "pipelag")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         timed(clone, "one quick table", args.table)

@@ -28,7 +28,7 @@ from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.phase import Phase
-from tests.core.toy import PARTS, Noise, convolutional, equal, sgd
+from tests.core.toy import PARTS, VIRTUAL, Noise, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,6 @@ def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
 
 
 # Every method that a real pipeline can run, on 2 and on 4 workers, in whole minibatches or in microbatches.
-VIRTUAL = ("1f1b_interleaved", "pipedream_interleaved", "bidirectional")
 OWN = ("asp", "bsp", "sequential", "gpipe_torch", "1f1b_torch", *VIRTUAL)  # have tests of their own
 REAL = [name for name, method in METHODS.items() if method.random is None and name not in OWN]
 SPLIT = PARTS | {"gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from pipelag import data, methods, models
-from pipelag.__main__ import main
 from pipelag.data.text import Corpus, TextBatches
 from pipelag.phase import Phase
 from pipelag.randomness import seed_stage
@@ -20,6 +19,7 @@ from pipelag.runs.text import token_loss
 from pipelag.simulate.training import SimulatedTraining
 from tests.core.test_simulated import naive_cycles
 from tests.core.toy import equal, sgd
+from tests.models.translators import METRICS, check_two_workers_learn_what_the_simulator_does, run
 
 LAYERS = {"layers": 8, "size": 8}
 STEPS = 16
@@ -69,33 +69,21 @@ def test_simulated_weights_equal_the_naive_machine(cuts: tuple[int, ...], stashe
     assert equal(ours.state_dict(), naive.state_dict())
 
 
-def run(out: Path, **changes: Any) -> int:
-    spec: dict[str, Any] = {
-        "model": {"name": "gnmt", "options": LAYERS},
-        "data": {"name": "phrases", "options": {"train": 300, "test": 10, "most": 9999}},
-        "batch": 6,
-        "optimizer": {"name": "adam", "lr": 0.005},
-        "phases": [{"method": "pipeoptim", "steps": 10, "cuts": [4], "recompute": True}],
-        "evaluate_every": 5,
-        "options": {"beam": 2, "save_model": True},
-    }
-    return main(["run", "--spec", json.dumps(spec | changes), "--out", str(out), "--threads", "1"])
+GNMT: dict[str, Any] = {
+    "model": {"name": "gnmt", "options": LAYERS},
+    "optimizer": {"name": "adam", "lr": 0.005},
+}
 
 
 @pytest.mark.real
 def test_two_workers_learn_bit_for_bit_what_the_simulator_does(tmp_path: Path) -> None:
     phases = [{"method": "stale_weights", "steps": 10, "cuts": [5]}]
-    assert run(tmp_path / "simulated", phases=phases) == 0
-    assert run(tmp_path / "real", phases=phases, executor="real", workers=2) == 0
-    ours, theirs = (torch.load(tmp_path / out / "model.pt") for out in ("real", "simulated"))
-    assert equal(ours, theirs)
-    rows = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("real", "simulated")]
-    for metric in ("bleu", "accuracy", "test_loss"):
-        assert [row[metric] for row in rows[0]] == [row[metric] for row in rows[1]]
+    check_two_workers_learn_what_the_simulator_does(tmp_path, **GNMT, phases=phases)
 
 
 def test_a_run_measures_bleu(tmp_path: Path) -> None:
-    assert run(tmp_path) == 0
+    phases = [{"method": "pipeoptim", "steps": 10, "cuts": [4], "recompute": True}]
+    assert run(tmp_path, **GNMT, phases=phases) == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["data"]["name"] == "phrases" and summary["phases"][0]["stages"] == 2
-    assert {"bleu", "accuracy", "test_loss"} <= summary["final"].keys()
+    assert set(METRICS) <= summary["final"].keys()

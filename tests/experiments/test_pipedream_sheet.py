@@ -6,15 +6,13 @@ its comments; of that only what must be equal between arms is held here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from pipelag.experiments import Arm, arms, load_paper, load_scale
+from pipelag.experiments import Arm
 from pipelag.runs.spec import RunSpec
+from tests.experiments.sheet import at_paper_scale
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_project")
 # Section 5.1: "a per-GPU minibatch size of 64 per GPU for VGG-16, 256 for AlexNet, 128 for ResNet-50 (e.g., BS = 1024
 # for 8 GPUs), 64 for GNMT, 80 for S2VT, and batch size of 80 for LM".
 PER_GPU = {"VGG-16": 64, "AlexNet": 256, "ResNet-50": 128, "GNMT-8": 64, "GNMT-16": 64, "S2VT": 80}
@@ -52,18 +50,9 @@ IMAGENET = 1_281_167  # ILSVRC 2012, the training images
 EPOCHS = 90  # as config/papers says; the paper does not
 
 
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield
-
-
 def runs(result: str, **labels: str) -> list[Arm]:
     """A result's runs at the paper scale with these labels."""
-    found = arms(load_paper("pipedream"), result, load_scale("paper"))
-    return [arm for arm in found if all(arm.labels.get(key) == value for key, value in labels.items())]
+    return at_paper_scale("pipedream", result, **labels)
 
 
 def spec(result: str, **labels: str) -> RunSpec:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from pipelag.experiments import arms, load_paper, load_scale
 from pipelag.runs.spec import RunSpec
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_project")
 SEEDS = [0, 1, 2]  # section 4.1: "three different random seeds"
 
 # Table 6. 50,000 and 1,281,167 images in minibatches of 64 and 256, the last one left out: 781 and 5,004 an epoch.
@@ -71,14 +69,6 @@ K2 = {"images": 20, "ImageNet": 10, "translation": 30, "WMT17": 4}
 K1 = {"ImageNet": 10, "translation": 10, "WMT17": 4}
 W = {"ImageNet": 30, "translation": 10, "WMT17": 4}
 D = {"images": 0.5, "ImageNet": 0.5, "translation": 0.1, "WMT17": 0.1}
-
-
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield
 
 
 def specs(result: str, scale: str = "paper", **labels: str) -> dict[str, RunSpec]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from pipelag.experiments import Arm, arms, load_paper, load_scale
 from pipelag.runs.spec import RunSpec
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_project")
 METHODS = {
     "GPipe": "gpipe",
     "PipeDream": "pipedream",
@@ -46,14 +44,6 @@ BATCHES = {
     "figure_6g": ("gnmt", "adam", (520, 136, 140, None, 142, 142)),
     "figure_6h": ("gnmt", "adam", (496, 116, 120, None, 120, 120)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield
 
 
 def asked(result: str, scale: str = "paper") -> list[Arm]:

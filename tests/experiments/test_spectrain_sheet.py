@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from pipelag.experiments import Arm, arms, load_paper, load_scale
+from pipelag.experiments import Arm
 from pipelag.models import build
 from pipelag.models.sentiment import sentiment_transformer
 from pipelag.runs.spec import RunSpec
+from tests.experiments.sheet import at_paper_scale
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_project")
 BATCH, MOMENTUM, STEPS, EVERY, GPUS = 128, 0.9, 5000, 20, 4  # "batch size 128", gamma 0.9; section 4.4: 5000, every 20
 # Section 4.1: "2e-3, 2e-2, and 1e-3", "1e-3 and 5e-5", "5e-3"; what is trained on what.
 MODELS: dict[str, dict[str, Any]] = {
@@ -38,18 +37,9 @@ METHODS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield
-
-
 def all_of(result: str, **labels: str) -> list[Arm]:
     """The runs of a result at the paper scale with these labels."""
-    found = arms(load_paper("spectrain"), result, load_scale("paper"))
-    return [arm for arm in found if all(arm.labels.get(key) == value for key, value in labels.items())]
+    return at_paper_scale("spectrain", result, **labels)
 
 
 def check_training(spec: RunSpec, model: str, method: str) -> None:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelag.experiments import Arm, arms, load_paper, load_scale
+from pipelag.experiments import Arm
 from pipelag.runs.spec import RunSpec
+from tests.experiments.sheet import at_paper_scale
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_project")
 SEEDS = [0, 1, 2]  # the paper does not say how many
-
-
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield
 
 
 def runs(result: str, **labels: str) -> list[Arm]:
     """A result's runs at the paper scale that have these labels."""
-    found = arms(load_paper("stale_weights"), result, load_scale("paper"))
-    return [arm for arm in found if all(arm.labels.get(key) == value for key, value in labels.items())]
+    return at_paper_scale("stale_weights", result, **labels)
 
 
 def one(result: str, **labels: str) -> RunSpec:

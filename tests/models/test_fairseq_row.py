@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch import nn
 from torch.func import functional_call
 
 from pipelag import data, methods, models
-from pipelag.__main__ import main
 from pipelag.compat import fairseq as adapter
 from pipelag.data.text import BEGIN, END, PAD, Corpus, TextBatches
 from pipelag.errors import PipelagError
@@ -24,6 +22,7 @@ from pipelag.randomness import seed_stage
 from pipelag.runs.text import token_loss
 from pipelag.simulate.training import SimulatedTraining
 from tests.core.toy import equal, sgd
+from tests.models.translators import check_two_workers_learn_what_the_simulator_does
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed")
 
@@ -213,29 +212,15 @@ def test_a_cut_that_parts_a_shared_embedding_is_refused() -> None:
         simulated(build(**sides(), shared="decoder"), "stale_weights", (20,))
 
 
-def run(out: Path, **changes: Any) -> int:
-    spec: dict[str, Any] = {
-        "model": {"name": "fairseq_transformer", "options": SHAPE | {"dropout": 0.1}},
-        "data": {"name": "phrases", "options": {"train": 300, "test": 10, "most": 9999}},
-        "batch": 6,
-        "optimizer": {"name": "adamw", "lr": 0.005},
-        "evaluate_every": 5,
-        "options": {"beam": 2, "save_model": True},
-    }
-    return main(["run", "--spec", json.dumps(spec | changes), "--out", str(out), "--threads", "1"])
-
-
 @pytest.mark.real
 def test_two_workers_learn_bit_for_bit_what_the_simulator_does(tmp_path: Path) -> None:
     """Through checkpoints, which hold what is measured."""
-    phases = [{"method": "pipemare", "steps": 10, "cuts": [17], "recompute": True}]
-    assert run(tmp_path / "simulated", phases=phases) == 0
-    assert run(tmp_path / "real", phases=phases, executor="real", workers=2) == 0
-    ours, theirs = (torch.load(tmp_path / out / "model.pt") for out in ("real", "simulated"))
-    assert equal(ours, theirs)
-    rows = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("real", "simulated")]
-    for metric in ("bleu", "accuracy", "test_loss"):
-        assert [row[metric] for row in rows[0]] == [row[metric] for row in rows[1]]
+    check_two_workers_learn_what_the_simulator_does(
+        tmp_path,
+        model={"name": "fairseq_transformer", "options": SHAPE | {"dropout": 0.1}},
+        optimizer={"name": "adamw", "lr": 0.005},
+        phases=[{"method": "pipemare", "steps": 10, "cuts": [17], "recompute": True}],
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipelag.experiments import load_paper, load_scale, papers
+from pipelag.experiments import load_paper, papers
 from pipelag.results.verdict import JUDGES, NotLogged
 from tests.results.made_up import CASES
 
+pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield
 
 
 def _load() -> list[tuple[str, str, str]]:

@@ -16,15 +16,8 @@ from pipelag.results.judging import Difference
 from pipelag.results.logs import Context, Item, RunLog
 from pipelag.results.verdict import Verdict, verdicts
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("in_project")
 PAPER = "stale_weights"
-
-
-@pytest.fixture(autouse=True)
-def _in_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
 
 
 def context(

@@ -12,6 +12,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.timing import rehearsal
 from pipelag.timing.rehearsal import Traffic, rehearse
+from tests.core.toy import VIRTUAL, parts_of
 
 
 def sgdm(params: Any) -> torch.optim.Optimizer:
@@ -91,14 +92,11 @@ def test_own_moments_are_followed_at_every_update() -> None:
     assert min(more) >= 4
 
 
-VIRTUAL = ("1f1b_interleaved", "pipedream_interleaved", "bidirectional")  # these want an even number of stages
-
-
 @pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.random is None and not m.data_parallel])
 @pytest.mark.parametrize("stages", [1, 3])
 def test_a_longer_count_gives_the_same(name: str, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = 4 if name in ("pipedream_2bw", *VIRTUAL) else 1
-    stages = 2 * -(-stages // 2) if name in VIRTUAL else stages
+    parts = parts_of(name)
+    stages = 2 * -(-stages // 2) if name in VIRTUAL else stages  # these want an even number
     make = (lambda p: torch.optim.SGD(p, lr=0.1)) if name == "nesterov_async" else sgdm
     short = [rehearse(get(name), make, stage, stages, parts) for stage in range(1, stages + 1)]
     monkeypatch.setattr(rehearsal, "COUNTED", 9)

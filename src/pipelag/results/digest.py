@@ -37,7 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the digest, or with --check compare it."""
-    text = args.document.read_text()
+    try:
+        text = args.document.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelagError(f"{args.document} cannot be read as text ({error}); name a Markdown file") from error
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise PipelagError(f"{args.document} needs the marks {BEGIN} and {END}, once each")
     before, rest = text.split(BEGIN)

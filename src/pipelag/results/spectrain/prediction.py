@@ -10,7 +10,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.spectrain.timing import share
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -28,8 +28,8 @@ def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
 
 def by_seed(context: Context, method: str = OWN) -> dict[int, list[dict[str, Any]]]:
     """A method's rows by seed; for a judge."""
-    found = {item.arm.seed: rows for item in context.select(arm=method) if (rows := measured_rows(item.log))}
-    if not found:
+    found = {seed: measured_rows(item.log) for seed, item in every_run(context, method, arm=method).items()}
+    if not all(found.values()):
         raise NotLogged(f"{method} has no logged distances")
     return found
 
