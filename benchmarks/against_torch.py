@@ -19,11 +19,11 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional as F
 
 from pipelag import methods, models
-from pipelag.distributed.launch import launch
+from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.models.cut import stages
-from pipelag.phase import Phase
+from pipelag.stage.phase import Phase
 
 PEERS = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved 1F1B": ScheduleInterleaved1F1B}
 OURS = {"our 1F1B with a flush": "1f1b_flush", "our interleaved 1F1B": "1f1b_interleaved"}

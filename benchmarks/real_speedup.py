@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from pipelag import balanced_cuts, models, profile
-from pipelag.distributed.speed import measure
+from pipelag.runs.kinds.speed import measure
 from pipelag.runs.spec import RunSpec
 
 

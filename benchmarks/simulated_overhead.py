@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pipelag import methods, models
-from pipelag.phase import Phase
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
 
 METHODS = ("stale_weights", "pipedream", "pipedream_vertical_sync", "spectrain", "pipeoptim", "xpipe", "pipemare")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

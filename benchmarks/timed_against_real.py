@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from pipelag import methods, models
-from pipelag.distributed.launch import launch
+from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
-from pipelag.phase import Phase
+from pipelag.stage.phase import Phase
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.profile import profile
 from pipelag.timing.rehearsal import rehearse

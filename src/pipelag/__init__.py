@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pipelag.partitioner.cluster import Cluster
     from pipelag.partitioner.plan import Plan
     from pipelag.partitioner.search import partition
-    from pipelag.phase import Phase
     from pipelag.schedules import Schedule, check, delays
+    from pipelag.stage.phase import Phase
     from pipelag.timing.costs import StageCost, Topology, uniform
     from pipelag.timing.layers import Profile, balanced_cuts
     from pipelag.timing.profile import profile
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "train": "pipelag.api",
     "TrainedRun": "pipelag.api",
-    "Phase": "pipelag.phase",
+    "Phase": "pipelag.stage.phase",
     "Method": "pipelag.methods",
     "register": "pipelag.methods",
     "linearise": "pipelag.models.linearise",

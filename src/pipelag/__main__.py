@@ -12,14 +12,17 @@ from pipelag.plugins import load_plugins
 
 # command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
 COMMANDS = {
-    "run": ("pipelag.runs.cli", "carry out one run: train, time, profile or count, and leave its log"),
-    "fetch": ("pipelag.data.cli", "fetch a data set from the mirrors or the network, and verify it"),
-    "plan": ("pipelag.experiments.cli", "list the runs that a paper, a result or a scale asks for"),
-    "result": ("pipelag.results.cli", "draw one table or figure from the logs, and judge its claims"),
-    "partition": ("pipelag.partitioner.cli", "plan stages and replicas for a profile on a cluster, as PipeDream does"),
-    "timeline": ("pipelag.timing.cli", "draw a schedule, or what a run did, as a figure or a Perfetto trace"),
-    "digest": ("pipelag.results.digest", "write what a scale's logs say into a document, such as the README"),
-    "report": ("pipelag.report.cli", "gather all results of a scale in one page"),
+    "run": ("pipelag.commands.run", "carry out one run: train, time, profile or count, and leave its log"),
+    "fetch": ("pipelag.commands.fetch", "fetch a data set from the mirrors or the network, and verify it"),
+    "list": ("pipelag.commands.list", "list the runs that a paper, a result or a scale asks for"),
+    "result": ("pipelag.commands.result", "draw one table or figure from the logs, and judge its claims"),
+    "partition": (
+        "pipelag.commands.partition",
+        "plan stages and replicas for a profile on a cluster, as PipeDream does",
+    ),
+    "timeline": ("pipelag.commands.timeline", "draw a schedule, or what a run did, as a figure or a Perfetto trace"),
+    "digest": ("pipelag.commands.digest", "write what a scale's logs say into a document, such as the README"),
+    "report": ("pipelag.commands.report", "gather all results of a scale in one page"),
 }
 
 

@@ -15,16 +15,16 @@ import torch
 from torch import nn
 
 from pipelag import methods
+from pipelag.checkpoint import alone
 from pipelag.errors import PipelagError, unknown
 from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.models.cut import stages as cut_stages
-from pipelag.optim import OptimizerFactory
-from pipelag.phase import Phase
 from pipelag.randomness import preserved_randomness
-from pipelag.runs.checkpoint import alone
 from pipelag.schedules import Delays
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.optimizers import OptimizerFactory
+from pipelag.stage.phase import Phase
 
 EXECUTORS = ("simulated", "real")
 
@@ -159,7 +159,7 @@ def _train_real(
     threads: int,
     how: dict[str, Any],
 ) -> list[float]:
-    from pipelag.distributed.launch import launch
+    from pipelag.distributed.launch.launch import launch
     from pipelag.distributed.training import check_workers
 
     phases, kept = how["phases"], how["checkpoints"]

@@ -7,6 +7,9 @@ serves `pipelag` commands on a Unix socket until its parent is gone; Snakemake s
 directory, environment, and standard output and error; what answers is a fork of this process that carries the command
 out as if it had been started by itself. The client's end gone, the fork is ended too; a signal to the client reaches
 the fork. Nothing here runs torch before a fork, whose threads a fork would lack.
+
+A fork that draws stays, and draws what is asked for next: what config, schedules and fonts have taught it need not be
+read again. There are as many of these as ever drew at the same time.
 """
 
 from __future__ import annotations
@@ -23,26 +26,28 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelag.distributed.processes import PARENT, end_with_parent, leave_with_parent
+from pipelag.distributed.launch.processes import PARENT, end_with_parent, leave_with_parent
 
 LOADED = (  # what most commands need; importing them does no work
     "torch",
     "pandas",
     "matplotlib.pyplot",
     "pipelag.__main__",
-    "pipelag.runs.cli",
-    "pipelag.runs.train",
-    "pipelag.runs.inspect",
-    "pipelag.runs.plan",
-    "pipelag.runs.theory",
-    "pipelag.runs.timeline",
-    "pipelag.results.cli",
-    "pipelag.report.cli",
+    "pipelag.commands.run",
+    "pipelag.runs.kinds.train_simulated",
+    "pipelag.runs.kinds.plan",
+    "pipelag.runs.kinds.theory",
+    "pipelag.runs.kinds.timeline",
+    "pipelag.commands.result",
+    "pipelag.commands.report",
     "pipelag.report.frames",
 )
+STAY = ("result", "report")  # commands that leave nothing behind in their process but what they have read
 MOST = 1 << 20  # bytes of a request
 
 
@@ -58,38 +63,58 @@ def load() -> None:
             importlib.import_module(name)
 
 
-def carry_out(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
-    """In the fork: become the command that was asked for."""
-    os.setsid()  # a group of its own, so that its own processes end with it
-    end_with_parent()
+def carry_out(request: dict[str, Any], streams: Sequence[int]) -> int:
+    """In a fork: be the command that was asked for; returns its exit code."""
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream, number)
         os.close(stream)
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    code = 1
     try:
         from pipelag.__main__ import main
 
-        code = main(request["words"])
+        return main(request["words"])
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         import traceback
 
         traceback.print_exc()
+        return 1
     finally:
         for output in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 output.flush()
-        os._exit(code)
+
+
+def work(control: socket.socket) -> NoReturn:
+    """A fork's life: requests come over `control`, exit codes go back, until it is closed."""
+    os.setsid()  # a group of its own, so that its own processes end with it
+    end_with_parent()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError, ValueError, KeyboardInterrupt):
+        while True:
+            code = carry_out(*receive(control))
+            for number in (1, 2):  # whoever reads a command's output sees its end
+                os.dup2(nowhere, number)
+            control.sendall(bytes([code & 255]))
+    os._exit(1)  # no code was sent, or the server has it and wants no more
+
+
+@dataclass
+class Fork:
+    """A fork with the server's end of its control, and the client that it works for; None: it waits for work."""
+
+    process: int
+    control: socket.socket
+    client: socket.socket | None = None
 
 
 class Server:
-    """The forks under way, each with the connection of its client."""
+    """The forks, at work or waiting."""
 
     def __init__(self, path: Path) -> None:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -99,41 +124,58 @@ class Server:
         self.watch = selectors.DefaultSelector()
         self.watch.register(self.listening, selectors.EVENT_READ, self.begin)
         self.parent = os.getppid()
+        self.waiting: list[Fork] = []
 
     def serve(self) -> None:
         """Until the parent is gone."""
         while os.getppid() == self.parent:
             for key, _ in self.watch.select(timeout=2.0):
-                key.data()
+                if key.fd in self.watched():  # an event before it may have ended this one
+                    key.data()
+
+    def watched(self) -> dict[int, socket.socket]:
+        """What is listened to, by file descriptor."""
+        return {key.fd: key.fileobj for key in self.watch.get_map().values() if isinstance(key.fileobj, socket.socket)}
 
     def begin(self) -> None:
-        """A client is there: fork."""
+        """A client is there: a fork that waits, or a new one, carries its request out."""
         client, _ = self.listening.accept()
         try:
             request, streams = receive(client)
         except (OSError, ValueError, KeyError):
             client.close()
             return
-        child = os.fork()
-        if child == 0:
-            self.watch.close()
-            self.listening.close()
-            client.close()
-            carry_out(request, streams)
+        stays = request["words"][:1] in ([name] for name in STAY)
+        fork = self.waiting.pop() if stays and self.waiting else None
+        if fork is not None:
+            self.watch.unregister(fork.control)
+        else:
+            fork = self.fork(client, streams)
+        fork.client = client
+        text = json.dumps(request).encode() + b"\n"
+        sent = socket.send_fds(fork.control, [text], streams)
+        fork.control.sendall(text[sent:])
         for stream in streams:
             os.close(stream)
-        handle = os.pidfd_open(child)
 
-        def ended() -> None:
-            self.watch.unregister(handle)
-            os.close(handle)
-            _, status = os.waitpid(child, 0)
-            code = os.waitstatus_to_exitcode(status)
+        def done() -> None:
+            """The fork sends an exit code, or has ended without one."""
+            code = b""
             with suppress(OSError):
-                client.sendall(bytes([code if code >= 0 else 128 - code]))
-            if client.fileno() >= 0:
-                self.watch.unregister(client)
-                client.close()
+                code = fork.control.recv(1)
+            self.watch.unregister(fork.control)
+            if code and stays:
+                self.waiting.append(fork)
+                self.watch.register(fork.control, selectors.EVENT_READ, partial(self.bury, fork))
+            else:
+                ended = self.end(fork)
+                code = code or bytes([ended if ended >= 0 else 128 - ended])
+            if fork.client is not None:
+                with suppress(OSError):
+                    fork.client.sendall(code)
+                self.watch.unregister(fork.client)
+                fork.client.close()
+                fork.client = None
 
         def told() -> None:
             """The client passes a signal on, or is gone."""
@@ -141,13 +183,40 @@ class Server:
             with suppress(OSError):
                 word = client.recv(1)
             with suppress(ProcessLookupError):
-                os.killpg(child, word[0] if word else signal.SIGKILL)
+                os.killpg(fork.process, word[0] if word else signal.SIGKILL)
             if not word:
                 self.watch.unregister(client)
                 client.close()
+                fork.client = None
 
-        self.watch.register(handle, selectors.EVENT_READ, ended)
+        self.watch.register(fork.control, selectors.EVENT_READ, done)
         self.watch.register(client, selectors.EVENT_READ, told)
+
+    def end(self, fork: Fork) -> int:
+        """Let a fork end; its exit code."""
+        fork.control.close()
+        _, status = os.waitpid(fork.process, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    def bury(self, fork: Fork) -> None:
+        """A fork that waited is gone."""
+        self.watch.unregister(fork.control)
+        self.waiting.remove(fork)
+        self.end(fork)
+
+    def fork(self, client: socket.socket, streams: Sequence[int]) -> Fork:
+        """A new fork, which waits for a request; it keeps nothing of the server's open."""
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            for each in (*self.watched().values(), client, ours):
+                each.close()
+            for stream in streams:  # which come to it over its control
+                os.close(stream)
+            self.watch.close()
+            work(theirs)
+        theirs.close()
+        return Fork(child, ours)
 
 
 def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -16,7 +16,7 @@ from torch import nn
 
 import pipelag
 from pipelag.methods import Method, get
-from pipelag.phase import Phase
+from pipelag.stage.phase import Phase
 from tests import references
 
 STEPS, SAMPLES, SIZES = 24, 16, (5, 6, 4, 7)

@@ -17,14 +17,14 @@ import pipelag
 from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
-from pipelag.optim import CaffeSGD, group_by_stage
-from pipelag.phase import Phase
-from pipelag.policy import StageWeights
-from pipelag.prediction import prediction_rule
+from pipelag.methods.prediction import prediction_rule
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.training import SimulatedTraining
-from pipelag.weights import FlatParameters
+from pipelag.stage.optimizers import CaffeSGD, group_by_stage
+from pipelag.stage.phase import Phase
+from pipelag.stage.policy import StageWeights
+from pipelag.stage.weights import FlatParameters
 from tests.core.toy import Noise, convolutional, equal, parts_of, sgd
 
 loss_of = nn.functional.cross_entropy
@@ -448,7 +448,7 @@ def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
     try:
         train("pipeoptim", CUTS, 4, make=Alien)
     finally:
-        from pipelag.prediction import RULES
+        from pipelag.methods.prediction import RULES
 
         del RULES[Alien]
 

@@ -22,12 +22,12 @@ import torch.distributed as dist
 from torch import nn
 
 import pipelag
-from pipelag.distributed.launch import launch
+from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining, check_workers
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
-from pipelag.phase import Phase
+from pipelag.stage.phase import Phase
 from tests.core.toy import PARTS, VIRTUAL, Noise, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
@@ -331,10 +331,10 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         textwrap.dedent("""
         import sys, torch
-        from pipelag.distributed.launch import join
+        from pipelag.distributed.launch.launch import join
         from pipelag.distributed.training import RealTraining, check_workers
         from pipelag.methods import METHODS, get
-        from pipelag.phase import Phase
+        from pipelag.stage.phase import Phase
         from tests.core.toy import Noise, convolutional, sgd
 
         job, batches = join("cpu"), Noise()

@@ -13,9 +13,9 @@ from pipelag.distributed.training import check_workers
 from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.phase import Phase
-from pipelag.recompute import recompute_lags, segments_of
 from pipelag.schedules.check import check
+from pipelag.stage.phase import Phase
+from pipelag.stage.recompute import recompute_lags, segments_of
 from pipelag.timing.costs import uniform
 
 

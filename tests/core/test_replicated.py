@@ -11,10 +11,10 @@ from torch import nn
 import pipelag
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
-from pipelag.phase import Phase
 from pipelag.schedules import delays
 from pipelag.schedules.check import check
 from pipelag.schedules.replicated import Replicated, one_f_one_b_rounds
+from pipelag.stage.phase import Phase
 from tests.core.toy import Noise, convolutional
 
 

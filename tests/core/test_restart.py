@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 import pipelag
+from pipelag.checkpoint import alone
 from pipelag.distributed.checkpoints import Checkpoints
-from pipelag.distributed.launch import WorkerFailed, launch
+from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.phase import Phase
-from pipelag.runs.checkpoint import alone
+from pipelag.stage.phase import Phase
 from tests.core.test_real import REAL, SPLIT, optimizer_for
 from tests.core.toy import Noise, convolutional, equal, sgd
 

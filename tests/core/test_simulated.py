@@ -12,10 +12,10 @@ from torch import nn
 from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages as cut_stages
-from pipelag.optim import CaffeSGD
-from pipelag.phase import Phase
 from pipelag.randomness import seed_stage
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.optimizers import CaffeSGD
+from pipelag.stage.phase import Phase
 from tests.core.toy import Noise, convolutional, equal, sgd
 
 CPU = torch.device("cpu")

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from pipelag import data, methods, models
-from pipelag.data.text import Corpus, TextBatches
-from pipelag.phase import Phase
+from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.randomness import seed_stage
-from pipelag.runs.text import token_loss
+from pipelag.runs.text_metrics import token_loss
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
 from tests.core.test_simulated import naive_cycles
 from tests.core.toy import equal, sgd
 from tests.models.translators import METRICS, check_two_workers_learn_what_the_simulator_does, run

@@ -9,9 +9,9 @@ import pipelag
 from pipelag.distributed.routes import routes_of, stages_on
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.phase import Phase
 from pipelag.schedules import check, delays
 from pipelag.schedules.virtual import Interleaved, bidirectional
+from pipelag.stage.phase import Phase
 from tests.core.toy import Noise, convolutional, equal, sgd
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from pipelag.data.manifest import Sums
+from pipelag.data.files.manifest import Sums
 
 
 def sums(content: bytes) -> Sums:

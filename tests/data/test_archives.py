@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.data.archives import members, unpack
+from pipelag.data.files.archives import members, unpack
 from pipelag.errors import PipelagError
 from tests.data.samples import tar
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelag.data.batches import PADDING, Batches, Evaluation
-from pipelag.data.dataset import Dataset
-from pipelag.data.imagenet import random_box
+from pipelag.data.images.batches import PADDING, Batches, Evaluation
+from pipelag.data.images.dataset import Dataset
+from pipelag.data.images.imagenet import random_box
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.data import download as module
-from pipelag.data.download import Unavailable, download, locked
+from pipelag.data.files import download as module
+from pipelag.data.files.download import Unavailable, download, locked
 from pipelag.errors import PipelagError
 from tests.data.samples import sums
 from tests.data.server import serving
@@ -169,7 +169,7 @@ def test_two_at_once_download_once(tmp_path: Path) -> None:
 
 def test_the_lock_holds_between_processes(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from pipelag.data.download import locked\n"
+        "import sys; from pathlib import Path; from pipelag.data.files.download import locked\n"
         "with locked(Path(sys.argv[1]), 'waiting'): print('in')"
     )
     with locked(tmp_path / "a", "here"):

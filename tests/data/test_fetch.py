@@ -11,11 +11,11 @@ import pytest
 
 from pipelag import data
 from pipelag.__main__ import main
-from pipelag.data import fetch as module
-from pipelag.data import manifest
-from pipelag.data.download import download
-from pipelag.data.fetch import fetch
-from pipelag.data.manifest import Manifest, OfficialFile
+from pipelag.data.files import fetch as module
+from pipelag.data.files import manifest
+from pipelag.data.files.download import download
+from pipelag.data.files.fetch import fetch
+from pipelag.data.files.manifest import Manifest, OfficialFile
 from pipelag.errors import PipelagError
 from tests.data.samples import image_zip, mirror, mnist_files, sums
 from tests.data.server import serving

@@ -12,9 +12,9 @@ from PIL import Image
 
 from pipelag import data
 from pipelag.data import absent
-from pipelag.data.imagenet import FolderBatches, FolderEvaluation, middle_box, random_box
+from pipelag.data.images.imagenet import FolderBatches, FolderEvaluation, middle_box, random_box
 from pipelag.errors import PipelagError
-from pipelag.runs.cli import carry_out
+from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
 
 

@@ -13,9 +13,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from pipelag import data
-from pipelag.data import opinions as generated
-from pipelag.data.imdb import aclimdb_tar, jsonl_xz, tokens
-from pipelag.data.labelled import PAD, UNKNOWN, LabelledBatches, LabelledEvaluation, LabelledText, numbered
+from pipelag.data.sets import generated_opinions as generated
+from pipelag.data.sets.imdb import aclimdb_tar, jsonl_xz, tokens
+from pipelag.data.text.labelled import PAD, UNKNOWN, LabelledBatches, LabelledEvaluation, LabelledText, numbered
 from pipelag.errors import PipelagError
 from tests.data.samples import mirror, tar
 
@@ -188,7 +188,7 @@ def test_both_layouts_of_imdb_give_the_same_texts(tmp_path: Path, monkeypatch: p
     ]
     assert text.train_labels.tolist() == [0, 1, 0] and text.test_labels.tolist() == [0, 1]
     assert text.note == "as lines" and not text.official and text.summary()["unknown"] == pytest.approx(1 / 3, abs=1e-4)
-    monkeypatch.setattr("pipelag.data.imdb.LAYOUTS", {"jsonl-xz": None})  # not read again
+    monkeypatch.setattr("pipelag.data.sets.imdb.LAYOUTS", {"jsonl-xz": None})  # not read again
     again = data.load("imdb", length=3, test=1)
     assert torch.equal(again.train, text.train) and len(again.test) == 1
     with pytest.raises(PipelagError, match="has 2 reviews to test on; choose 1 to so many, not 9984"):

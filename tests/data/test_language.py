@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from pipelag import data
-from pipelag.data.language import LanguageBatches, running_text
+from pipelag.data.text.language import LanguageBatches, running_text
 from pipelag.errors import PipelagError
-from pipelag.runs.text import LanguageTest
+from pipelag.runs.text_metrics import LanguageTest
 from tests.data.samples import mirror
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.data import manifest
+from pipelag.data.files import manifest
 from pipelag.errors import PipelagError
 
 GOOD = "a" * 64

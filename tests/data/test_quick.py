@@ -149,7 +149,9 @@ def test_a_dataset_refuses_what_it_cannot_be(shapes: Dataset, change: dict[str, 
 
 
 def test_importing_the_package_is_cheap() -> None:
-    code = "import sys, pipelag.data, pipelag.data.cli; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    code = (
+        "import sys, pipelag.data, pipelag.commands.fetch; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
 
 

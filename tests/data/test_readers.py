@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from pipelag import data
-from pipelag.data import readers
+from pipelag.data.images import readers
 from pipelag.errors import PipelagError
 from tests.data.samples import cifar_batch, idx, image_zip, mirror, mnist_files, tar
 

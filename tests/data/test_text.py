@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pipelag import data
-from pipelag.data.phrases import english, german
-from pipelag.data.text import BEGIN, END, PAD, UNKNOWN, TextBatches, corpus, pairs_of
+from pipelag.data.sets.generated_phrases import english, german
+from pipelag.data.text.parallel import BEGIN, END, PAD, UNKNOWN, TextBatches, corpus, pairs_of
 from pipelag.errors import PipelagError
 from tests.data.samples import mirror
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelag.data.text import BEGIN, END, PAD, Corpus, corpus
-from pipelag.data.tokens import TokenBatches
+from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, corpus
+from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError
-from pipelag.runs.text import shared_token_loss
+from pipelag.runs.text_metrics import shared_token_loss
 
 
 def sentences(count: int, longest: int, seed: int = 0) -> Corpus:

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from pipelag import data
-from pipelag.data import fetch as module
-from pipelag.data import manifest
-from pipelag.data.download import download
-from pipelag.data.manifest import OfficialFile
-from pipelag.data.parallel import IWSLT14_TESTS, Parts, text_of
-from pipelag.data.pieces import Recipe, encoder, key, learn, prepared
-from pipelag.data.text import joined
-from pipelag.data.translation import split_by_sentence
+from pipelag.data.files import fetch as module
+from pipelag.data.files import manifest
+from pipelag.data.files.download import download
+from pipelag.data.files.manifest import OfficialFile
+from pipelag.data.sets.translation import split_by_sentence
+from pipelag.data.text.bpe import Recipe, encoder, key, learn, prepared
+from pipelag.data.text.parallel import joined
+from pipelag.data.text.parallel_layouts import IWSLT14_TESTS, Parts, text_of
 from pipelag.errors import PipelagError
 from tests.data.samples import mirror, sums, tar
 from tests.data.server import serving

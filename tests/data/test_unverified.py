@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.data import fetch as module
-from pipelag.data import manifest, unverified
-from pipelag.data.cli import describe
-from pipelag.data.download import download
-from pipelag.data.fetch import fetch
-from pipelag.data.manifest import Manifest, OfficialFile
+from pipelag.commands.fetch import describe
+from pipelag.data.files import fetch as module
+from pipelag.data.files import first_seen, manifest
+from pipelag.data.files.download import download
+from pipelag.data.files.fetch import fetch
+from pipelag.data.files.manifest import Manifest, OfficialFile
 from pipelag.errors import PipelagError
 from tests.data.server import Site, serving
 
@@ -54,7 +54,7 @@ def test_another_file_than_the_first_is_refused(tmp_path: Path, publish) -> None
         with pytest.raises(PipelagError, match="kept aside as .*a.gz.bad.*accept other files than the first, rem"):
             fetch("cpusmall")
         assert not (home / "a.gz").exists()
-        unverified.record_of(manifest.official("cpusmall").files[0], home).unlink()
+        first_seen.record_of(manifest.official("cpusmall").files[0], home).unlink()
         assert fetch("cpusmall").paths[0].read_bytes() == b"other"
 
 
@@ -93,7 +93,7 @@ def test_a_cut_download_goes_on(publish) -> None:  # type: ignore[no-untyped-def
 
 def test_an_unreadable_record_says_what_to_do(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
     release = publish("http://127.0.0.1:9/")
-    record = unverified.record_of(release.files[0], tmp_path / "downloads" / "cpusmall")
+    record = first_seen.record_of(release.files[0], tmp_path / "downloads" / "cpusmall")
     record.parent.mkdir(parents=True)
     record.write_text("{")
     with pytest.raises(PipelagError, match="first.json is no record .* remove it"):

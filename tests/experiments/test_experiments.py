@@ -274,18 +274,18 @@ def test_plan_lists_every_run_with_its_state(config: Path, capsys: pytest.Captur
     folder = config.parent / "results/quick/runs" / done
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text("{}")
-    assert pipelag_command(["plan", "stale_weights", "table_4"]) == 0
+    assert pipelag_command(["list", "stale_weights", "table_4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5 and lines[-1] == "4 different runs"
     assert lines[0].startswith(f"{done}  done") and all("  to do" in line for line in lines[1:4])
     assert "stale_weights + sequential" in lines[2] and lines[2].endswith("table_4: ResNet-20, 20k+10k hybrid")
-    assert pipelag_command(["plan", "stale_weights", "table_44"]) == 2
+    assert pipelag_command(["list", "stale_weights", "table_44"]) == 2
     assert "unknown result of stale_weights 'table_44'; did you mean 'table_4'" in capsys.readouterr().err
 
 
 def test_reading_the_config_and_the_results_loads_no_torch() -> None:
     code = (
-        "import sys, pipelag, pipelag.experiments as e, pipelag.results.stale_weights, pipelag.report.cli\n"
+        "import sys, pipelag, pipelag.experiments as e, pipelag.results.stale_weights, pipelag.commands.report\n"
         "assert e.arms(e.load_paper('stale_weights'), 'table_2', e.load_scale('quick'))\n"
         "pipelag.delays(pipelag.schedule('stale_weights', stages=2, minibatches=8))\n"
         "assert 'torch' not in sys.modules, 'torch was loaded'"

@@ -12,9 +12,9 @@ import pipelag
 from pipelag import methods, models
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
-from pipelag.phase import Phase
-from pipelag.runs.text import masked_word_loss
+from pipelag.runs.text_metrics import masked_word_loss
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
 from pipelag.timing.roofline import roofline
 from tests.core.test_simulated import naive_cycles
 from tests.core.toy import equal, sgd

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from pipelag import models
-from pipelag.compat import binarised
-from pipelag.compat import fairseq as adapter
 from pipelag.data import load
-from pipelag.data.text import BEGIN, END, PAD, corpus
+from pipelag.data.text import binarised
+from pipelag.data.text.parallel import BEGIN, END, PAD, corpus
 from pipelag.errors import PipelagError
-from pipelag.runs.text import search
+from pipelag.models import fairseq_model as adapter
+from pipelag.runs.text_metrics import search
 
 installed = importlib.util.find_spec("fairseq") is not None
 
@@ -86,7 +86,7 @@ def test_a_corpus_survives_being_binarised(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not installed, reason="fairseq is not installed")
 def test_fairseqs_own_preprocessing_is_read(tmp_path: Path) -> None:
-    """The text that `pipelag.data.pieces` keeps, through fairseq-preprocess."""
+    """The text that `pipelag.data.text.bpe` keeps, through fairseq-preprocess."""
     adapter.imported()
     from fairseq_cli import preprocess
 

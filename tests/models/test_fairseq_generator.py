@@ -13,9 +13,9 @@ from torch import nn
 
 from pipelag import models
 from pipelag.__main__ import main
-from pipelag.data.text import END, PAD
+from pipelag.data.text.parallel import END, PAD
 from pipelag.errors import PipelagError
-from pipelag.runs.text import search
+from pipelag.runs.text_metrics import search
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed")
 
@@ -46,7 +46,7 @@ def sentences(seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["transformer", "fairseq_transformer"])
 @pytest.mark.parametrize(("beam", "lenpen"), [(1, 1.0), (2, 1.0), (5, 1.0), (5, 0.0), (5, 2.0)])
 def test_fairseqs_generator_writes_what_our_search_writes(name: str, beam: int, lenpen: float) -> None:
-    from pipelag.compat.fairseq_generator import Generator
+    from pipelag.models.fairseq_generator import Generator
 
     write, lengths = Generator(), set()
     for seed in range(4):
@@ -65,21 +65,21 @@ def test_the_length_penalty_prefers_longer_or_shorter_ones() -> None:
 
 @pytest.mark.parametrize("name", ["transformer", "fairseq_transformer"])
 def test_split_weights_are_put_together(name: str) -> None:
-    from pipelag.compat.fairseq_generator import Generator
+    from pipelag.models.fairseq_generator import Generator
 
     model, source = sharp(name, 0, split=2), sentences(0)
     assert Generator()(model, source, 2, 12) == search(model, source, 2, 12)
 
 
 def test_unequal_sides_are_translated_too() -> None:
-    from pipelag.compat.fairseq_generator import Generator
+    from pipelag.models.fairseq_generator import Generator
 
     model = sharp("fairseq_transformer", 0, decoder_blocks=1, source_words=50)
     assert Generator()(model, sentences(0), 2, 12) == search(model, sentences(0), 2, 12)
 
 
 def test_a_diverged_model_writes_nothing() -> None:
-    from pipelag.compat.fairseq_generator import Generator
+    from pipelag.models.fairseq_generator import Generator
 
     model = sharp("fairseq_transformer", 0)
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_a_diverged_model_writes_nothing() -> None:
 
 
 def test_the_callers_random_numbers_stay() -> None:
-    from pipelag.compat.fairseq_generator import Generator
+    from pipelag.models.fairseq_generator import Generator
 
     model = sharp("transformer", 0)
     before = torch.get_rng_state()
@@ -127,9 +127,9 @@ def test_generators_that_there_are_not_are_refused(tmp_path: Path, capsys: pytes
     assert run(tmp_path / "a", "transformer", generator="fairsec") == 2
     assert run(tmp_path / "b", "gnmt", generator="fairseq") == 2
     told = capsys.readouterr().err
-    assert "unknown generator 'fairsec'; did you mean 'fairseq'?" in told
+    assert "unknown option of a train run 'generator' 'fairsec'; did you mean 'fairseq'?" in told
     assert "models transformer and fairseq_transformer, not with 'gnmt'" in told
-    from pipelag.compat.fairseq_generator import same_shape
+    from pipelag.models.fairseq_generator import same_shape
 
     with pytest.raises(PipelagError, match="translates with the models transformer"):
         same_shape(nn.Sequential(nn.Linear(2, 2)))
@@ -137,8 +137,8 @@ def test_generators_that_there_are_not_are_refused(tmp_path: Path, capsys: pytes
 
 def test_fairseqs_model_scores_as_before_after_it_has_generated() -> None:
     """Its attention remembers the beam and would fold a later minibatch's sentences."""
-    from pipelag.compat import fairseq
-    from pipelag.compat.fairseq_generator import same_shape
+    from pipelag.models import fairseq_model as fairseq
+    from pipelag.models.fairseq_generator import same_shape
 
     whole, source = same_shape(sharp("transformer", 0)), sentences(0)
     before = fairseq.scores(whole, source, source)

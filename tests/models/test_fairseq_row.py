@@ -13,14 +13,14 @@ from torch import nn
 from torch.func import functional_call
 
 from pipelag import data, methods, models
-from pipelag.compat import fairseq as adapter
-from pipelag.data.text import BEGIN, END, PAD, Corpus, TextBatches
+from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, TextBatches
 from pipelag.errors import PipelagError
+from pipelag.models import fairseq_model as adapter
 from pipelag.models.cut import layer_count, stages
-from pipelag.phase import Phase
 from pipelag.randomness import seed_stage
-from pipelag.runs.text import token_loss
+from pipelag.runs.text_metrics import token_loss
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
 from tests.core.toy import equal, sgd
 from tests.models.translators import check_two_workers_learn_what_the_simulator_does
 
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 def whole_and_row(split: int = 1, **settings: Any) -> tuple[nn.Module, nn.Sequential]:
     """fairseq's model, and the row of layers that holds its modules."""
-    from pipelag.compat import fairseq_layers
+    from pipelag.models import fairseq_layers
 
     torch.manual_seed(0)
     shape = {"embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2, "layers": 2}

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from pipelag import data, models
-from pipelag.data.text import BEGIN, END, PAD, TextBatches
+from pipelag.data.text.parallel import BEGIN, END, PAD, TextBatches
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.models.gnmt import AttentionStart, Source, TwoWays
 from pipelag.models.recurrent import Recurrent
-from pipelag.runs.text import TranslationTest, token_loss
+from pipelag.runs.text_metrics import TranslationTest, token_loss
+from pipelag.stage.weights import FlatParameters
 from pipelag.timing.roofline import roofline
-from pipelag.weights import FlatParameters
 
 SOURCE = torch.tensor([[4, 5, 6, 7, END], [8, 9, END, PAD, PAD], [5, 4, 4, END, PAD]])
 TARGET = torch.tensor([[BEGIN, 7, 8, 9], [BEGIN, 4, PAD, PAD], [BEGIN, 5, 6, PAD]])

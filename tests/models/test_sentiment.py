@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pipelag import data, models
-from pipelag.data.labelled import PAD
+from pipelag.data.text.labelled import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 

@@ -7,9 +7,9 @@ import torch
 
 from pipelag import data, models
 from pipelag.api import train
-from pipelag.data.text import BEGIN, END, PAD, TextBatches, padded
+from pipelag.data.text.parallel import BEGIN, END, PAD, TextBatches, padded
 from pipelag.errors import PipelagError
-from pipelag.runs.text import TranslationTest, search, token_loss
+from pipelag.runs.text_metrics import TranslationTest, search, token_loss
 
 
 def build(**options: object) -> torch.nn.Sequential:

@@ -16,15 +16,16 @@ from pipelag.experiments import arms as config_arms
 from pipelag.experiments import load_paper, load_scale
 from pipelag.partitioner.arms import Arm, Ground, checked_arms
 from pipelag.partitioner.cluster import flat, summed_bytes
-from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions, checked
+from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions
 from pipelag.partitioner.placed import Row
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch
 from pipelag.partitioner.side_by_side import arm_rows
-from pipelag.runs.cli import carry_out
+from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.roofline import Device
+from pipelag.typed import checked
 
 SECOND = 1e3  # milliseconds
 WEIGHTS = (400, 0, 800, 1600)  # bytes
@@ -342,18 +343,18 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"arm": {}}, "unknown option of a plan 'arm'; did you mean 'arms'?"),
+        ({"arm": {}}, "unknown option of a plan run 'arm'; did you mean 'arms'?"),
         ({"moving": "fuse"}, "'moving' 'fuse'; did you mean 'fused'?"),
         ({"profile": {"rooflin": "p40"}}, "unknown option of a plan's profile 'rooflin'; did you mean 'roofline'?"),
         ({"device": "p10"}, "did you mean 'p100'?"),
         ({"workers": [1, 4]}, "1 to 2 GPUs"),
         ({"cuts": [3]}, "the cuts [3] make 2 stages, and the arms are for 1, 2 GPUs"),
         ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
-        ({"depths": "4"}, "the option of a plan 'depths' is '4'"),
+        ({"depths": "4"}, "the option of a plan run 'depths' is '4'"),
     ],
 )
 def test_a_run_is_refused_before_it_begins(options: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(PipelagError) as refusal:
+    with pytest.raises(ValueError) as refusal:  # most are refused with the spec
         carry_out(spec_with(**options), tmp_path / "run", "cpu", 1)
     assert said in str(refusal.value)
     assert not (tmp_path / "run").exists()

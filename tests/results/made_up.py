@@ -108,7 +108,8 @@ def trained_as(values: Mapping[str, Any], by: str = "arm", spread: float = 0.0, 
 
 @functools.cache
 def _carried_out(spec_json: str) -> RunLog:
-    from pipelag.runs.cli import carry_out, read_spec
+    from pipelag.commands.run import read_spec
+    from pipelag.runs.carry_out import carry_out
 
     folder = Path(tempfile.mkdtemp(prefix="pipelag-judges-"))
     carry_out(read_spec(spec_json, None), folder, "cpu", 1)

@@ -13,7 +13,7 @@ import pytest
 from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
-from pipelag.runs.cli import carry_out
+from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import ModelSpec, RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]

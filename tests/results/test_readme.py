@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelag.__main__ import main
-from pipelag.results.digest import BEGIN, END
+from pipelag.commands.digest import BEGIN, END
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def test_no_result_is_told_outside_the_digest() -> None:
 def test_a_wrong_number_and_a_document_without_marks_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipelag.results.digest.digest", lambda scale, tables: "| 12.3 |")
+    monkeypatch.setattr("pipelag.commands.digest.digest", lambda scale, tables: "| 12.3 |")
     document = tmp_path / "mine.md"
     document.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     assert main(["digest", str(document), "--check"]) == 2

@@ -13,7 +13,7 @@ import yaml
 
 from pipelag.__main__ import main
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
-from pipelag.runs.cli import carry_out
+from pipelag.runs.carry_out import carry_out
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all of PipeMare's theory
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, PolynomialLR
 
-from pipelag.optim import factor
+from pipelag.runs.optimizers import factor
 from pipelag.runs.spec import LRScheduleSpec
 from pipelag.runs.tasks import best_of, classify
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from pipelag import checkpoint
 from pipelag.__main__ import main
 from pipelag.errors import PipelagError
-from pipelag.runs import checkpoint
 from pipelag.runs.spec import RunSpec
 
 SPEC: dict[str, Any] = {
@@ -72,7 +72,8 @@ def test_a_run_leaves_the_log_that_the_docs_promise(tmp_path: Path) -> None:
 def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, after: float) -> None:
     spec = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 200}, SPEC["phases"][1] | {"steps": 100}]}
     code = (
-        "import sys, time; from pipelag.runs import train; train.CHECKPOINT_SECONDS = 0.0; train.FLUSH_STEPS = 1\n"
+        "import sys, time; from pipelag.runs.kinds import train_simulated as train\n"
+        "train.CHECKPOINT_SECONDS = 0.0; train.FLUSH_STEPS = 1\n"
         "from pipelag.__main__ import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [

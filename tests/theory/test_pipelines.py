@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from pipelag.runs.kinds.theory import study
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.theory import study
 from pipelag.theory.pipelines import pipeline
 
 
 def rows_of(out: Path, **options: Any) -> list[dict[str, Any]]:
     """What a study logs."""
-    study(RunSpec(kind="theory", options=options), out)
+    study(RunSpec(kind="theory", options=options), out, "cpu", 1)
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipelag import models
-from pipelag.distributed.launch import launch
+from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job, in_flight
 from pipelag.errors import PipelagError
@@ -22,8 +22,8 @@ from pipelag.methods import get
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.cluster import flat
 from pipelag.partitioner.pipelined import Pipelined, straight_plan
-from pipelag.phase import Phase
 from pipelag.schedules import schedule
+from pipelag.stage.phase import Phase
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.loss import with_loss

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.distributed.processes import PARENT
+from pipelag.distributed.launch.processes import PARENT
 from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
 from pipelag.warm import WarmProcess
 
@@ -59,26 +59,46 @@ def wait_for(what: object, seconds: float = 120) -> None:
 def training(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], int]:
     """A training under way in a fork, and the fork's number."""
     words = ["run", "--spec", ENDLESS.canonical(), "--out", str(folder / "run"), "--device", "cpu", "--threads", "1"]
+    before = set(forks(process))  # those that draw stay
     client = subprocess.Popen([*JOB, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: client.poll() is not None or (forks(process) and list(folder.glob("run/partial/*"))))
+    wait_for(lambda: client.poll() is not None or list(folder.glob("run/partial/*")))
     assert client.poll() is None, client.stdout and client.stdout.read()
-    (fork,) = forks(process)
+    (fork,) = set(forks(process)) - before
     return client, fork
 
 
 def test_a_fork_says_and_returns_what_a_process_of_its_own_does(warm: WarmProcess) -> None:
-    for words in (["plan", "stale_weights", "table_6"], ["plan", "stale_wheat"], ["result"], ["nonsense"]):
+    for words in (["list", "stale_weights", "table_6"], ["list", "stale_wheat"], ["result"], ["nonsense"]):
         forked, own = job(*words), job(*words, warm=False)
         assert forked.returncode == own.returncode, words
         assert forked.stdout == own.stdout and forked.stderr.replace("job.py", "pipelag") == own.stderr, words
     assert job("nonsense").returncode == 2
 
 
+def test_a_fork_that_draws_stays_and_draws_the_same(warm: WarmProcess, tmp_path: Path) -> None:
+    """In another folder too, and after a request that it refused."""
+    drawn, number = [], set()
+    for folder in ("one", "two"):
+        project = tmp_path / folder
+        (project / "results").mkdir(parents=True)
+        (project / "config").symlink_to(ROOT / "config")
+        done = job("result", "stale_weights", "figure_2", folder=project)
+        assert done.returncode == 0, done.stderr
+        number.add(tuple(forks(warm)))
+        assert job("result", "stale_weights", "figure_222", folder=project).returncode == 2
+        drawn.append({p.name: p.read_bytes() for p in (project / "figures").rglob("*.*")})
+    assert len(number) == 1 and drawn[0] == drawn[1] and "figure_2.svg" in drawn[0]
+    (fork,) = next(iter(number))
+    os.kill(fork, signal.SIGKILL)
+    wait_for(lambda: fork not in forks(warm))
+    assert job("result", "stale_weights", "figure_2", folder=tmp_path / "one").returncode == 0
+
+
 def test_a_fork_works_in_the_clients_folder_and_environment(warm: WarmProcess, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("print('plugin of', __import__('os').getcwd())\n")
     os.environ["PIPELAG_PLUGINS"] = "mine"
     try:
-        assert f"plugin of {tmp_path}" in job("plan", "leaderboard", folder=tmp_path).stdout
+        assert f"plugin of {tmp_path}" in job("list", "leaderboard", folder=tmp_path).stdout
     finally:
         del os.environ["PIPELAG_PLUGINS"]
 
@@ -87,7 +107,7 @@ def test_a_killed_client_takes_its_fork_along(warm: WarmProcess, tmp_path: Path)
     client, fork = training(tmp_path, warm)
     client.kill()
     wait_for(lambda: fork not in forks(warm))
-    assert job("plan", "leaderboard").returncode == 0  # the others go on
+    assert job("list", "leaderboard").returncode == 0  # the others go on
 
 
 def test_signals_reach_the_fork_and_its_end_the_client(warm: WarmProcess, tmp_path: Path) -> None:
@@ -115,7 +135,7 @@ def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
 
 def test_without_a_warm_process_a_job_starts_by_itself(tmp_path: Path) -> None:
     environment = os.environ | {"PIPELAG_WARM": str(tmp_path / "nobody")}
-    done = subprocess.run([*JOB, "plan", "leaderboard"], cwd=ROOT, capture_output=True, text=True, env=environment)
+    done = subprocess.run([*JOB, "list", "leaderboard"], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and re.search(r"[0-9a-f]{12}", done.stdout)
 
 

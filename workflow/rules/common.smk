@@ -13,6 +13,7 @@ from pipelag import experiments
 from pipelag.data import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
+from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
 
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
@@ -80,21 +81,12 @@ def digest_of(paper, result):
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def data_set_of(spec):
-    """The name of the data set, or of the published profiles, that a run reads; None where it reads none."""
-    if "published" in spec.options.get("profile", {}):
-        return "pipedream_profiles"
-    if spec.kind == "theory":
-        return spec.options.get("data")
-    return spec.data and spec.data.name
-
-
 def data_of(wildcards):
     """The stamp of the data set that a run reads, where it has to be fetched.
 
     A finished run asks for none that is not there: fetching for another run must not make it again.
     """
-    name = data_set_of(runs[wildcards.id])
+    name = runs[wildcards.id].data_set
     if name not in fetched:
         return []
     stamp = f"results/data/{name}.txt"
@@ -103,15 +95,15 @@ def data_of(wildcards):
 
 def threads_of(wildcards):
     """Timing runs take all cores; training runs what the config gives each."""
-    kind = runs[wildcards.id].kind
-    return workflow.cores or 1 if kind in ("speed", "profile") else config["threads_per_run"]
+    return workflow.cores or 1 if KINDS[runs[wildcards.id].kind].times else config["threads_per_run"]
 
 
 def gpu_share_of(wildcards):
     """Percent of a GPU: training runs share one, timing runs want it alone; nothing without a GPU."""
-    if not has_gpu or runs[wildcards.id].kind in ("timeline", "count", "plan", "theory"):
+    kind = KINDS[runs[wildcards.id].kind]
+    if not has_gpu or not kind.on_gpu:
         return 0
-    return 100 if runs[wildcards.id].kind in ("speed", "profile") else 100 // config["runs_per_gpu"]
+    return 100 if kind.times else 100 // config["runs_per_gpu"]
 
 
 def check_targets(words):
@@ -137,7 +129,7 @@ trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
-fetched = sorted({*manifest.names()} & {data_set_of(s) for s in runs.values()})
+fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
 tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in TABLES)
 figures = sorted({r for _, r in plan} - set(tables))
 

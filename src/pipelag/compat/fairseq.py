@@ -1,13 +1,14 @@
-"""fairseq 0.12.2, with which PipeMare trains its Transformer: importing it today; its model, dictionary and generator;
-its weights in our model and ours in its. Its model as a row of layers that a pipeline trains is in
-`pipelag.compat.fairseq_layers`, its binarised data in `pipelag.compat.binarised`.
+"""Importing fairseq 0.12.2, with which PipeMare trains its Transformer, today.
+
+What is made of it: `pipelag.models.fairseq_model` (the whole network, its weights, its generator),
+`pipelag.models.fairseq_layers` (a row of layers that a pipeline trains), `pipelag.data.text.binarised` (its data).
 
 fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
 they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
 
 `make env` builds it, before torch is there, or its extension fails to build (`workflow/envs/fairseq*.lock`); without
 a C++ compiler it is left out. Where it is missing, `pipelag.models.transformer` is the same network and
-`pipelag.runs.text.search` the same search; tests compare scores and translations (`pytest -p no:hydra_pytest`:
+`pipelag.runs.text_metrics.search` the same search; tests compare scores and translations (`pytest -p no:hydra_pytest`:
 hydra's own plugin is imported before anything of ours can help it).
 """
 
@@ -16,21 +17,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import warnings
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-import torch
-from torch import nn
-
-from pipelag.data.text import BEGIN, END, PAD, SPECIAL
 from pipelag.errors import PipelagError
-from pipelag.models.operators import whole_weights
-
-# fairseq's dictionary begins with <s>, <pad>, </s>, <unk>; ours with <pad>, <s>, </s>, <unk>.
-THEIRS = {PAD: 1, BEGIN: 0}
 
 
 @contextmanager
@@ -75,129 +67,3 @@ def imported() -> Any:
             "or use pipelag's own model 'transformer', which is the same network, and its own search"
         ) from error
     return fairseq
-
-
-def numbered(tokens: torch.Tensor) -> torch.Tensor:
-    """Our word numbers as fairseq's, and fairseq's as ours: two are exchanged."""
-    return torch.where(tokens < len(THEIRS), len(THEIRS) - 1 - tokens, tokens)
-
-
-def reordered(values: torch.Tensor, axis: int) -> torch.Tensor:
-    """Values in the order of our words as those of fairseq's, and the other way round."""
-    first, second, rest = values.tensor_split([1, 2], axis)
-    return torch.cat((second, first, rest), axis)
-
-
-def dictionary(words: Sequence[str], counts: Mapping[str, int] | None = None) -> Any:
-    """fairseq's Dictionary of a vocabulary of ours, the special words first; the other words keep their numbers."""
-    imported()
-    from fairseq.data import Dictionary
-
-    made = Dictionary()
-    for word in words[len(SPECIAL) :]:
-        made.add_symbol(word, 1 if counts is None else counts[word])
-    return made
-
-
-def transformer(
-    source_words: int, target_words: int, arch: str = "transformer_iwslt_de_en", **settings: Any
-) -> nn.Module:
-    """fairseq's own model of an architecture, over dictionaries of these sizes; called with (source, target before)."""
-    fairseq = imported()
-    sizes = (source_words, target_words)
-    dictionaries = [dictionary([*SPECIAL, *(f"w{word}" for word in range(len(SPECIAL), size))]) for size in sizes]
-    args = Namespace(arch=arch, **settings)
-    configure: Callable[[Namespace], None] = fairseq.models.ARCH_CONFIG_REGISTRY[arch]
-    configure(args)
-    task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
-    model: nn.Module = fairseq.models.transformer.TransformerModel.build_model(args, task)
-    return model
-
-
-def scores(model: nn.Module, source: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """fairseq's scores (N, T, words) for our word numbers."""
-    source, given = numbered(source), numbered(given)
-    lengths = (source != THEIRS[PAD]).sum(1)
-    return reordered(model(source, lengths, given)[0], -1)
-
-
-@torch.no_grad()
-def generate(
-    model: nn.Module, source: torch.Tensor, beam: int = 5, longest: int = 200, lenpen: float = 1.0
-) -> list[list[int]]:
-    """What fairseq's SequenceGenerator, else with its defaults, writes for (n, S) source sentences of our numbers.
-
-    `pipelag.runs.text.search` writes the same with the same weights. Sentences begin with <s>, as ours do in training;
-    fairseq's own begin with </s>. Where a model's scores are no numbers it writes nothing.
-    """
-    imported()
-    from fairseq.sequence_generator import SequenceGenerator
-
-    begun = scores(model, source, torch.full((len(source), 1), BEGIN, device=source.device))
-    sound = begun.isfinite().flatten(1).all(1)
-    if not sound.all():  # the generator would not end
-        kept = iter(generate(model, source[sound], beam, longest, lenpen) if sound.any() else [])
-        return [next(kept) if each else [] for each in sound.tolist()]
-    tokens = numbered(source)
-    sample = {"net_input": {"src_tokens": tokens, "src_lengths": (tokens != THEIRS[PAD]).sum(1)}}
-    words = model.decoder.dictionary  # type: ignore[union-attr]
-    writer = SequenceGenerator([model], words, beam_size=beam, max_len_b=longest, len_penalty=lenpen)
-    found = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
-    model.decoder.set_beam_size(1)  # type: ignore[union-attr, operator]  # or its attention folds later minibatches
-    best = [numbered(each[0]["tokens"]).tolist() if each else [] for each in found]
-    return [[token for token in tokens if token != END] for tokens in best]
-
-
-def operators_of(encoder_blocks: int, decoder_blocks: int) -> list[tuple[str, ...]]:
-    """fairseq's names of what has a weight, in the order of our layers; three projections make one of ours."""
-
-    def attention(name: str, kind: str) -> list[tuple[str, ...]]:
-        projections = tuple(f"{name}.{kind}.{which}_proj" for which in "qkv")
-        return [projections, (f"{name}.{kind}.out_proj",), (f"{name}.{kind}_layer_norm",)]
-
-    def feed(name: str) -> list[tuple[str, ...]]:
-        return [(f"{name}.{part}",) for part in ("fc1", "fc2", "final_layer_norm")]
-
-    names: list[tuple[str, ...]] = [("encoder.embed_tokens",)]
-    for name in (f"encoder.layers.{block}" for block in range(encoder_blocks)):
-        names += attention(name, "self_attn") + feed(name)
-    names.append(("decoder.embed_tokens",))
-    for name in (f"decoder.layers.{block}" for block in range(decoder_blocks)):
-        names += attention(name, "self_attn") + attention(name, "encoder_attn") + feed(name)
-    return [*names, ("decoder.output_projection",)]
-
-
-def _of_words(names: tuple[str, ...]) -> bool:
-    """Whether a weight has a row for each word."""
-    return names[0].endswith(("embed_tokens", "output_projection"))
-
-
-def blocks_of(model: nn.Module) -> tuple[int, int]:
-    """How many blocks fairseq's encoder and decoder have."""
-    return len(model.encoder.layers), len(model.decoder.layers)  # type: ignore[arg-type, union-attr]
-
-
-@torch.no_grad()
-def weights_from(theirs: nn.Module, ours: nn.Sequential) -> None:
-    """Copy a fairseq Transformer's weights into `pipelag.models.transformer`'s layers of the same shape."""
-    for layer, names in zip(ours, operators_of(*blocks_of(theirs)), strict=True):
-        modules = [theirs.get_submodule(name) for name in names]
-        for name, parameter in layer.module.named_parameters():  # type: ignore[union-attr]
-            value = torch.cat([getattr(module, name) for module in modules])
-            parameter.copy_(reordered(value, 0) if _of_words(names) else value)
-
-
-@torch.no_grad()
-def weights_into(theirs: nn.Module, row: nn.Sequential, renumbered: bool = True) -> None:
-    """Copy the weights of a row of layers into a fairseq Transformer of the same shape.
-
-    Args:
-        row: of `pipelag.models.transformer`, split or not, whose words have our numbers; or of
-            `pipelag.compat.fairseq_layers`, whose words have fairseq's (`renumbered` false).
-    """
-    for own, names in zip(whole_weights(row), operators_of(*blocks_of(theirs)), strict=True):
-        for name, value in own.items():
-            value = value.T if names[0].endswith("embed_tokens") else value
-            value = reordered(value, 0) if renumbered and _of_words(names) else value
-            for module, part in zip(names, value.chunk(len(names)), strict=True):
-                getattr(theirs.get_submodule(module), name).copy_(part)

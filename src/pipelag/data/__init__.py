@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 from pipelag.errors import PipelagError, unknown
 
 if TYPE_CHECKING:
-    from pipelag.data.dataset import Dataset
-    from pipelag.data.imagenet import ImageFolders
-    from pipelag.data.labelled import LabelledText
-    from pipelag.data.language import RunningText
-    from pipelag.data.text import Corpus
+    from pipelag.data.images.dataset import Dataset
+    from pipelag.data.images.imagenet import ImageFolders
+    from pipelag.data.text.labelled import LabelledText
+    from pipelag.data.text.language import RunningText
+    from pipelag.data.text.parallel import Corpus
 
 Loader = Callable[..., "Dataset | ImageFolders | Corpus | RunningText | LabelledText"]
 # A loader, or where it is to be found, so that listing the names is cheap.
 DATASETS: dict[str, Loader | str] = {
-    "digits": "pipelag.data.quick:digits",
-    "shapes": "pipelag.data.quick:shapes",
-    "phrases": "pipelag.data.phrases:phrases",
-    "multi30k": "pipelag.data.multi30k:multi30k",
-    "tatoeba": "pipelag.data.translation:tatoeba",
-    "iwslt14": "pipelag.data.translation:iwslt14",
-    "wmt16": "pipelag.data.translation:wmt16",
-    "wmt17": "pipelag.data.translation:wmt17",
-    "fairseq": "pipelag.compat.binarised:read",
-    "grammar": "pipelag.data.language:grammar",
-    "ptb": "pipelag.data.language:penn_treebank",
-    "opinions": "pipelag.data.opinions:opinions",
-    "imdb": "pipelag.data.imdb:imdb",
-    "imagenet": "pipelag.data.imagenet:imagenet",
+    "digits": "pipelag.data.sets.generated_images:digits",
+    "shapes": "pipelag.data.sets.generated_images:shapes",
+    "phrases": "pipelag.data.sets.generated_phrases:phrases",
+    "multi30k": "pipelag.data.sets.multi30k:multi30k",
+    "tatoeba": "pipelag.data.sets.translation:tatoeba",
+    "iwslt14": "pipelag.data.sets.translation:iwslt14",
+    "wmt16": "pipelag.data.sets.translation:wmt16",
+    "wmt17": "pipelag.data.sets.translation:wmt17",
+    "fairseq": "pipelag.data.text.binarised:read",
+    "grammar": "pipelag.data.text.language:grammar",
+    "ptb": "pipelag.data.text.language:penn_treebank",
+    "opinions": "pipelag.data.sets.generated_opinions:opinions",
+    "imdb": "pipelag.data.sets.imdb:imdb",
+    "imagenet": "pipelag.data.images.imagenet:imagenet",
 }
 # Sets that nobody may pass on: a run reads the user's own copy, and is left out where there is none.
 OWN = {
@@ -46,7 +46,7 @@ def absent(name: str) -> str:
     """Why a set of the user's own cannot be read here; empty where it can, and for all other sets."""
     if name not in OWN:
         return ""
-    from pipelag.data.fetch import mirror_folders
+    from pipelag.data.files.fetch import mirror_folders
 
     here = any((folder / name / "train").is_dir() for folder in mirror_folders())
     return "" if here else OWN[name]
@@ -90,7 +90,7 @@ def load(name: str, **options: Any) -> Any:
 
 
 def _downloaded(name: str, to: str | None = None, mirrors: tuple[str, ...] = ()) -> Dataset:
-    from pipelag.data.readers import read
+    from pipelag.data.images.readers import read
 
     return read(name, to, mirrors)
 
@@ -101,7 +101,7 @@ for _name in ("mnist", "cifar10", "cifar100", "tiny_imagenet"):
 
 def __getattr__(name: str) -> Any:
     if name == "Dataset":
-        from pipelag.data.dataset import Dataset
+        from pipelag.data.images.dataset import Dataset
 
         return Dataset
     raise AttributeError(f"module 'pipelag.data' has no attribute '{name}'")

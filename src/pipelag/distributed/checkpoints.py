@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipelag import checkpoint
 from pipelag.errors import PipelagError
-from pipelag.runs import checkpoint
 
 Tensors = dict[str, torch.Tensor]
 PART = re.compile(r"([a-z]+)-(\d+)-of-(\d+)\.pt")
@@ -68,7 +68,7 @@ class Checkpoints:
         return [value for part in parts for value in part["losses"]]
 
     def policy(self, step: int, stage: int, stages: int) -> dict[str, Any] | None:
-        """What a stage's policy remembered (`pipelag.history`)."""
+        """What a stage's policy remembered (`pipelag.stage.history`)."""
         return _read(self.at(step) / f"policy-{stage}-of-{stages}.pt")["policy"]  # type: ignore[no-any-return]
 
 
@@ -124,7 +124,7 @@ class Keeper:
         Args:
             optimizer, state: what updates the stage, and its state by the parameter's position.
             losses: of the minibatches since the mark before; on the last stage only.
-            policy: what `pipelag.history` says.
+            policy: what `pipelag.stage.history` says.
         """
         resume = {
             "about": self.about,

@@ -29,9 +29,9 @@ from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
-from pipelag.optim import OptimizerFactory
-from pipelag.phase import Phase
 from pipelag.schedules import Schedule
+from pipelag.stage.optimizers import OptimizerFactory
+from pipelag.stage.phase import Phase
 
 Inputs = Callable[[int], Any]
 

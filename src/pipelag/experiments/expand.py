@@ -238,7 +238,8 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         spec = RunSpec.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise PipelagError(f"{where}: {'.'.join(map(str, first['loc'])) or 'the run'}: {first['msg']}") from error
+        place, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise PipelagError(f"{where}: {place or 'the run'}: {said}") from error
     check_names(spec, where)
     return spec
 

@@ -5,8 +5,8 @@
 in the forward only; the backward reads the weights then current, which is what the forward foresaw. s is "the number of
 weight updates performed between" the two passes (section III-A): derived from the schedule, so that with microbatches
 it is what happens there, for each microbatch. lr is the coming update's. DeltaW is the direction of the optimizer's
-last update (table I); `pipelag.prediction` has the rule of each optimizer. The last gradient counted again, as the
-public code does for SGD (ambiguity D2), is `pipeoptim_literal`; s = D - rank, as it has (D3), `pipeoptim_s_plus_1`.
+last update (table I); `pipelag.methods.prediction` has the rule of each optimizer. The last gradient counted again, as
+the public code does for SGD (ambiguity D2), is `pipeoptim_literal`; s = D - rank, as it has (D3), `pipeoptim_s_plus_1`.
 
 XPipe uses Adam's moments whatever the optimizer: W^ = W_t - lr s mbar / sqrt(vbar + eps), eps inside the root (equation
 6, its two symbols put right, ambiguity D1); over an optimizer without moments they are kept of the gradient that it

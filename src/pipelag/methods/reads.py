@@ -1,8 +1,8 @@
 """The vocabulary of weight policies: what a pass may read instead of the live weights, and what an update may add.
 
 Values, without torch. Each says by which amounts it acts on a stage, one per microbatch of a minibatch (0: not at all,
-the pass reads the live weights), and makes what carries it out there (`carry`: a `pipelag.carriers` object), in the
-same way for every executor. Another kind of read is a class with these two methods.
+the pass reads the live weights), and makes what carries it out there (`carry`: a `pipelag.methods.carriers` object), in
+the same way for every executor. Another kind of read is a class with these two methods.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from pipelag.policy import StageWeights
+    from pipelag.stage.policy import StageWeights
 
 Amounts = tuple[float, ...]
 
@@ -62,7 +62,7 @@ class Predict:
 
     def carry(self, stage: StageWeights) -> Any:
         """The prediction on a stage."""
-        from pipelag import carriers
+        from pipelag.methods import carriers
 
         return carriers.prediction(self.direction, stage)
 
@@ -89,7 +89,7 @@ class Correct:
 
     def carry(self, stage: StageWeights) -> Any:
         """The correction on a stage."""
-        from pipelag import carriers
+        from pipelag.methods import carriers
 
         return carriers.Correction(stage, self.decay)
 
@@ -109,13 +109,13 @@ class LookAhead:
 
     def carry(self, stage: StageWeights) -> Any:
         """The look-ahead on a stage."""
-        from pipelag import carriers
+        from pipelag.methods import carriers
 
         return carriers.Along(stage, 1.0)
 
     def change(self, stage: StageWeights) -> Any:
         """The damped update on a stage."""
-        from pipelag import carriers
+        from pipelag.methods import carriers
 
         return carriers.DampedStep(stage, self.gamma)
 
@@ -126,7 +126,7 @@ class SpikeCompensation:
 
     def change(self, stage: StageWeights) -> Any:
         """The compensation on a stage; none where nothing is delayed."""
-        from pipelag import carriers
+        from pipelag.methods import carriers
 
         return carriers.Spike(stage) if stage.delay else None
 
@@ -139,7 +139,7 @@ class DelayCompensation:
 
     def change(self, stage: StageWeights) -> Any:
         """The compensation on a stage; none where nothing is delayed."""
-        from pipelag import carriers
+        from pipelag.methods import carriers
 
         return carriers.Compensation(stage, self.strength) if stage.delay else None
 

@@ -14,7 +14,7 @@ from pipelag.models.alexnet import alexnet
 from pipelag.models.bert import bert
 from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
 from pipelag.models.detection import mask_rcnn, ssd300
-from pipelag.models.fairseq import fairseq_transformer
+from pipelag.models.fairseq_row import fairseq_transformer
 from pipelag.models.gnmt import gnmt
 from pipelag.models.imagenet import branching, from_torchvision
 from pipelag.models.inception import googlenet, inception_v3

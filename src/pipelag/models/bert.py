@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pipelag.data.text import PAD
+from pipelag.data.text.parallel import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.operators import Operator, Tensors
 from pipelag.models.transformer import Narrow, Norm, Widen, attention, check_size
@@ -109,8 +109,8 @@ def bert(
 ) -> nn.Sequential:
     """A BERT of `blocks` blocks; takes words, or (words, segments), int64 (N, T), and scores words and the order.
 
-    `pipelag.runs.text.masked_word_loss` trains it. Words are scored at every place, not at the masked ones alone;
-    attention weights are not dropped, which the original does besides.
+    `pipelag.runs.text_metrics.masked_word_loss` trains it. Words are scored at every place, not at the masked ones
+    alone; attention weights are not dropped, which the original does besides.
 
     Args:
         length: the most words that it can read; places have learned vectors.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pipelag.data.text import PAD
+from pipelag.data.text.parallel import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.recurrent import Embed, Recurrent, Words, states
 
@@ -88,7 +88,8 @@ def gnmt(
     Args:
         size: of vectors and states; words: of either language, for profiles: every place is taken for a word, and
             there is no dropout.
-        source_words, target_words: instead, the vocabularies of a corpus (`pipelag.data.text`), whose minibatches are
+        source_words, target_words: instead, the vocabularies of a corpus (`pipelag.data.text.parallel`), whose
+        minibatches are
             padded: what a sentence becomes does not depend on the padding behind it.
         dropout: of what every LSTM reads; with a corpus 0.2.
 

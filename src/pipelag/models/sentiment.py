@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pipelag.data.labelled import PAD
+from pipelag.data.text.labelled import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.layers import Layer
 from pipelag.models.operators import Operator, Tensors

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pipelag.data.text import PAD
+from pipelag.data.text.parallel import PAD
 from pipelag.errors import PipelagError
 from pipelag.models.operators import Operator, Tensors, outputs_of, parts_of, share
 

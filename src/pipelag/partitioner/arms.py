@@ -9,12 +9,13 @@ from typing import Any, Literal
 from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import Method
-from pipelag.optim import OptimizerFactory
 from pipelag.partitioner.cluster import Cluster
-from pipelag.partitioner.options import ArmOptions, checked
+from pipelag.partitioner.options import ArmOptions
+from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.rehearsal import Moved
 from pipelag.timing.roofline import Device
+from pipelag.typed import checked
 
 
 @dataclass(frozen=True)

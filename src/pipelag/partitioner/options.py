@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from pipelag.errors import PipelagError, unknown
-
-
-class _Typed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+from pipelag.typed import Typed
 
 
-class InputOptions(_Typed):
+class InputOptions(Typed):
     """One input of the model: its shape without the minibatch; numbers, or words (integers)."""
 
     shape: list[int]
     of: Literal["numbers", "words"] = "numbers"
 
 
-class ProfileOptions(_Typed):
+class ProfileOptions(Typed):
     """Where a profile comes from.
 
     roofline: a device's data sheet, with the inputs of the model; precision: fp16 for half; loss: the last layer
@@ -36,7 +32,7 @@ class ProfileOptions(_Typed):
     batch: int = Field(default=1, ge=1)
 
 
-class GivenPlan(_Typed):
+class GivenPlan(Typed):
     """A plan written down: workers of each stage, and the last layers of all stages but the last.
 
     A cut may be the beginning of a layer's name, and stands for the layer before it; without cuts, of two or three
@@ -47,13 +43,13 @@ class GivenPlan(_Typed):
     cuts: list[int | str] | None = None
 
 
-class GPipeOptions(_Typed):
+class GPipeOptions(Typed):
     """GPipe over the straight plan: bytes of a worker."""
 
     memory: float = Field(gt=0)
 
 
-class ArmOptions(_Typed):
+class ArmOptions(Typed):
     """A method over the straight plan, or data parallelism (bsp), timed.
 
     settings: the method's own. batch: samples of a minibatch (the run's where none is given), or "largest": as many as
@@ -74,8 +70,8 @@ class ArmOptions(_Typed):
     overlap: bool | None = None
 
 
-class PlanOptions(_Typed):
-    """The options of a run; see `pipelag.runs.plan.plan`."""
+class PlanOptions(Typed):
+    """The options of a run; see `pipelag.runs.kinds.plan.plan`."""
 
     profile: dict[str, Any] = Field(default_factory=dict)
     device: str | None = None
@@ -93,33 +89,3 @@ class PlanOptions(_Typed):
     workers: list[int] = Field(default_factory=list)
     memory: float | None = Field(default=None, gt=0)
     moving: Literal["separate", "fused", "free"] = "separate"
-
-
-M = TypeVar("M", bound=BaseModel)
-
-
-def checked(model: type[M], content: Any, kind: str) -> M:
-    """`content` as the model; the first mistake is refused with its place and, of a name, the nearest right one.
-
-    Args:
-        kind: what the content's keys are called in the refusal, such as "option of a plan".
-    """
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        # A misspelt key is also a missing one: the misspelling says more.
-        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-        key, place = str(first["loc"][0]) if first["loc"] else kind, ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            raise unknown(kind, key, model.model_fields) from error
-        names = _names(model.model_fields[key].annotation) if key in model.model_fields else []
-        if names and isinstance(first["input"], str):
-            raise unknown(f"{kind} '{key}'", first["input"], names) from error
-        raise PipelagError(f"the {kind} '{place}' is {first['input']!r}: {first['msg']}") from error
-
-
-def _names(annotation: Any) -> list[str]:
-    """The words that a field may be, where it may be any: those of its Literal."""
-    if isinstance(annotation, str):
-        return [annotation]
-    return [name for part in get_args(annotation) for name in _names(part)]

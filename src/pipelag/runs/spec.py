@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pipelag.errors import unknown
 from pipelag.methods import METHODS
+from pipelag.runs.kinds import KINDS
 
 
 class _Strict(BaseModel):
@@ -26,7 +28,7 @@ class ModelSpec(_Strict):
 
 
 class DataSpec(_Strict):
-    """A registered data set (`pipelag.data`) and its keyword arguments. `augment`: see `pipelag.data.batches`."""
+    """A registered data set (`pipelag.data`) and its keyword arguments. augment: see `pipelag.data.images.batches`."""
 
     name: str
     augment: bool | Literal["crop"] = False
@@ -108,21 +110,11 @@ LATER: dict[str, dict[str, Any]] = {
     "phases": {"microbatches": 1, "recompute": False, "replicas": []},
 }
 
-# Studies of kind `theory` that compute other things than they once did: part of a run's id, like a method's revision.
-STUDIES = {"caching": 2, "lemmas": 2}
-# Options of kind `plan` likewise. depths, 2: of fewer minibatches than NOAM, every stage holds its share.
-PLANS = {"depths": 2}
-
 
 class RunSpec(_Strict):
-    """One run. `kind`:
+    """One run, of one of the kinds of `pipelag.runs.kinds`; `options` are the kind's."""
 
-    train     train and evaluate; speed     time 1 worker against 2, interleaved, in one launch;
-    profile   time every layer; count       count weights and activations; timeline   lay out a schedule in cycles;
-    plan      partition a profile over a cluster, and time what comes out; theory   compute what a theory says.
-    """
-
-    kind: Literal["train", "speed", "profile", "count", "timeline", "plan", "theory"] = "train"
+    kind: str = "train"
     model: ModelSpec | None = None
     data: DataSpec | None = None
     batch: int = Field(default=1, gt=0)
@@ -133,28 +125,30 @@ class RunSpec(_Strict):
     seed: int = 0
     executor: Literal["simulated", "real"] = "simulated"
     workers: int = Field(default=1, gt=0)  # processes of the real executor
-    options: dict[str, Any] = Field(default_factory=dict)  # of this kind (speed: blocks, block_steps; timeline: ...)
+    options: dict[str, Any] = Field(default_factory=dict)  # of its kind
 
     @model_validator(mode="after")
     def _complete(self) -> RunSpec:
-        need = {
-            "train": ("model", "data", "optimizer", "phases"),
-            "speed": ("model", "data", "optimizer", "phases"),
-            "profile": ("model", "data"),
-            "count": ("model",),
-            "timeline": ("phases",),
-            "plan": ("model",),
-            "theory": ("options",),
-        }[self.kind]
-        missing = [key for key in need if not getattr(self, key)]
+        if self.kind not in KINDS:
+            raise unknown("kind of a run", self.kind, KINDS)
+        kind = KINDS[self.kind]
+        missing = [key for key in kind.needs if not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
+        kind.check(self.options)
         for phase in self.phases:
-            if self.kind in ("train", "speed") and self.batch % phase.microbatches:
+            if self.data is not None and self.batch % phase.microbatches:
                 raise ValueError(
                     f"a minibatch of {self.batch} cannot be split into {phase.microbatches} equal microbatches"
                 )
         return self
+
+    @property
+    def data_set(self) -> str | None:
+        """The name of the data set, or of the published profiles, that it reads; None where it reads none."""
+        if "published" in self.options.get("profile", {}):
+            return "pipedream_profiles"
+        return self.data.name if self.data else self.options.get("data")
 
     @property
     def steps(self) -> int:
@@ -178,11 +172,7 @@ class RunSpec(_Strict):
     def revisions(self) -> dict[str, int]:
         """What the spec names that does not mean any more what it did, with its revision (`Method.revision`)."""
         named = {phase.method: METHODS[phase.method].revision for phase in self.phases if phase.method in METHODS}
-        if self.kind == "theory":
-            study = str(self.options.get("study"))
-            named[study] = STUDIES.get(study, 1)
-        if self.kind == "plan":
-            named |= {option: revision for option, revision in PLANS.items() if self.options.get(option)}
+        named |= KINDS[self.kind].revisions(self.options)
         return {name: revision for name, revision in named.items() if revision > 1}
 
     @property

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from pipelag import data, models
-from pipelag.data.batches import Batches, Evaluation
-from pipelag.data.dataset import Dataset
-from pipelag.data.imagenet import FolderBatches, FolderEvaluation, ImageFolders
-from pipelag.data.labelled import LabelledBatches, LabelledEvaluation, LabelledText
-from pipelag.data.language import LanguageBatches, RunningText
+from pipelag.data.images.batches import Batches, Evaluation
+from pipelag.data.images.dataset import Dataset
+from pipelag.data.images.imagenet import FolderBatches, FolderEvaluation, ImageFolders
 from pipelag.data.minibatches import Minibatches
-from pipelag.data.text import Corpus, TextBatches
-from pipelag.data.tokens import TokenBatches
-from pipelag.errors import PipelagError, unknown
+from pipelag.data.text.labelled import LabelledBatches, LabelledEvaluation, LabelledText
+from pipelag.data.text.language import LanguageBatches, RunningText
+from pipelag.data.text.parallel import Corpus, TextBatches
+from pipelag.data.text.tokens import TokenBatches
+from pipelag.errors import PipelagError
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.text import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
+from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
 
 FINAL = ("bleu", "perplexity", "accuracy", "top5", "loss", "test_loss")  # what a summary says of the last evaluation
 
@@ -101,10 +101,8 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
     loss: Callable[[Any, Any], torch.Tensor]
     if tokens is None:
         batches, loss = TextBatches(corpus, spec.batch, spec.seed, device), token_loss(smoothing)
-    elif isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0:
-        batches, loss = TokenBatches(corpus, tokens, spec.seed, spec.batch, device), shared_token_loss(smoothing)
     else:
-        raise PipelagError(f"options.tokens takes the most tokens of a minibatch, such as 4096, not {tokens!r}")
+        batches, loss = TokenBatches(corpus, tokens, spec.seed, spec.batch, device), shared_token_loss(smoothing)
     beam, lenpen = int(spec.options.get("beam", 1)), float(spec.options.get("lenpen", 1.0))
     return Task(
         corpus,
@@ -118,17 +116,15 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
 def _writer(spec: RunSpec) -> Writer | None:
     """What translates, as options.generator names it; None: our own search."""
     assert spec.model is not None
-    name = spec.options.get("generator", "pipelag")
-    if name == "pipelag":
+    if spec.options.get("generator", "pipelag") == "pipelag":
         return None
-    if name != "fairseq":
-        raise unknown("generator", str(name), ("pipelag", "fairseq"))
-    from pipelag.compat import fairseq, fairseq_generator
+    from pipelag.compat.fairseq import imported
+    from pipelag.models import fairseq_generator
 
     if spec.model.name not in fairseq_generator.MODELS:
         known = " and ".join(fairseq_generator.MODELS)
         raise PipelagError(f"fairseq's generator translates with the models {known}, not with '{spec.model.name}'")
-    fairseq.imported()
+    imported()
     return fairseq_generator.Generator()
 
 

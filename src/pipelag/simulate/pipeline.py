@@ -4,8 +4,8 @@ Minibatch t's gradient depends only on the weights that each stage read for it, 
 order. So the loop below, which takes one minibatch after the other through the whole model, computes exactly what a
 pipeline computes: stage i's forward reads version max(0, t - forward lag), its backward version
 max(0, t - backward lag), and the update makes version t+1. The lags come from the method's schedule, one per microbatch
-of an update; what a pass makes of its version (a prediction, a correction) is `pipelag.policy`. A stage of r replicas
-updates once in r minibatches, so its t counts rounds.
+of an update; what a pass makes of its version (a prediction, a correction) is `pipelag.stage.policy`. A stage of r
+replicas updates once in r minibatches, so its t counts rounds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 from torch import nn
 
 from pipelag.data.split import split
-from pipelag.optim import set_rates
-from pipelag.phase import Phase
-from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
-from pipelag.recompute import backward_through, fresh, segments_of
 from pipelag.simulate.rounds import Rounds
+from pipelag.stage.optimizers import set_rates
+from pipelag.stage.phase import Phase
+from pipelag.stage.policy import StageWeights
+from pipelag.stage.recompute import backward_through, fresh, segments_of
+from pipelag.stage.weights import FlatParameters
 from pipelag.tensors import unchanged_buffers
-from pipelag.weights import FlatParameters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -37,7 +37,7 @@ class SimulatedPipeline:
     Args:
         stages: the model cut into stages, in order. Their parameters become views of flat buffers.
         phase: decides the staleness.
-        optimizer: over the stages' parameters, one group per stage (`pipelag.optim.group_by_stage`).
+        optimizer: over the stages' parameters, one group per stage (`pipelag.stage.optimizers.group_by_stage`).
         loss: (output of the last stage, targets) -> scalar.
         rate: the factor on all base rates at a step of the *run*.
         seed: of dropout; draws are made per (seed, minibatch, stage).

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pipelag.policy import StageWeights
 from pipelag.schedules import Delays
+from pipelag.stage.policy import StageWeights
 
 Sums = list[list[list[torch.Tensor | None]]]  # per stage, replica and parameter
 

@@ -10,9 +10,9 @@ from torch import nn
 
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
-from pipelag.optim import OptimizerFactory, adopt_state, group_by_stage
-from pipelag.phase import Phase
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
+from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage
+from pipelag.stage.phase import Phase
 
 
 class SimulatedTraining:

@@ -1,8 +1,8 @@
 """How far each optimizer's prediction rule is off (PipeOptim, table I): foreseen weights against those that come.
 
 A weight vector is stepped by the optimizer itself, along gradients whose mean is constant; every so many updates the
-weights s updates ahead are foreseen by the rule of `pipelag.prediction` and compared once they are there. Without noise
-the rules are exact, but for what they leave out (a decoupled weight decay, ambiguity D4).
+weights s updates ahead are foreseen by the rule of `pipelag.methods.prediction` and compared once they are there.
+Without noise the rules are exact, but for what they leave out (a decoupled weight decay, ambiguity D4).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """
     import torch
 
-    from pipelag.prediction import rule_of
+    from pipelag.methods.prediction import rule_of
 
     known = optimizers()
     if options["optimizer"] not in known:

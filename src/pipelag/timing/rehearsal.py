@@ -1,7 +1,8 @@
 """What a method's weight policy moves and holds on a stage, seen by rehearsing it.
 
-A rehearsal performs the stage's row of the schedule with the very objects that the executors use (`pipelag.policy`, the
-optimizer), but for the passes themselves. So a method of tomorrow is counted as those of today.
+A rehearsal performs the stage's row of the schedule with the very objects that the executors use
+(`pipelag.stage.policy`, the optimizer), but for the passes themselves. So a method of tomorrow is counted as those of
+today.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipelag.methods import Method
-from pipelag.optim import OptimizerFactory, group_by_stage, set_rates
-from pipelag.policy import StageWeights
 from pipelag.schedules import Action
-from pipelag.weights import FlatParameters, shadows
+from pipelag.stage.optimizers import OptimizerFactory, group_by_stage, set_rates
+from pipelag.stage.policy import StageWeights
+from pipelag.stage.weights import FlatParameters, shadows
 
 KINDS = ("F", "B", "U", "step")
 FLOAT = 4

@@ -14,10 +14,10 @@ from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
-from pipelag.optim import OptimizerFactory
-from pipelag.phase import Phase
 from pipelag.schedules import Action
 from pipelag.schedules.actions import Kind
+from pipelag.stage.optimizers import OptimizerFactory
+from pipelag.stage.phase import Phase
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 ENDLESS = timedelta(days=365)

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
-from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
+from pipelag.stage.optimizers import group_by_stage, set_rates
 
 
 class ReplicaWorker(WholeModel):

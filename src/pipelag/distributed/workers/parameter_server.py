@@ -21,9 +21,9 @@ from torch import nn
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.p2p import reaching
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
-from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import seed_stage
-from pipelag.weights import FlatParameters
+from pipelag.stage.optimizers import group_by_stage, set_rates
+from pipelag.stage.weights import FlatParameters
 
 Buffers = list[torch.Tensor]
 NONE = -1  # no minibatch is left

@@ -13,14 +13,14 @@ from torch import nn
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
-from pipelag.history import History, restore, state_of
-from pipelag.optim import group_by_stage, set_rates
-from pipelag.policy import StageWeights
 from pipelag.randomness import seed_stage
-from pipelag.recompute import backward_through
 from pipelag.schedules import Action, Schedule
+from pipelag.stage.history import History, restore, state_of
+from pipelag.stage.optimizers import group_by_stage, set_rates
+from pipelag.stage.policy import StageWeights
+from pipelag.stage.recompute import backward_through
+from pipelag.stage.weights import FlatParameters, hand_over, shadows
 from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
-from pipelag.weights import FlatParameters, hand_over, shadows
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -51,7 +51,8 @@ class StageState:
         schedule: of the minibatches that are left of the phase.
         worker: who holds the stage here.
         keeper: of the first replica writes the stage's checkpoints; None: there are none.
-        restart: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.history`). None at
+        restart: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.stage.history`).
+            None at
             the phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then fills anew.
     """
 

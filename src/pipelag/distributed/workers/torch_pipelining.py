@@ -17,8 +17,8 @@ from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.errors import PipelagError
-from pipelag.optim import group_by_stage, set_rates
 from pipelag.randomness import preserved_randomness, seed_stage
+from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.tensors import alone, as_tuple, unchanged_buffers
 
 

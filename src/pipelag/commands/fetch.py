@@ -1,0 +1,48 @@
+"""`pipelag fetch`: make a data set's files available, and say which release they are."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipelag.data.files import manifest
+from pipelag.data.files.fetch import Release, data_folder, fetch
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("name", metavar="NAME", help=", ".join(manifest.names()))
+    home = data_folder()
+    parser.add_argument("--to", metavar="DIR", type=Path, default=home, help="download to DIR/NAME (%(default)s)")
+    parser.add_argument(
+        "--mirror", metavar="DIR", action="append", default=[], help="look here first; then in those of PIPELAG_MIRROR"
+    )
+    parser.add_argument("--stamp", metavar="FILE", type=Path, help="write what was found to FILE too, for a workflow")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Fetch, verify, and print what was read."""
+    text = describe(fetch(args.name, args.to, args.mirror))
+    print(text, end="")
+    if args.stamp is not None:
+        args.stamp.parent.mkdir(parents=True, exist_ok=True)
+        args.stamp.write_text(text, encoding="utf-8")
+    return 0
+
+
+def describe(release: Release) -> str:
+    """Release, licence, files and verified sums, one line each."""
+    kind = "the official files" if release.official else f"not the official files but another release ({release})"
+    if not release.verified:
+        kind = f"the publisher's files as they were first seen ({release})"
+    lines = [
+        f"{release.title}: {kind}, layout {release.layout}, in {release.origin}",
+        f"  licence: {manifest.official(release.dataset).licence}",
+    ]
+    if release.note:
+        lines.append(f"  note: {release.note}")
+    seen = "verified" if release.verified else "as recorded"
+    for path, sums in release.files:
+        algorithm, value = next(iter(sums.stated.items()))
+        lines.append(f"  {path.name}: {sums.bytes:,} bytes, {algorithm} {value} {seen}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,41 @@
+"""What was decoded is kept for the next run, and mapped: the processes of a run then share its pages."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelag.data.files.download import locked
+
+
+def kept(path: Path, title: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The tensors and plain values that an earlier run left at `path`, else those that `make` gives.
+
+    Args:
+        title: of what is decoded, for whoever waits for another process that does so.
+    """
+    found = _load(path)
+    if found is None:
+        with locked(path, f"another process is decoding {title}; waiting for it"):
+            found = _load(path)
+            if found is None:
+                found = make()
+                partial = path.with_suffix(".part")
+                torch.save(found, partial)
+                os.replace(partial, path)
+    return found
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        found = torch.load(path, mmap=True, weights_only=True)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
+        return None  # unreadable: decode again
+    return found if isinstance(found, dict) else None

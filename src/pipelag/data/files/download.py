@@ -1,0 +1,208 @@
+"""Download one file over HTTP: resumed, retried, verified, landed by rename.
+
+What has arrived is kept in `<name>.part`; a cut connection, a kill or a full disk costs only what is still missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import http
+import http.client
+import io
+import os
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from pipelag.data.files.manifest import Sums
+from pipelag.errors import PipelagError
+
+TIMEOUT = 30.0  # seconds without a byte
+RETRIES = 4  # in a row without progress, per address
+PAUSE = 0.5  # seconds before the first retry, doubled with each
+_CHUNK = 1 << 18
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Unavailable(PipelagError):
+    """No address gave the right file."""
+
+
+class _AddressFails(Exception):
+    """This address does not give the file; the next one may."""
+
+
+def download(
+    addresses: Sequence[str], target: Path, sums: Sums | None, *, most_bytes: int = 0, pause: float = PAUSE
+) -> None:
+    """Bring a file to `target`, from the first of the addresses that gives it whole and right.
+
+    Two processes may ask for the same file at once: one downloads, the other waits and finds it done.
+
+    Args:
+        addresses: tried in turn; a partial file is continued from whichever answers.
+        target: appears only when size and sum are right. One that is there and wrong is kept aside as `<name>.bad`.
+        sums: what the manifest states; None where it states nothing: the server's word on the size is taken then.
+        most_bytes: of a file without sums.
+        pause: seconds before the first retry of an address.
+
+    Raises:
+        Unavailable: no address gave the right file; what a wrong one gave is kept aside as `<name>.bad`.
+        PipelagError: the disk is full, or the folder cannot be written.
+    """
+    with locked(target, f"another process is fetching {target.name}; waiting for it"):
+        bad = target.with_name(target.name + ".bad")
+        part = target.with_name(target.name + ".part")
+        if target.exists():
+            if sums is None or sums.complaint(target) is None:
+                return
+            target.replace(bad)
+        reasons = []
+        for address in addresses:
+            try:
+                size = _stated_size(address, most_bytes, pause) if sums is None else sums.bytes
+                if sums is None:  # nothing would tell that a part is that of another file
+                    part.unlink(missing_ok=True)
+                if _size(part) > size:
+                    part.unlink()
+                _complete(address, part, size, pause)
+            except _AddressFails as error:
+                reasons.append(f"{address}: {error}")
+                continue
+            complaint = sums.complaint(part) if sums is not None else None
+            if complaint is None:
+                part.replace(target)
+                return
+            part.replace(bad)
+            reasons.append(f"{address}: the file {complaint} (kept aside as {bad})")
+        kept = f" ({_size(part):,} bytes are kept, the next try goes on from there)" if _size(part) else ""
+        raise Unavailable(f"{target.name} could not be downloaded{kept}: {'; '.join(reasons)}")
+
+
+@contextmanager
+def locked(target: Path, waiting: str) -> Iterator[None]:
+    """Hold `<target>.lock`; print `waiting` if another process holds it. The folder is made where it is missing."""
+    lock = FileLock(target.with_name(target.name + ".lock"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(waiting, file=sys.stderr)
+        lock.acquire()
+    except OSError as error:
+        raise PipelagError(
+            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _stated_size(address: str, most: int, pause: float) -> int:
+    """The bytes that a server says a file has; refused where it says nothing, or more than `most`."""
+    for attempt in range(RETRIES + 1):
+        try:
+            with urllib.request.urlopen(_request(address), timeout=TIMEOUT) as answer:
+                stated = answer.headers.get("Content-Length")
+            break
+        except urllib.error.HTTPError as error:
+            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or attempt == RETRIES:
+                raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
+        except (http.client.HTTPException, OSError) as error:
+            if attempt == RETRIES:
+                raise _AddressFails(str(getattr(error, "reason", error)) or type(error).__name__) from error
+        time.sleep(pause * 2**attempt)
+    if stated is None or not stated.isdecimal() or not 0 < int(stated) <= most:
+        raise _AddressFails(f"the server says that the file has {stated or 'unknown'} bytes; 1 to {most:,} are allowed")
+    return int(stated)
+
+
+def _request(address: str) -> urllib.request.Request:
+    return urllib.request.Request(address, headers={"User-Agent": "pipelag"})
+
+
+def _complete(address: str, part: Path, size: int, pause: float) -> None:
+    """Append to `part` until it has `size` bytes; a connection that is cut is opened again where it was cut."""
+    bar = tqdm(
+        total=size,
+        initial=_size(part),
+        unit="B",
+        unit_scale=True,
+        unit_divisor=1024,
+        desc=part.stem,
+        mininterval=0.1 if sys.stderr.isatty() else 10.0,
+    )
+    failures = 0
+    # Unbuffered, so that on a full disk nothing is left to be written when the file is closed.
+    with bar, io.FileIO(part, "ab") as file:
+        while (have := file.tell()) < size:
+            cut = _continue(address, file, size, bar)
+            if cut is None:
+                continue
+            failures = 0 if file.tell() > have else failures + 1
+            if failures > RETRIES:
+                raise _AddressFails(f"{cut}, after {file.tell():,} of {size:,} bytes")
+            time.sleep(pause * 2**failures)
+        os.fsync(file.fileno())
+
+
+def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
+    """One connection: append what it gives. Returns why it ended early, None if it did not."""
+    have = file.tell()
+    request = _request(address)
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                file.truncate(0)  # this server knows no ranges and starts over
+                file.seek(0)
+                bar.reset()
+            _require_space(file, size)
+            while file.tell() < size and (chunk := answer.read(min(_CHUNK, size - file.tell()))):
+                _write(file, chunk)
+                bar.update(len(chunk))
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise _AddressFails(f"the file is truncated there, it ends after {have:,} of {size:,} bytes") from error
+        if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
+            raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
+        return f"HTTP {error.code} {error.reason}"
+    except (http.client.HTTPException, OSError) as error:
+        if getattr(error, "errno", None) in _FULL:
+            raise _full(file, size) from error
+        return str(getattr(error, "reason", error)) or type(error).__name__
+    return None if file.tell() == size else "the connection was cut"
+
+
+def _write(file: io.FileIO, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:  # an unbuffered write may take less than it is given
+        rest = rest[file.write(rest) :]
+
+
+def _require_space(file: io.FileIO, size: int) -> None:
+    if shutil.disk_usage(Path(str(file.name)).parent).free < size - file.tell():
+        raise _full(file, size)
+
+
+def _full(file: io.FileIO, size: int) -> PipelagError:
+    part = Path(str(file.name))
+    return PipelagError(
+        f"no space left for {part.stem}: {size - file.tell():,} more bytes are needed in {part.parent}; free them and "
+        f"run again ({file.tell():,} bytes are kept)"
+    )

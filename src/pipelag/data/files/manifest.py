@@ -1,0 +1,194 @@
+"""Manifests: which files a data set consists of, their sizes and sums, where they are published.
+
+The package's own (`manifests/<name>.yaml`) describe the official files. A mirror folder may hold another release,
+described by its own `manifest.yaml`. Both are checked strictly: a sum that is misspelt would be a sum not checked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from pipelag.errors import PipelagError, unknown
+
+MD5 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+SHA256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+WebFolder = Annotated[str, StringConstraints(pattern=r"^https?://.+/$")]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sums(_Strict):
+    """Size and sums of a file, at least one sum."""
+
+    bytes: int = Field(gt=0)
+    md5: MD5 | None = None
+    sha256: SHA256 | None = None
+
+    @model_validator(mode="after")
+    def _has_a_sum(self) -> Sums:
+        if not self.stated:
+            raise ValueError("a file needs 'sha256' or 'md5'")
+        return self
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """The sums that the manifest gives, by algorithm, the stronger one first."""
+        return {name: value for name in ("sha256", "md5") if (value := getattr(self, name))}
+
+    def complaint(self, path: Path) -> str | None:
+        """What is wrong with the file at `path`; None if its size and its strongest sum are right."""
+        if not path.is_file():
+            return "is missing"
+        size = path.stat().st_size
+        if size != self.bytes:
+            return f"has {size:,} bytes instead of {self.bytes:,}"
+        name, expected = next(iter(self.stated.items()))
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, name).hexdigest()
+        return None if found == expected else f"has {name} {found} instead of {expected}"
+
+
+class OfficialFile(_Strict):
+    """A file as its publisher offers it, under the same name in each of the web folders `urls`.
+
+    Where nobody states its size and sum, `most_bytes` limits it instead; see `pipelag.data.files.first_seen`.
+    """
+
+    name: str
+    urls: tuple[WebFolder, ...] = Field(min_length=1)
+    bytes: int | None = Field(default=None, gt=0)
+    md5: MD5 | None = None
+    sha256: SHA256 | None = None
+    most_bytes: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _verified_or_limited(self) -> OfficialFile:
+        stated = [value for value in (self.bytes, self.md5, self.sha256) if value is not None]
+        if self.most_bytes is None and (self.bytes is None or len(stated) < 2):
+            raise ValueError("a file needs 'bytes' and 'sha256' or 'md5'; where they are not known, 'most_bytes'")
+        if self.most_bytes is not None and stated:
+            raise ValueError("'most_bytes' is for a file whose size and sum are not known; leave it out, or them")
+        return self
+
+    @property
+    def sums(self) -> Sums | None:
+        """Size and sums as stated; None where they are not known."""
+        return None if self.bytes is None else Sums(bytes=self.bytes, md5=self.md5, sha256=self.sha256)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Full addresses, in the order in which they are tried."""
+        return [folder + self.name for folder in self.urls]
+
+
+class Manifest(_Strict):
+    """The official release of a data set. `aliases`: names under which a mirror's manifest may describe another."""
+
+    title: str
+    licence: str
+    layout: str
+    files: tuple[OfficialFile, ...] = Field(min_length=1)
+    aliases: tuple[str, ...] = ()
+
+
+class MirrorFile(Sums):
+    """A file of a mirror, by its path inside the mirror's folder."""
+
+    path: str
+
+    @model_validator(mode="after")
+    def _stays_inside(self) -> MirrorFile:
+        path = PurePosixPath(self.path)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"'{self.path}' leaves the mirror; give a path relative to the manifest")
+        return self
+
+
+class MirrorRelease(_Strict):
+    """A release of a data set that a mirror holds; `note` says how it differs from the official one."""
+
+    layout: str
+    note: str = ""
+    files: tuple[MirrorFile, ...] = Field(min_length=1)
+
+
+class MirrorManifest(_Strict):
+    """A mirror's `manifest.yaml`: releases by the data set's name, sets that pipelag does not know among them."""
+
+    datasets: dict[str, MirrorRelease]
+
+
+def names() -> list[str]:
+    """The data sets that have an official manifest."""
+    folder = resources.files("pipelag.data.files") / "manifests"
+    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+@cache
+def official(name: str) -> Manifest:
+    """The official manifest of a data set.
+
+    Raises:
+        PipelagError: no such manifest (the nearest name is given).
+    """
+    if name not in names():
+        raise unknown("downloadable data set", name, names())
+    source = resources.files("pipelag.data.files") / "manifests" / f"{name}.yaml"
+    return _validated(Manifest, source.read_text(encoding="utf-8"), source.name)
+
+
+def mirrored(folder: Path) -> MirrorManifest | None:
+    """The manifest of a mirror folder; None where there is none.
+
+    Raises:
+        PipelagError: it is not a mirror manifest; names the place and the nearest valid key.
+    """
+    path = folder / "manifest.yaml"
+    return _validated(MirrorManifest, path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+
+
+def _validated(model: type[_Model], text: str, source: str) -> _Model:
+    try:
+        return model.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise PipelagError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise PipelagError(f"{source}: {_complaint(model, error)}") from error
+
+
+def _complaint(model: type[BaseModel], error: ValidationError) -> str:
+    """The first thing pydantic found wrong, with its place; for an unknown key, the nearest valid one."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        return f"this should be a mapping with {', '.join(model.model_fields)}"
+    *parents, last = first["loc"]
+    if first["type"] != "extra_forbidden":
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
+    place = ".".join(map(str, parents)) or "the top level"
+    valid = sorted(_keys_at(model, parents))
+    near = difflib.get_close_matches(str(last), valid, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else "no key is like it"
+    return f"unknown key '{last}' at {place}; {hint} (valid: {', '.join(valid)})"
+
+
+def _keys_at(model: type[BaseModel], location: Sequence[int | str]) -> Iterable[str]:
+    """The keys that may stand at `location` of a document described by `model`."""
+    kind: Any = model
+    for part in location:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = kind.model_fields[str(part)].annotation
+        else:  # dict[str, X] or tuple[X, ...]
+            kind = next(inner for inner in get_args(kind) if inner not in (str, ...))
+    return kind.model_fields.keys()  # type: ignore[no-any-return]

@@ -1,0 +1,151 @@
+"""Minibatches of images.
+
+Images stay on the device as uint8 and are augmented and normalised there, a minibatch at a time. The global random
+state is never touched, and the draws are made on the CPU, so that every device sees the same minibatches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional as F
+
+from pipelag.data.images.dataset import Dataset
+from pipelag.data.images.imagenet import random_box
+from pipelag.data.minibatches import Shuffled
+from pipelag.errors import unknown
+from pipelag.randomness import mix
+
+PADDING = 4  # of the random crop (He et al., 2016, section 4.2)
+_ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
+
+
+class _Images:
+    """Images on a device, normalised on the way out."""
+
+    def __init__(
+        self, dataset: Dataset, images: torch.Tensor, device: torch.device, channels_last: bool, standardise: bool
+    ) -> None:
+        self.device = device
+        self.format = torch.channels_last if channels_last else torch.contiguous_format
+        self.images = images.to(device)
+        mean, std = (dataset.mean, dataset.std) if standardise else (torch.zeros(1), torch.ones(1))
+        scale = 1 / (255 * std.clamp_min(1e-6))
+        self.scale = scale.view(1, -1, 1, 1).to(device)
+        self.shift = (-255 * mean * scale).view(1, -1, 1, 1).to(device)
+
+    def normalised(self, images: torch.Tensor) -> torch.Tensor:
+        """(N, C, H, W) from 0 to 255 -> float32: each channel with mean 0 and standard deviation 1 over the training
+        set, or, where the data are not standardised, from 0 to 1 (as Caffe's MNIST example has them).
+        """
+        # The memory format last: with few channels, broadcasting over channels_last is many times slower.
+        return images.float().mul_(self.scale).add_(self.shift).contiguous(memory_format=self.format)
+
+
+class Batches(_Images, Shuffled):
+    """The training minibatches: `batches[t] -> (inputs, targets)` for t = 0, 1, 2, ... without end.
+
+    Every epoch is a new permutation of the training set; the last, partial minibatch of an epoch is dropped.
+
+    Args:
+        batch: samples in a minibatch.
+        seed: of order and augmentation.
+        augment: crop at random out of the image padded by 4 pixels of zero, flip every second one horizontally;
+            "crop": take a random part of the image instead, from 8 % of its area on, and enlarge it to the image's
+            size, as ImageNet's crops are taken.
+        channels_last: memory format of the inputs.
+        standardise: give every channel mean 0 and standard deviation 1; otherwise inputs lie between 0 and 1.
+
+    Raises:
+        PipelagError: the training set is smaller than a minibatch, or an unknown augmentation.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch: int,
+        seed: int,
+        augment: bool | str = False,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+        standardise: bool = True,
+    ) -> None:
+        if isinstance(augment, str) and augment != "crop":
+            raise unknown("augmentation", augment, ("crop",))
+        place = torch.device(device)
+        Shuffled.__init__(self, dataset.name, len(dataset.train_labels), batch, seed, _ORDER, place)
+        _Images.__init__(self, dataset, dataset.train_images, place, channels_last, standardise)
+        self.labels, self.augment = dataset.train_labels.to(place), augment
+
+    def inputs(self, t: int) -> torch.Tensor:
+        """float32 (batch, C, H, W)."""
+        images = self.images.index_select(0, self.indices(t))
+        if self.augment == "crop":
+            return self.normalised(self._enlarged(images, t))
+        return self.normalised(self._augmented(images, t) if self.augment else images)
+
+    def targets(self, t: int) -> torch.Tensor:
+        """int64 (batch,)."""
+        return self.labels.index_select(0, self.indices(t))
+
+    def _augmented(self, images: torch.Tensor, t: int) -> torch.Tensor:
+        """Crop and flip by one gather: where in its padded image each pixel comes from."""
+        count, channels, height, width = images.shape
+        generator = torch.Generator().manual_seed(mix(self.seed, _AUGMENTATION, t))
+        top, left = torch.randint(0, 2 * PADDING + 1, (2, count, 1), generator=generator)
+        flip = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool)
+        rows = top + torch.arange(height)
+        columns = left + torch.where(flip, torch.arange(width).flip(0), torch.arange(width))
+        rows, columns = rows.to(self.device), columns.to(self.device)
+        source = (rows.unsqueeze(2) * (width + 2 * PADDING) + columns.unsqueeze(1)).view(count, 1, -1)
+        padded = F.pad(images, (PADDING,) * 4).flatten(2)
+        return padded.gather(2, source.expand(-1, channels, -1)).view(images.shape)
+
+    def _enlarged(self, images: torch.Tensor, t: int) -> torch.Tensor:
+        """Random parts of the images in their size, bilinearly: float32, from 0 to 255."""
+        count, _, height, width = images.shape
+        draws = (random.Random(mix(self.seed, _AUGMENTATION, t, place)) for place in range(count))
+        parts = [random_box(draw)(width, height) for draw in draws]
+        boxes = torch.tensor([box for box, _ in parts], dtype=torch.float32)
+        flip = torch.tensor([flipped for _, flipped in parts])
+        rows = _places(boxes[:, 1], boxes[:, 3], height)
+        columns = _places(boxes[:, 0], boxes[:, 2], width)
+        columns = torch.where(flip.unsqueeze(1), columns.flip(1), columns)
+        grid = torch.stack((columns.unsqueeze(1).expand(-1, height, -1), rows.unsqueeze(2).expand(-1, -1, width)), -1)
+        return F.grid_sample(images.float(), grid.to(self.device), align_corners=False)
+
+
+def _places(first: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
+    """(N, size): where along an axis, from -1 to 1, the pixels lie that enlarge the parts [first, last) to `size`."""
+    extent = (last - first).unsqueeze(1)
+    inside = (torch.arange(size) + 0.5) * extent / size - 0.5
+    pixels = first.unsqueeze(1) + inside.clamp_min(0).minimum(extent - 1)
+    return (2 * pixels + 1) / size - 1
+
+
+class Evaluation(_Images):
+    """The test set, in order, in minibatches of (inputs, targets); the last one may be smaller."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch: int = 500,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+        standardise: bool = True,
+    ) -> None:
+        super().__init__(dataset, dataset.test_images, torch.device(device), channels_last, standardise)
+        self.labels = dataset.test_labels.to(self.device)
+        self.batch = batch
+
+    @property
+    def samples(self) -> int:
+        """Test samples."""
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Minibatches of float32 (n, C, H, W) and int64 (n,)."""
+        for images, labels in zip(self.images.split(self.batch), self.labels.split(self.batch), strict=True):
+            yield self.normalised(images), labels

@@ -1,0 +1,53 @@
+"""Multi30k, captions in German and English: a small real translation set (task 1, test set 2016)."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+from pipelag.data.files.fetch import fetch
+from pipelag.data.text.parallel import Corpus, corpus, pairs_of
+from pipelag.errors import PipelagError
+
+WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
+
+
+def tokens(line: str) -> list[str]:
+    """Lower-cased words and punctuation marks."""
+    return WORD.findall(line.lower())
+
+
+def lines(files: dict[str, Path], part: str, language: str) -> list[str]:
+    """The lines of one part in one language."""
+    found = [path for name, path in files.items() if name.startswith(part) and name.endswith(f".{language}.gz")]
+    if not found:
+        raise PipelagError(f"the release has no {part} text in '{language}'; fetch multi30k again")
+    with gzip.open(found[0], "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def multi30k(
+    least_count: int = 3, most_tokens: int = 50, source: str = "de", target: str = "en", test: int | None = None
+) -> Corpus:
+    """German to English by default.
+
+    Args:
+        least_count: rarer words are unknown; test: use only so many test sentences.
+    """
+    release = fetch("multi30k")
+    files = {path.name: path for path in release.paths}
+    train = pairs_of(lines(files, "train", source), lines(files, "train", target), "Multi30k, train")
+    tested = pairs_of(lines(files, "test", source), lines(files, "test", target), "Multi30k, test")
+    return corpus(
+        "multi30k",
+        f"Multi30k {source}-{target}",
+        train,
+        tested[:test],
+        str(release),
+        release.official,
+        release.note,
+        tokens,
+        most_tokens,
+        least_count,
+    )

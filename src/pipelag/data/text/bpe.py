@@ -1,0 +1,190 @@
+"""Raw parallel text -> pieces of words, as fairseq's preparation scripts make them, kept for the next run.
+
+Moses tokenisation (sacremoses), clean-up as clean-corpus-n.perl does, and joint byte-pair encoding (Sennrich et al.,
+2016; subword-nmt), learned on both sides of the training text. What comes out is kept as a folder of the form that
+fairseq-preprocess reads: `code`, `{train,valid,test}.<language>`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pipelag.data.files.download import locked
+from pipelag.data.text.parallel import Pair, pairs_of
+from pipelag.data.text.parallel_layouts import Parts
+from pipelag.errors import PipelagError
+
+LONGEST_WORD = 1000  # characters; clean-corpus-n.perl leaves out sentences with longer ones
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How text becomes pieces.
+
+    lower: case is dropped. dashes: hyphens are split off, and quotes and the like made uniform before. merges: of the
+    byte-pair encoding. ratio, most: pairs with an empty side, more than `most` tokens on a side, or sides that differ
+    by a larger factor are left out of training; counted in pieces with `of_pieces`, else in words. held_out: every so
+    manieth pair is held out for validation; 0: none. latin1: so are pairs with a character that Latin-1 lacks.
+    """
+
+    source: str
+    target: str
+    lower: bool = True
+    dashes: bool = False
+    merges: int = 10_000
+    ratio: float = 1.5
+    most: int = 175
+    of_pieces: bool = False
+    held_out: int = 0
+    latin1: bool = False
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pairs of sentences in pieces; `dropped`: training pairs that the clean-up left out, by reason."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    dropped: dict[str, int]
+
+
+def key(recipe: Recipe, *also: Any) -> str:
+    """Twelve hex digits of everything that the pieces depend on: `also` names the text."""
+    tools = [metadata.version(name) for name in ("sacremoses", "subword-nmt")]
+    said = asdict(recipe)
+    if not recipe.latin1:  # as before there was such a thing
+        del said["latin1"]
+    text = json.dumps([said, also, tools], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def prepared(text: Parts, recipe: Recipe, folder: Path) -> Pieces:
+    """The pieces of a text, made into `folder` once. The folder appears by rename, when all is in it.
+
+    Raises:
+        PipelagError: the clean-up leaves nothing, or the folder cannot be written.
+    """
+    if not folder.is_dir():
+        with locked(folder, f"another process is preparing {folder}; waiting for it"):
+            if not folder.is_dir():
+                with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+                    inside = Path(scratch) / folder.name
+                    inside.mkdir()
+                    _write(text, recipe, inside)
+                    os.replace(inside, folder)
+    return read(recipe, folder)
+
+
+def read(recipe: Recipe, folder: Path) -> Pieces:
+    """What `prepared` left in a folder."""
+    found = []
+    for part in PARTS:
+        sides = [(folder / f"{part}.{language}").read_text("utf-8").split("\n")[:-1] for language in _sides(recipe)]
+        found.append(pairs_of(sides[0], sides[1], f"{folder}, {part}"))
+    return Pieces(found[0], found[1], found[2], json.loads((folder / "dropped.json").read_text()))
+
+
+def _sides(recipe: Recipe) -> tuple[str, str]:
+    return recipe.source, recipe.target
+
+
+def _write(text: Parts, recipe: Recipe, folder: Path) -> None:
+    words = {part: _words(pairs, recipe) for part, pairs in (("train", text.train), ("test", text.test))}
+    dropped: dict[str, int] = {}
+    if not recipe.of_pieces:
+        words["train"] = _clean(words["train"], recipe, dropped)
+    train = words.pop("train")
+    valid = train[recipe.held_out - 1 :: recipe.held_out] if recipe.held_out else []
+    if recipe.held_out:
+        train = [pair for number, pair in enumerate(train, start=1) if number % recipe.held_out]
+    code = learn((pair[side] for side in (0, 1) for pair in train), recipe.merges)
+    (folder / "code").write_text(code, "utf-8")
+    encode = encoder(code)
+    for part, pairs in zip(PARTS, (train, valid, words["test"]), strict=True):
+        pieces = [(encode(a), encode(b)) for a, b in pairs]
+        if recipe.of_pieces and part != "test":
+            pieces = _clean(pieces, recipe, dropped if part == "train" else {})
+        for side, language in enumerate(_sides(recipe)):
+            with (folder / f"{part}.{language}").open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(pair[side] + "\n" for pair in pieces)
+    (folder / "dropped.json").write_text(json.dumps(dropped) + "\n")
+
+
+def _words(pairs: Sequence[Pair], recipe: Recipe) -> list[Pair]:
+    """Moses tokens, apart by single spaces; special characters are escaped, as tokenizer.perl does."""
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    sides = []
+    for side, language in enumerate(_sides(recipe)):
+        tokeniser = MosesTokenizer(language)
+        normaliser = MosesPunctNormalizer(language, post_remove_control_chars=True)
+        made = []
+        for pair in pairs:
+            line = normaliser.normalize(pair[side]) if recipe.dashes else pair[side]
+            tokens = tokeniser.tokenize(line, aggressive_dash_splits=recipe.dashes, return_str=True)
+            made.append(" ".join((tokens.lower() if recipe.lower else tokens).split()))
+        sides.append(made)
+    return list(zip(sides[0], sides[1], strict=True))
+
+
+def _clean(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> list[Pair]:
+    """The pairs to train on; `dropped` is told how many were left out, and why."""
+    kept = []
+    for pair in pairs:
+        counts = [len(side.split()) for side in pair]
+        if not all(counts):
+            reason = "empty"
+        elif max(counts) > recipe.most or any(len(w) > LONGEST_WORD for side in pair for w in side.split()):
+            reason = f"more than {recipe.most} tokens"
+        elif max(counts) > recipe.ratio * min(counts):
+            reason = f"sides differ by more than {recipe.ratio:g}"
+        elif recipe.latin1 and any(ord(character) > 255 for side in pair for character in side):
+            reason = "not in Latin-1"
+        else:
+            kept.append(pair)
+            continue
+        dropped[reason] = dropped.get(reason, 0) + 1
+    if not kept:
+        raise PipelagError(f"no training pair is left of {len(pairs):,}: {dropped or 'there is none'}")
+    return kept
+
+
+def learn(sentences: Iterable[str], merges: int) -> str:
+    """The merges of a byte-pair encoding, as subword-nmt writes them; pairs of symbols seen once are not merged.
+
+    Raises:
+        PipelagError: `merges` is below 1, or the text has nothing to merge.
+    """
+    from subword_nmt.learn_bpe import learn_bpe
+
+    out = io.StringIO()
+    if merges < 1:
+        raise PipelagError(f"a byte-pair encoding needs at least 1 merge, not {merges}")
+    bar = sys.stderr if sys.stderr.isatty() else io.StringIO()
+    try:
+        with contextlib.redirect_stderr(bar):
+            learn_bpe((f"{sentence}\n" for sentence in sentences), out, merges)
+    except (ValueError, IndexError) as error:
+        raise PipelagError("the training text is too small to learn a byte-pair encoding on; take more") from error
+    return out.getvalue()
+
+
+def encoder(code: str) -> Callable[[str], str]:
+    """A function: words apart by spaces -> pieces apart by spaces, those that go on marked by @@."""
+    from subword_nmt.apply_bpe import BPE
+
+    encode: Callable[[str], str] = BPE(io.StringIO(code)).process_line
+    return encode

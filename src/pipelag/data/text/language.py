@@ -1,0 +1,147 @@
+"""Running text for language models: words as numbers, minibatches by number, a small grammar for the quick scale."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelag.data.minibatches import Minibatches
+from pipelag.data.release import Released
+from pipelag.errors import PipelagError
+
+END, UNKNOWN = "<eos>", "<unk>"
+
+
+@dataclass(frozen=True)
+class RunningText(Released):
+    """A language-modelling set: int64 streams of word numbers, `<eos>` at the end of every line.
+
+    Args:
+        name, title, release, official, note: see `Released`.
+        words: the vocabulary, of the training text.
+    """
+
+    words: tuple[str, ...]
+    train: torch.Tensor
+    test: torch.Tensor
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's summary records of its data."""
+        return self.described(train=len(self.train), test=len(self.test), vocabulary=len(self.words))
+
+
+def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str], **about: Any) -> RunningText:
+    """Number the words of lines; words that the training text lacks become `<unk>`, where it has that word.
+
+    Raises:
+        PipelagError: no words, or a test word that is unknown in a text without `<unk>`.
+    """
+    counts = Counter(word for line in train for word in [*line.split(), END])
+    if len(counts) < 2:
+        raise PipelagError(f"'{name}' has no words to train on")
+    words = tuple(sorted(counts, key=lambda word: (-counts[word], word)))
+    numbers = {word: i for i, word in enumerate(words)}
+
+    def numbered(lines: Sequence[str]) -> torch.Tensor:
+        found = []
+        for line in lines:
+            for word in [*line.split(), END]:
+                if word not in numbers and UNKNOWN not in numbers:
+                    raise PipelagError(f"'{name}': the test text's word '{word}' is not in the training text")
+                found.append(numbers.get(word, numbers.get(UNKNOWN, 0)))
+        return torch.tensor(found)
+
+    about = {"release": "generated", "official": True, "note": "", **about}
+    return RunningText(name, title, words=words, train=numbered(train), test=numbered(test), **about)
+
+
+class LanguageBatches(Minibatches):
+    """Minibatches of a stream cut into `batch` parallel rows: minibatch t is the t-th stretch of `length` words of all.
+
+    `batches[t] -> (words, the words after them)`, each int64 (batch, length). A new epoch begins a little further on
+    (by a number of words that depends on the seed and the epoch), so that stretches are cut elsewhere.
+    """
+
+    def __init__(
+        self, data: RunningText, batch: int, length: int, seed: int, device: torch.device | str = "cpu"
+    ) -> None:
+        rows = (len(data.train) - length - 1) // max(1, batch)
+        if batch < 1 or length < 1 or rows < length:
+            raise PipelagError(
+                f"'{data.name}' has {len(data.train):,} words, too few for {batch} rows with stretches of {length}"
+            )
+        self.data, self.batch, self.length, self.seed, self.device = data, batch, length, seed, torch.device(device)
+        self.row = rows
+
+    def __len__(self) -> int:
+        """Minibatches per epoch."""
+        return self.row // self.length
+
+    def _stretch(self, t: int, ahead: int) -> torch.Tensor:
+        epoch, place = divmod(t, len(self))
+        start = random.Random(f"{self.seed} {epoch}").randrange(self.length) + place * self.length + ahead
+        at = torch.arange(self.batch).unsqueeze(1) * self.row + torch.arange(start, start + self.length)
+        return self.data.train[at].to(self.device)
+
+    def inputs(self, t: int) -> torch.Tensor:
+        """int64 (batch, length)."""
+        return self._stretch(t, 0)
+
+    def targets(self, t: int) -> torch.Tensor:
+        """int64 (batch, length): each row one word further on."""
+        return self._stretch(t, 1)
+
+
+def grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
+    """Sentences of a small generated grammar, whose verbs agree with a subject some words before.
+
+    Args:
+        train, test: sentences.
+    """
+    rng = random.Random(seed)
+    nouns = [f"noun{i}" for i in range(40)]
+    adjectives, places = [f"adj{i}" for i in range(20)], [f"place{i}" for i in range(15)]
+    verbs = [f"verb{i}" for i in range(20)]
+
+    def phrase(depth: int = 0) -> tuple[list[str], int, bool]:
+        noun, many = rng.randrange(len(nouns)), rng.random() < 0.5
+        words = ["the", *([adjectives[(noun + rng.randrange(3)) % 20]] if rng.random() < 0.5 else [])]
+        words.append(nouns[noun] + ("s" if many else ""))
+        if depth == 0 and rng.random() < 0.4:  # the distance that has to be remembered
+            words += ["near", *phrase(1)[0]]
+        return words, noun, many
+
+    def sentence() -> str:
+        subject, noun, many = phrase()
+        verb = verbs[(noun * 7 + rng.randrange(2)) % len(verbs)] + ("" if many else "s")
+        rest = phrase(1)[0] if rng.random() < 0.6 else ["in", places[noun % 15]]
+        return " ".join([*subject, verb, *rest])
+
+    lines = [sentence() for _ in range(train + test)]
+    return running_text("grammar", "a small grammar", lines[:train], lines[train:], note="generated")
+
+
+def penn_treebank() -> RunningText:
+    """The Penn Treebank in Mikolov's form; validated on its validation text, as PipeDream does (section 5.1)."""
+    from pipelag.data.files.fetch import fetch
+
+    release = fetch("ptb")
+    files = {path.name.removesuffix(".gz"): path for path in release.paths}
+
+    def lines(part: str) -> list[str]:
+        return _text(files[f"ptb.{part}.txt"]).splitlines()
+
+    about = {"release": str(release), "official": release.official, "note": release.note}
+    return running_text("ptb", "Penn Treebank", lines("train"), lines("valid"), **about)
+
+
+def _text(path: Path) -> str:
+    raw = path.read_bytes()
+    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")

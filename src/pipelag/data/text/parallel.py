@@ -1,0 +1,183 @@
+"""Parallel text as token numbers: vocabularies, filtering that counts what it drops, and minibatches by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pipelag.data.minibatches import Shuffled
+from pipelag.data.release import Released
+from pipelag.errors import PipelagError
+
+PAD, BEGIN, END, UNKNOWN = range(4)
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+Pair = tuple[str, str]
+Tokens = tuple[int, ...]
+_ORDER = 3  # the stream of random numbers for the order of sentences
+
+
+@dataclass(frozen=True)
+class Corpus(Released):
+    """A translation set in memory.
+
+    Args:
+        name, title, release, official, note: see `Released`.
+        source_words, target_words: the vocabularies, the four special words first.
+        train, test: (source, target) token numbers, without begin and end.
+        references: the test set's target sentences in words, for BLEU.
+        dropped: training pairs left out because a side was empty or too long, or by the set's own clean-up.
+    """
+
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    train: tuple[tuple[Tokens, Tokens], ...]
+    test: tuple[tuple[Tokens, Tokens], ...]
+    references: tuple[str, ...]
+    dropped: int = 0
+    unknown: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's summary records of its data."""
+        return self.described(
+            train=len(self.train),
+            test=len(self.test),
+            dropped=self.dropped,
+            vocabulary=[len(self.source_words), len(self.target_words)],
+            unknown=self.unknown,
+        )
+
+    def sentence(self, tokens: Sequence[int]) -> str:
+        """Target token numbers as words."""
+        return joined(self.target_words[token] for token in tokens)
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """Words apart by spaces; pieces of words, which end in @@ where a word goes on, are joined (--remove-bpe)."""
+    return (" ".join(pieces) + " ").replace("@@ ", "").rstrip(" ")
+
+
+def pairs_of(source: Sequence[str], target: Sequence[str], what: str) -> list[Pair]:
+    """Lines side by side; refused where their numbers differ."""
+    if len(source) != len(target):
+        raise PipelagError(
+            f"{what}: {len(source):,} source lines and {len(target):,} target lines; line n of one must translate line "
+            "n of the other"
+        )
+    return list(zip(source, target, strict=True))
+
+
+def corpus(
+    name: str,
+    title: str,
+    train: Sequence[Pair],
+    test: Sequence[Pair],
+    release: str = "generated",
+    official: bool = True,
+    note: str = "",
+    tokenise: Callable[[str], list[str]] = str.split,
+    most_tokens: int = 100,
+    least_count: int = 1,
+    most_unknown: float = 0.2,
+    shared: bool = False,
+    dropped: int = 0,
+) -> Corpus:
+    """Build vocabularies from the training text and number all sentences.
+
+    Args:
+        most_tokens: pairs with a longer side (or an empty one) are dropped from training and counted.
+        least_count: rarer words become `<unk>`.
+        most_unknown: refuse a test set of which a larger share of the words is unknown.
+        shared: one vocabulary, of both sides (fairseq's joined dictionary).
+        dropped: pairs that were left out before.
+
+    Raises:
+        PipelagError: nothing is left after filtering, or too much is unknown.
+    """
+    split = [(tokenise(a), tokenise(b)) for a, b in train]
+    kept = [(a, b) for a, b in split if a and b and len(a) <= most_tokens and len(b) <= most_tokens]
+    if not kept:
+        raise PipelagError(
+            f"'{name}' has no training pair left: of {len(train):,} all have an empty side or more than {most_tokens} "
+            "tokens; allow longer sentences"
+        )
+    if shared:
+        words = [_vocabulary((side for pair in kept for side in pair), least_count)] * 2
+    else:
+        words = [_vocabulary((pair[side] for pair in kept), least_count) for side in (0, 1)]
+    numbers = tuple({word: i for i, word in enumerate(side) if i >= len(SPECIAL)} for side in words)
+
+    def numbered(tokens: Sequence[str], side: int) -> Tokens:
+        return tuple(numbers[side].get(token, UNKNOWN) for token in tokens)
+
+    tested = [(tokenise(a), tokenise(b)) for a, b in test]
+    unknown = {}
+    for side, which in enumerate(("source", "target")):
+        tokens = [token for pair in tested for token in numbered(pair[side], side)]
+        unknown[which] = round(tokens.count(UNKNOWN) / max(1, len(tokens)), 4)
+        if unknown[which] > most_unknown:
+            raise PipelagError(
+                f"'{name}': {100 * unknown[which]:.0f} % of the test set's {which} words are unknown, more than "
+                f"{100 * most_unknown:.0f} %; lower least_count, or take text of one kind"
+            )
+    return Corpus(
+        name,
+        title,
+        release,
+        official,
+        note,
+        words[0],
+        words[1],
+        tuple((numbered(a, 0), numbered(b, 1)) for a, b in kept),
+        tuple((numbered(a, 0), numbered(b, 1)) for a, b in tested),
+        tuple(joined(b) for _, b in tested),
+        dropped + len(train) - len(kept),
+        unknown,
+    )
+
+
+def _vocabulary(sentences: Iterator[list[str]], least: int) -> tuple[str, ...]:
+    counts = Counter(word for sentence in sentences for word in sentence)
+    return (
+        *SPECIAL,
+        *sorted({w for w, count in counts.items() if count >= least} - {*SPECIAL}, key=lambda w: (-counts[w], w)),
+    )
+
+
+def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """int64 (N, longest), filled up with `PAD`."""
+    out = torch.full((len(rows), max(map(len, rows))), PAD)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row)
+    return out
+
+
+class TextBatches(Shuffled):
+    """Training minibatches: `batches[t] -> ((source, target in), target out)`, each int64 (batch, longest).
+
+    As `pipelag.data.images.batches.Batches`: minibatch t depends on the seed and t alone. The target goes in after
+    `<s>` and comes out with `</s>`.
+    """
+
+    uneven = True
+
+    def __init__(self, data: Corpus, batch: int, seed: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(data.name, len(data.train), batch, seed, _ORDER, torch.device("cpu"), "pairs")
+        self.data, self.device = data, torch.device(device)
+
+    def pairs(self, t: int) -> list[tuple[Tokens, Tokens]]:
+        """The sentences of minibatch `t`."""
+        return [self.data.train[i] for i in self.indices(t).tolist()]
+
+    def inputs(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(source, target in)."""
+        pairs = self.pairs(t)
+        given = padded([(BEGIN, *target) for _, target in pairs])
+        return padded([(*source, END) for source, _ in pairs]).to(self.device), given.to(self.device)
+
+    def targets(self, t: int) -> torch.Tensor:
+        """Target out."""
+        return padded([(*target, END) for _, target in self.pairs(t)]).to(self.device)

@@ -1,0 +1,190 @@
+"""Workers in network namespaces of their own on one Linux machine, joined by links of a chosen bandwidth and latency.
+
+    machine -> keeper (user and network namespace, a bridge) -> node i (network namespace, veth to the bridge, tc on
+    both ends) -> torchrun as on machine i of many -> worker i
+
+No root is needed where the kernel lets users have namespaces. Nothing has a name outside: the namespaces, links and
+queues are gone with the processes, and each of these ends with the one that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipelag.distributed.launch.processes import be_parent, leave_with_parent
+from pipelag.errors import PipelagError
+
+SELF = "pipelag.distributed.launch.namespaces"
+ENTER = ("unshare", "--user", "--map-root-user", "--net")
+TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+PORT = "29400"
+PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the keeper's process
+GRACE = 10.0  # seconds that the other workers have to notice that one has failed
+
+
+class NotMade(PipelagError):
+    """The links between workers could not be made, though nothing seemed to hinder them."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """What every worker is joined to the others by: `gbit` per second each way, and a latency per message one way."""
+
+    gbit: float
+    latency_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.gbit > 0 and self.latency_ms >= 0):
+            raise PipelagError(
+                f"links need gbit above 0 and latency_ms from 0 on, not {self.gbit} and {self.latency_ms}"
+            )
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return self.gbit * 1e9 / 8
+
+    def queue(self, delayed: bool) -> list[str]:
+        """A queue in tc's words: rate and latency (netem) at a sender, the rate alone (tbf) behind the bridge."""
+        rate = f"{self.gbit * 1e9:.0f}bit"
+        if delayed and self.latency_ms:
+            return ["netem", "delay", f"{self.latency_ms}ms", "rate", rate, "limit", "100000"]
+        burst = max(16_384, round(self.bandwidth / 1e3))  # a millisecond's worth: the timer wakes no oftener
+        return ["tbf", "rate", rate, "burst", str(burst), "latency", "400ms"]
+
+
+def obstacle(links: Links) -> str | None:
+    """Why workers cannot be joined by such links on this machine, in one sentence; None where they can."""
+    if sys.platform != "linux":
+        return f"network namespaces are Linux's, and this is {sys.platform}"
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            return f"the command {tool} is missing: install {package}"
+    words = " ".join(links.queue(delayed=True))
+    tries = {  # each after those before it
+        "a network namespace": "true",
+        "a bridge": "ip link add hub type bridge",
+        "a pair of veth links": "ip link add port0 type veth peer name link0",
+        f"a queue of tc's kind {words.split()[0]}": f"tc qdisc add dev link0 root {words}",
+    }
+    script: list[str] = []
+    for what, step in tries.items():
+        script.append(step)
+        done = subprocess.run([*ENTER, "sh", "-ec", "; ".join(script)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+            return f"this machine does not allow {what}: {said}"
+    return None
+
+
+def reshape(links: Links) -> None:
+    """In a worker: make its link such a one from now on (every worker calls it, and waits for the others)."""
+    rank, keeper_pid = os.environ[PLACE].split(":")
+    command(f"tc qdisc replace dev link{rank} root {' '.join(links.queue(delayed=True))}")
+    outside = f"nsenter --net=/proc/{keeper_pid}/ns/net"
+    command(f"{outside} tc qdisc replace dev port{rank} root {' '.join(links.queue(delayed=False))}")
+
+
+def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int]:
+    """Run the payload in `folder` on workers so joined; returns the exit codes, other than 0, by rank.
+
+    A worker that ended without leaving a report in the folder gets one.
+
+    Raises:
+        NotMade: the links cannot be made here (`obstacle` says why beforehand).
+    """
+    plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
+    (folder / "links.json").write_text(json.dumps(plan))
+    done = subprocess.run([*ENTER, sys.executable, "-m", SELF, "keeper", str(folder)], check=False)
+    ended = folder / "ended.json"
+    if not ended.exists():
+        why = obstacle(links) or f"their keeper ended with status {done.returncode}"
+        raise NotMade(f"the namespaces could not be made: {why}")
+    codes = {int(rank): code for rank, code in json.loads(ended.read_text()).items()}
+    for rank, code in codes.items():
+        report = folder / f"error-{rank}.json"
+        if code > 0 and not report.exists():
+            message = "it ended without a report, as a killed process does"
+            report.write_text(json.dumps({"message": message, "peer_lost": False, "bad_input": False}))
+    return {rank: code for rank, code in codes.items() if code}
+
+
+def keeper(folder: Path) -> int:
+    """In the outer namespace: the bridge, the nodes, and an end for all when one fails."""
+    leave_with_parent()
+    be_parent()
+    plan = json.loads((folder / "links.json").read_text())
+    queue = Links(**plan["links"]).queue(delayed=False)
+    command("ip link set lo up")
+    command("ip link add hub type bridge")
+    command("ip link set hub up")
+    nodes = []
+    for rank in range(plan["workers"]):
+        words = ["unshare", "--net", sys.executable, "-m", SELF, "node", str(folder), str(rank)]
+        node = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        nodes.append(node)
+        assert node.stdin is not None and node.stdout is not None
+        node.stdout.readline()  # it is in its namespace
+        command(f"ip link add port{rank} type veth peer name link{rank}")
+        command(f"ip link set link{rank} netns {node.pid}")
+        command(f"ip link set port{rank} master hub up")
+        command(f"tc qdisc add dev port{rank} root {' '.join(queue)}")
+        node.stdin.close()
+    codes = watch(nodes)
+    (folder / "ended.json").write_text(json.dumps(codes))
+    return max(map(abs, codes.values()))
+
+
+def watch(nodes: list[subprocess.Popen[str]]) -> dict[int, int]:
+    """Exit codes once all have ended; where one fails, the others are ended too (their code is negative)."""
+    failed_at = None
+    while any(node.poll() is None for node in nodes):
+        if failed_at is None and any(node.poll() for node in nodes):
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() > failed_at + GRACE:
+            for node in nodes:
+                node.kill()
+        time.sleep(0.05)
+    return {rank: int(node.returncode) for rank, node in enumerate(nodes)}
+
+
+def node(folder: Path, rank: int) -> None:
+    """In a namespace of its own: take the link, then become torchrun."""
+    leave_with_parent()
+    be_parent()
+    plan = json.loads((folder / "links.json").read_text())
+    print("ready", flush=True)
+    sys.stdin.read()  # closed when the link has been handed over
+    os.dup2(2, 1)
+    name, own = f"link{rank}", f"10.0.0.{rank + 1}"
+    command("ip link set lo up")
+    command(f"ip addr add {own}/24 dev {name}")
+    command(f"ip link set {name} up")
+    command(f"tc qdisc add dev {name} root {' '.join(Links(**plan['links']).queue(delayed=True))}")
+    cores, each = plan["cores"], plan["threads"]
+    if len(cores) >= plan["workers"] * each:
+        os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])
+    os.environ |= {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, PLACE: f"{rank}:{os.getppid()}"}
+    words = ["-m", "torch.distributed.run", "--nnodes", str(plan["workers"]), "--node-rank", str(rank)]
+    words += ["--nproc-per-node", "1", "--master-addr", "10.0.0.1", "--master-port", PORT, "--local-addr", own]
+    words += ["--monitor-interval", "0.1", "-m", "pipelag.distributed.launch.launch", str(folder)]
+    os.execv(sys.executable, [sys.executable, *words])
+
+
+def command(text: str) -> None:
+    """Run ip or tc; a failure ends this process with what it said."""
+    subprocess.run(text.split(), check=True)
+
+
+if __name__ == "__main__":
+    role, where, *rest = sys.argv[1:]
+    if role == "node":
+        node(Path(where), int(rest[0]))
+    sys.exit(keeper(Path(where)))

@@ -1,0 +1,317 @@
+"""What carries the reads and updates of `pipelag.methods.reads` out on one stage, over flat buffers.
+
+A `Reading` writes the weights that a pass reads. A `Memory` is what a policy remembers beyond the optimizer's state:
+it looks on before and after every update; readings that need the same one share it. A `Change` alters an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim import SGD, Adam, NAdam
+
+from pipelag.errors import PipelagError
+from pipelag.methods.prediction import coupled_decay, keeps_velocity, rule_of, sgd_again, velocity
+from pipelag.methods.prediction import moments as moments_of
+
+if TYPE_CHECKING:
+    from pipelag.stage.policy import StageWeights
+
+Buffers = list[torch.Tensor]
+SMOOTHING = 0.9  # gamma of the averages kept here, where the optimizer keeps none (SpecTrain section 3.3)
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # XPipe's moments over an optimizer that keeps none (Adam's defaults)
+
+
+class Memory:
+    """Something remembered from update to update, as flat buffers like the weights, zero at first."""
+
+    needs_steps = False  # wants the difference that an update made
+
+    def __init__(self, stage: StageWeights) -> None:
+        self.stage = stage
+        self.buffers: Buffers = stage.like()
+
+    def before_step(self) -> None:
+        """The gradients are complete."""
+
+    def after_step(self, made: Buffers) -> None:
+        """The update has added `made` (empty unless some memory `needs_steps`)."""
+
+    def gradients(self, square: bool = False) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(place here, gradient that the optimizer steps along) of every parameter that has one."""
+        pairs = []
+        for parameter, place in zip(self.stage.parameters, self.stage.flat.views(self.buffers), strict=True):
+            if parameter.grad is not None:
+                gradient = coupled_decay(parameter, self.stage.group)
+                pairs.append((place, gradient * gradient if square else gradient))
+        return pairs
+
+
+class Difference(Memory):
+    """w_t - w_{t-1}."""
+
+    needs_steps = True
+
+    def after_step(self, made: Buffers) -> None:
+        """Keep the last one."""
+        torch._foreach_copy_(self.buffers, made)
+
+
+class Trajectory(Memory):
+    """PipeMare's delta <- gamma delta + (1 - gamma)(w_{t+1} - w_t) (section 3.2)."""
+
+    needs_steps = True
+    gamma = 0.0
+
+    def after_step(self, made: Buffers) -> None:
+        """Follow."""
+        torch._foreach_mul_(self.buffers, self.gamma)
+        torch._foreach_add_(self.buffers, made, alpha=1 - self.gamma)
+
+
+class Average(Memory):
+    """v <- keep v + (1 - keep) g, or of g squared, from 0 (SpecTrain, equation 1)."""
+
+    keep, square = SMOOTHING, False
+
+    def before_step(self) -> None:
+        """Take the gradient in."""
+        for place, gradient in self.gradients(self.square):
+            place.mul_(self.keep).add_(gradient, alpha=1 - self.keep)
+
+
+class FirstMoment(Average):
+    """Adam's m."""
+
+    keep = BETA1
+
+
+class SecondMoment(Average):
+    """Adam's v."""
+
+    keep, square = BETA2, True
+
+
+class LastGradient(Memory):
+    """g_t, as the optimizer steps along it."""
+
+    def before_step(self) -> None:
+        """Keep it."""
+        for place, gradient in self.gradients():
+            place.copy_(gradient)
+
+
+class Reading:
+    """What a pass reads instead of the live weights."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        self.stage = stage
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """Make `out` of the live weights, acting by so much (see `Predict`, `Correct`, `LookAhead`)."""
+        raise NotImplementedError
+
+    def along(self, out: Buffers, direction: Buffers, factor: float) -> None:
+        """out = live + factor * direction."""
+        torch._foreach_copy_(out, self.stage.live)
+        torch._foreach_add_(out, direction, alpha=factor)
+
+
+class Along(Reading):
+    """w + factor * amount * (w_t - w_{t-1})."""
+
+    def __init__(self, stage: StageWeights, factor: float) -> None:
+        super().__init__(stage)
+        self.factor, self.difference = factor, stage.remember("difference", Difference)
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """Go on as far as the last step."""
+        self.along(out, self.difference.buffers, self.factor * amount)
+
+
+class Correction(Reading):
+    """w - amount * delta."""
+
+    def __init__(self, stage: StageWeights, decay: float) -> None:
+        super().__init__(stage)
+        self.trajectory = stage.remember("delta", Trajectory)
+        self.trajectory.gamma = decay ** (1 / stage.distance)
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """Go back along the trajectory."""
+        self.along(out, self.trajectory.buffers, -amount)
+
+
+class ByRule(Reading):
+    """w - s * step, the step of each parameter by the optimizer's state (`pipelag.methods.prediction`)."""
+
+    def __init__(self, stage: StageWeights, rule: Callable[..., torch.Tensor | None]) -> None:
+        super().__init__(stage)
+        self.rule = rule
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """Repeat the step s times."""
+        stage, optimizer = self.stage, self.stage.optimizer
+        assert optimizer is not None
+        torch._foreach_copy_(out, stage.live)
+        for parameter, view in zip(stage.parameters, stage.flat.views(out), strict=True):
+            step = self.rule(optimizer.state.get(parameter, {}), stage.group)
+            if step is not None:
+                view.sub_(step, alpha=amount)
+
+
+class ByRuleAgain(Reading):
+    """The same with the last gradient counted once more (PipeOptim, ambiguity D2)."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        super().__init__(stage)
+        if not isinstance(stage.optimizer, SGD):
+            raise PipelagError(
+                f"the last gradient is counted again over SGD only, not over {type(stage.optimizer).__name__}, of "
+                "which PipeOptim's authors use the moments as they are; take the method pipeoptim"
+            )
+        rule_of(stage.optimizer)  # refuses SGD without momentum
+        self.gradient = stage.remember("gradient", LastGradient)
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """Repeat the step s times."""
+        stage, optimizer = self.stage, self.stage.optimizer
+        assert optimizer is not None
+        torch._foreach_copy_(out, stage.live)
+        places = zip(stage.parameters, stage.flat.views(out), stage.flat.views(self.gradient.buffers), strict=True)
+        for parameter, view, gradient in places:
+            step = sgd_again(optimizer.state.get(parameter, {}), stage.group, gradient)
+            if step is not None:
+                view.sub_(step, alpha=amount)
+
+
+class BySmoothedGradient(Reading):
+    """w - s * lr * v with an average v of the gradient that is kept here."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        super().__init__(stage)
+        self.average = stage.remember("average", Average)
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """SpecTrain, equation 4."""
+        self.along(out, self.average.buffers, -amount * self.stage.group["lr"])
+
+
+class ByOwnMoments(Reading):
+    """w - s * lr * mhat / sqrt(vhat + eps) with moments that are kept here (XPipe over an optimizer without)."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        super().__init__(stage)
+        self.first = stage.remember("first", FirstMoment)
+        self.second = stage.remember("second", SecondMoment)
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """PipeOptim, equation 6, its two symbols put right."""
+        torch._foreach_copy_(out, self.stage.live)
+        steps = self.stage.steps
+        if steps:
+            bias = 1 - BETA2**steps
+            rate = -amount * self.stage.group["lr"] / (1 - BETA1**steps)
+            for o, first, second in zip(out, self.first.buffers, self.second.buffers, strict=True):
+                o.addcdiv_(first, (second / bias + EPSILON).sqrt_(), value=rate)
+
+
+def prediction(direction: str, stage: StageWeights) -> Reading:
+    """What foresees a stage's weights by one of `Predict`'s directions.
+
+    Raises:
+        PipelagError: an optimizer that keeps no direction.
+    """
+    optimizer = stage.optimizer
+    assert optimizer is not None
+    if direction == "difference":
+        return Along(stage, 1.0)
+    if direction == "update again":
+        return ByRuleAgain(stage)
+    if direction == "average" or (direction == "velocity" and not keeps_velocity(optimizer)):
+        return BySmoothedGradient(stage)
+    if direction == "moments":
+        return ByRule(stage, moments_of) if isinstance(optimizer, (Adam, NAdam)) else ByOwnMoments(stage)
+    return ByRule(stage, velocity if direction == "velocity" else rule_of(optimizer))
+
+
+class Change:
+    """What an update does beyond the optimizer's step."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        self.stage = stage
+
+    def before_step(self) -> None:
+        """The gradients are complete; they may be changed here."""
+
+    def after_step(self) -> None:
+        """The optimizer has stepped."""
+
+
+class Spike(Change):
+    """What a v + b g adds to the v that SGD subtracts already."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        super().__init__(stage)
+        if type(stage.optimizer) is not SGD or stage.group["nesterov"] or stage.group["dampening"]:
+            raise PipelagError(
+                f"spike compensation is defined for SGD with momentum v <- m v + g, not for "
+                f"{type(stage.optimizer).__name__} as given; use torch.optim.SGD without nesterov and dampening"
+            )
+        self.gradients: list[torch.Tensor | None] = []
+
+    def before_step(self) -> None:
+        """Keep g."""
+        group = self.stage.group
+        self.gradients = [None if p.grad is None else coupled_decay(p, group).clone() for p in self.stage.parameters]
+
+    def after_step(self) -> None:
+        """Add what is missing."""
+        stage, optimizer = self.stage, self.stage.optimizer
+        assert optimizer is not None
+        momentum, rate = stage.group["momentum"], stage.group["lr"]
+        a = momentum**stage.delay
+        b = (1 - a) / (1 - momentum)
+        for parameter, gradient in zip(stage.parameters, self.gradients, strict=True):
+            if gradient is not None:
+                step = optimizer.state[parameter].get("momentum_buffer")
+                step = gradient if step is None else step
+                parameter.data.sub_((a - 1) * step + b * gradient, alpha=rate)
+
+
+class Compensation(Change):
+    """g + strength * g * g * (w_now - w_stale)."""
+
+    def __init__(self, stage: StageWeights, strength: float) -> None:
+        super().__init__(stage)
+        self.strength = strength
+
+    def before_step(self) -> None:
+        """Change the gradients."""
+        for parameter, old in zip(self.stage.parameters, self.stage.stale_views(), strict=True):
+            if parameter.grad is not None:
+                g = parameter.grad
+                g.addcmul_(g * g, parameter - old, value=self.strength)
+
+
+class DampedStep(Change):
+    """w_{t+1} = w_t + gamma (w_t - w_{t-1}) + (1 - gamma) * (the optimizer's own step)."""
+
+    def __init__(self, stage: StageWeights, gamma: float) -> None:
+        super().__init__(stage)
+        if stage.group.get("momentum"):
+            raise PipelagError(
+                "nesterov_async brings its own momentum; use an optimizer without (SGD with momentum=0), or the method "
+                "pipedream with NAdam"
+            )
+        self.gamma, self.difference = gamma, stage.remember("difference", Difference)
+
+    def after_step(self) -> None:
+        """Replace the optimizer's step."""
+        stage, gamma = self.stage, self.gamma
+        made = [new - old for new, old in zip(stage.live, stage.previous, strict=True)]
+        made = [gamma * d + (1 - gamma) * m for d, m in zip(self.difference.buffers, made, strict=True)]
+        for live, old, step in zip(stage.live, stage.previous, made, strict=True):
+            torch.add(old, step, out=live)

@@ -1,0 +1,132 @@
+"""What each optimizer will do next, from its present state: the one place that knows (PipeOptim, table I).
+
+A rule answers, for one parameter, with the step that the optimizer would repeat: the tensor that it subtracted from the
+weights, as far as its state tells. `predict` foresees s updates as s such steps (PipeOptim, equations 3 and 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
+
+from pipelag.errors import PipelagError
+
+Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], torch.Tensor | None]
+RULES: dict[type[Optimizer], Rule] = {}
+KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # a smoothed gradient from the first step on; SGD asks its momentum
+
+
+def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Callable[[Rule], Rule]:
+    """Register the rule of an optimizer: (a parameter's state, its group) -> its step, or None before the first.
+
+    >>> @prediction_rule(torch.optim.Adagrad)
+    ... def adagrad(state, group):
+    ...     return None if "sum" not in state else group["lr"] * state["last"] / state["sum"].sqrt()
+
+    velocity: it keeps a smoothed gradient in its state's `velocity`, the rate included, for SpecTrain's equation 4.
+    """
+
+    def add(rule: Rule) -> Rule:
+        RULES[optimizer] = rule
+        if velocity:
+            KEEP_VELOCITY.add(optimizer)
+        return rule
+
+    return add
+
+
+@prediction_rule(SGD)
+def sgd(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """lr m_t, m_t = u m_{t-1} + (1 - dampening) g_t (table I, SGDM). Nesterov's form settles to the same step."""
+    buffer = state.get("momentum_buffer")
+    return None if buffer is None else buffer * group["lr"]
+
+
+@prediction_rule(AdamW)
+@prediction_rule(Adam)
+def adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """lr mhat / (sqrt(vhat) + eps); the decoupled weight decay is left out (table I, Adam and AdamW; ambiguity D4)."""
+    if "exp_avg" not in state:
+        return None
+    beta1, beta2 = group["betas"]
+    t = float(state["step"])
+    second = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
+    below = second.sqrt().div_(math.sqrt(1 - beta2**t)).add_(group["eps"])
+    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - beta1**t))
+
+
+@prediction_rule(NAdam)
+def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """lr m / (1 - prod mu) / (sqrt(vhat) + eps): Adam's form with NAdam's own bias correction."""
+    if "exp_avg" not in state:
+        return None
+    t = float(state["step"])
+    below = state["exp_avg_sq"].div(1 - group["betas"][1] ** t).sqrt_().add_(group["eps"])
+    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - float(state["mu_product"])))
+
+
+def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """lr mhat / sqrt(vhat + eps), eps inside the root: XPipe's form over Adam's state (PipeOptim, equation 6)."""
+    if "exp_avg" not in state:
+        return None
+    beta1, beta2 = group["betas"]
+    t = float(state["step"])
+    below = state["exp_avg_sq"].div(1 - beta2**t).add_(group["eps"]).sqrt_()
+    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - beta1**t))
+
+
+def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torch.Tensor) -> torch.Tensor | None:
+    """lr (u m + (1 - dampening) g) with the last gradient g, which m holds already (PipeOptim, ambiguity D2)."""
+    buffer = state.get("momentum_buffer")
+    if buffer is None:
+        return None
+    return (buffer * group["momentum"]).add_(gradient, alpha=1 - group["dampening"]).mul_(group["lr"])
+
+
+def coupled_decay(parameter: torch.Tensor, group: Mapping[str, Any]) -> torch.Tensor:
+    """The gradient that the optimizer steps along: with the L2 term where it adds one, not with a decoupled decay."""
+    gradient = parameter.grad
+    assert gradient is not None
+    decay = group.get("weight_decay", 0.0)
+    if not decay or group.get("decoupled_weight_decay"):
+        return gradient
+    return gradient.add(parameter, alpha=decay)
+
+
+def rule_of(optimizer: Optimizer) -> Rule:
+    """The rule for this optimizer (the nearest base class that has one).
+
+    Raises:
+        PipelagError: there is none, or the optimizer keeps no direction (SGD without momentum).
+    """
+    for kind in type(optimizer).__mro__:
+        if kind in RULES:
+            if kind is SGD and any(not group["momentum"] for group in optimizer.param_groups):
+                raise PipelagError(
+                    "SGD without momentum keeps no direction to predict from; give it momentum, or use a method that "
+                    "keeps one itself (spectrain, lwp_w)"
+                )
+            return RULES[kind]
+    raise PipelagError(
+        f"there is no prediction rule for the optimizer {type(optimizer).__name__}; register one with "
+        "pipelag.methods.prediction.prediction_rule, or use a method that predicts nothing"
+    )
+
+
+def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """lr times the smoothed gradient that the optimizer keeps, None where there is none yet (SpecTrain, equation 4)."""
+    for key in ("momentum_buffer", "exp_avg"):
+        if state.get(key) is not None:
+            return state[key] * group["lr"]
+    return state.get("velocity")
+
+
+def keeps_velocity(optimizer: Optimizer) -> bool:
+    """Whether `velocity` will find one after the first step."""
+    if isinstance(optimizer, SGD):
+        return all(group["momentum"] for group in optimizer.param_groups)
+    return isinstance(optimizer, tuple(KEEP_VELOCITY))

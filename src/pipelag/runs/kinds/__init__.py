@@ -1,0 +1,137 @@
+"""The kinds of runs, by name: what each needs of a spec, which options it takes, what carries it out. No torch.
+
+A kind of one's own is a function (spec, folder, device, threads) -> summary, and a line:
+
+    register(Kind("sweep", "what it is for", needs=("model",), options=SweepOptions, home="my_module:sweep"))
+
+`pipelag.runs.folder.RunFolder` writes its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from pipelag.errors import PipelagError
+from pipelag.partitioner.options import PlanOptions
+from pipelag.runs.kinds import options
+from pipelag.typed import Typed, checked
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run.
+
+    needs: fields of the spec that it cannot be without.
+    options: what `spec.options` may hold; or from the options to that.
+    home: "module:function", called with (spec, folder, device, threads); returns the summary that it has written.
+    computes: whether it needs torch; on_gpu: whether it works on the device asked for (else `device` is "cpu").
+    times: whether it times this machine, and so wants all of it.
+    revisions: from the options to what they name that means something else than it once did: part of a run's id.
+    """
+
+    name: str
+    summary: str
+    needs: tuple[str, ...]
+    options: type[Typed] | Callable[[Mapping[str, Any]], type[Typed]]
+    home: str
+    computes: bool = True
+    on_gpu: bool = False
+    times: bool = False
+    revisions: Callable[[Mapping[str, Any]], dict[str, int]] = lambda options: {}
+
+    def check(self, given: Mapping[str, Any]) -> Typed:
+        """The options of a spec, typed; raises `PipelagError` for a misspelt or wrong one."""
+        model, content = self.options, dict(given)
+        if not isinstance(model, type):
+            model = model(content)
+            content.pop("study", None)
+        return checked(model, content, f"option of a {self.name} run")
+
+    def carry_out(self, *args: Any) -> dict[str, Any]:
+        """Call its home."""
+        summary: dict[str, Any] = resolve_name(self.home)(*args)
+        return summary
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Make a kind known by its name; raises `PipelagError` where it is taken."""
+    if kind.name in KINDS:
+        raise PipelagError(f"a kind of runs named '{kind.name}' is registered already; choose another name")
+    KINDS[kind.name] = kind
+    return kind
+
+
+TRAINED = ("model", "data", "optimizer", "phases")
+HERE = "pipelag.runs.kinds"
+register(
+    Kind(
+        "train",
+        "train and evaluate",
+        TRAINED,
+        options.TrainOptions,
+        f"{HERE}.train:train",
+        on_gpu=True,
+    )
+)
+register(
+    Kind(
+        "speed",
+        "time one worker against several, interleaved, in one launch; or over links of several rates",
+        TRAINED,
+        options.SpeedOptions,
+        f"{HERE}.speed:measure",
+        on_gpu=True,
+        times=True,
+    )
+)
+register(
+    Kind(
+        "profile",
+        "time every layer",
+        ("model", "data"),
+        options.ProfileOptions,
+        f"{HERE}.profile:profile",
+        on_gpu=True,
+        times=True,
+    )
+)
+register(Kind("count", "count weights and activations", ("model",), options.CountOptions, f"{HERE}.count:count"))
+register(
+    Kind(
+        "timeline",
+        "lay out a schedule in time",
+        ("phases",),
+        options.TimelineOptions,
+        f"{HERE}.timeline:lay_out",
+        computes=False,
+    )
+)
+register(
+    Kind(
+        "plan",
+        "partition a profile over a cluster, and time what comes out",
+        ("model",),
+        PlanOptions,
+        f"{HERE}.plan:plan",
+        # depths, 2: of fewer minibatches than NOAM, every stage holds its share
+        revisions=lambda given: {"depths": 2} if given.get("depths") else {},
+    )
+)
+REVISED_STUDIES = {"caching": 2, "lemmas": 2}
+register(
+    Kind(
+        "theory",
+        "compute what a theory says",
+        ("options",),
+        options.study_of,
+        f"{HERE}.theory:study",
+        computes=False,
+        revisions=lambda given: {name: n for name, n in REVISED_STUDIES.items() if given.get("study") == name},
+    )
+)

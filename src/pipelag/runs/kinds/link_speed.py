@@ -1,0 +1,177 @@
+"""Runs of kind `speed` with `options.links`: a pipeline against data parallelism as the link between workers slows.
+
+Weak scaling, as PipeDream measures it (section 5.1): a replica of data parallelism has a minibatch of its own, of the
+same size as the pipeline's. Beside every measured rate stands the timed executor's, from this machine's profile; where
+the machine allows no network namespaces, only that, and the summary says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.launch.namespaces import Links, NotMade, obstacle, reshape
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Job
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.partitioner.cluster import ring_seconds, wait_free
+from pipelag.runs import optimizers
+from pipelag.runs.folder import RunFolder
+from pipelag.runs.kinds.train_simulated import phases_of
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.speedup import finish
+from pipelag.runs.tasks import Task, open_task
+from pipelag.stage.phase import Phase
+from pipelag.timing.costs import Topology
+from pipelag.timing.layers import Profile
+from pipelag.timing.profile import profile
+from pipelag.timing.timed import time_schedule
+
+BUCKETS = (1 << 20, 25 << 20)  # bytes: DistributedDataParallel sums gradients in these, the first and all further ones
+Row = dict[str, Any]
+
+
+def measure(spec: RunSpec, out: Path, threads: int) -> Row:
+    """Carry out the run. `options`: links {gbit: [...], latency_ms: 0}, blocks (1), block_steps (phase.steps)."""
+    given = links_of(spec.options["links"])
+    steps, least = int(spec.options.get("block_steps", spec.phases[0].steps)), 4 * spec.workers
+    if steps < least:
+        raise PipelagError(f"blocks of {steps} steps never leave the fill; use block_steps of {least} or more")
+    links = [Links(float(gbit), given["latency_ms"]) for gbit in given["gbit"]]
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    each = max(1, threads // spec.workers)
+    reason = obstacle(links[0])
+    if reason is None:
+        try:
+            rows, described = launch(_task, spec.workers, "cpu", each, links=links[0], spec=spec, every=links)
+        except NotMade as error:
+            reason = str(error)
+    if reason is not None:
+        rows, described = launch(_profile_only, 1, "cpu", each, spec=spec, every=links)
+    more = {"measured": reason is None, "why_not": reason}
+    return finish(folder, spec, rows, each, "cpu", described, **more)
+
+
+def links_of(content: Any) -> dict[str, Any]:
+    """The option with its lists and defaults written out: {gbit: [0.1, 1], latency_ms: 0.5}."""
+    gbit = content["gbit"]
+    return {"gbit": gbit if isinstance(gbit, list) else [gbit], "latency_ms": float(content.get("latency_ms", 0.0))}
+
+
+def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
+    assert spec.optimizer is not None
+    task = open_task(spec, job.device)
+    if task.batches.uneven:
+        raise PipelagError("a speed run over links takes minibatches of one shape: images, or running text")
+    model = task.model(spec, job.device)
+    model.train()
+    (pipelined,) = phases_of(spec)
+    steps, blocks = int(spec.options.get("block_steps", pipelined.steps)), int(spec.options.get("blocks", 1))
+    phases = {  # of the same minibatches
+        "pipeline": replace(pipelined, steps=steps),
+        "data parallelism": Phase(get("bsp"), steps // job.world),
+    }
+    training = RealTraining(
+        job, model, list(phases.values()), optimizers.factory(spec.optimizer), task.loss, lambda step: 1.0, spec.seed
+    )
+    rows: list[Row] = []
+    found = []
+    for block in range(blocks):  # a machine drifts: every block has all links, and a profile with all workers at it
+        dist.barrier()
+        found.append(timed_layers(model, task, spec))
+        for links in every:
+            reshape(links)
+            for arm, phase in phases.items():
+                dist.barrier()
+                weak = phase.method.data_parallel
+                records = training.run_phase(phase, *(joined(task, job.world) if weak else plain(task)))
+                updated = records[0].updated
+                fill = 1 if weak else 2 * (phase.stages - 1) + 1  # steady state: without fill and drain
+                first, last = fill, len(updated) - (0 if weak else fill) - int(weak)
+                seconds, samples = updated[last] - updated[first], spec.batch * (job.world if weak else 1)
+                row = {"arm": arm, "measured": True, "gbit": links.gbit, "block": block, "steps": last - first}
+                rows.append(row | {"seconds": seconds, "samples_per_second": samples * (last - first) / seconds})
+    everyones: list[list[Profile]] = [[] for _ in range(job.world)]
+    dist.all_gather_object(everyones, found)
+    return predicted([p for own in everyones for p in own], spec, pipelined, every) + rows, task.summary()
+
+
+def _profile_only(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
+    task = open_task(spec, job.device)
+    (pipelined,) = phases_of(spec)
+    found = timed_layers(task.model(spec, job.device).train(), task, spec)
+    return predicted([found], spec, pipelined, every), task.summary()
+
+
+def plain(task: Task) -> tuple[Any, Any]:
+    """The task's minibatches."""
+    return task.batches.inputs, task.batches.targets
+
+
+def joined(task: Task, world: int) -> tuple[Any, Any]:
+    """As many of the task's minibatches in one as there are replicas, which share them out again."""
+    many = lambda part: lambda step: torch.cat([part(step * world + rank) for rank in range(world)])  # noqa: E731
+    return many(task.batches.inputs), many(task.batches.targets)
+
+
+def timed_layers(model: Any, task: Task, spec: RunSpec) -> Profile:
+    """The layers' times here and now."""
+    return profile(model, task.batches.inputs(0), repeats=int(spec.options.get("repeats", 5)), progress=False)
+
+
+def predicted(profiles: Sequence[Profile], spec: RunSpec, pipelined: Phase, every: Sequence[Links]) -> list[Row]:
+    """Both rates by the timed executor, from the median of the profiles."""
+    layers = []
+    for same in zip(*(one.layers for one in profiles), strict=True):
+        times = median(layer.forward_ms for layer in same), median(layer.backward_ms for layer in same)
+        layers.append(replace(same[0], forward_ms=times[0], backward_ms=times[1]))
+    found = Profile(tuple(layers))
+    rows = []
+    for links in every:
+        rates = {
+            "pipeline": spec.batch / pipeline_period(found, pipelined, links),
+            "data parallelism": spec.workers * spec.batch / data_parallel_step(found, spec.workers, links),
+        }
+        rows += [{"arm": a, "measured": False, "gbit": links.gbit, "samples_per_second": r} for a, r in rates.items()]
+    return rows
+
+
+def pipeline_period(found: Profile, phase: Phase, links: Links) -> float:
+    """Seconds per minibatch in the steady state."""
+    topology = Topology(bandwidth=links.bandwidth, latency=links.latency_ms / 1e3)
+    costs, half = found.cut(phase.cuts), 6 * phase.stages
+    short, long = (
+        time_schedule(phase.method.schedule(phase.stages, count, 1), costs, topology).makespan
+        for count in (half, 2 * half)
+    )
+    return (long - short) / half
+
+
+def data_parallel_step(found: Profile, workers: int, links: Links) -> float:
+    """Seconds of a step: forward, and a backward that sums gradients in rings, a bucket as soon as it is full."""
+    layers = found.layers
+    sizes = bucketed([layer.weight_bytes for layer in layers])
+    return sum(layer.forward_ms for layer in layers) / 1e3 + wait_free(
+        [layer.backward_ms / 1e3 for layer in layers],
+        sizes,
+        lambda size: ring_seconds(size, workers, links.bandwidth) + 2 * (workers - 1) * links.latency_ms / 1e3,
+    )
+
+
+def bucketed(sizes: Sequence[int]) -> list[int]:
+    """Bytes that become ready to be summed at each layer, from the last to the first: whole buckets."""
+    ready, held, limit = [0] * len(sizes), 0, BUCKETS[0]
+    for at in reversed(range(len(sizes))):
+        held += sizes[at]
+        if held >= limit or at == 0:
+            ready[at], held, limit = held, 0, BUCKETS[1]
+    return ready

@@ -1,0 +1,215 @@
+"""What runs may be asked, typed, by kind: `RunSpec.options` is one of these. A study of kind `theory` has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.typed import Typed
+
+
+class TaskOptions(Typed):
+    """Of every kind that opens a data set (`pipelag.runs.tasks`).
+
+    standardise: images to mean 0 and deviation 1 per channel. label_smoothing, tokens (the most of a minibatch), beam,
+    lenpen, generator: of translation. length: of a stretch of running text.
+    """
+
+    standardise: bool = True
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    tokens: int | None = Field(default=None, ge=1)
+    beam: int = Field(default=1, ge=1)
+    lenpen: float = 1.0
+    generator: Literal["pipelag", "fairseq"] = "pipelag"
+    length: int = Field(default=35, ge=1)
+
+
+class DiscrepancyOptions(Typed):
+    """Every so many minibatches, how far the weights that passes read are from those they should have read, and
+    predictions so many updates ahead from what came.
+    """
+
+    horizons: list[int] = Field(default_factory=list)
+    every: int = Field(default=10, ge=1)
+
+
+class TrainOptions(TaskOptions):
+    """save_model: leave the trained weights as model.pt."""
+
+    save_model: bool = False
+    discrepancy: DiscrepancyOptions | None = None
+
+
+Rate = Annotated[float, Field(gt=0)]
+
+
+class LinkOptions(Typed):
+    """Links between workers in network namespaces of their own: rates in Gbit/s, latency in ms."""
+
+    gbit: Annotated[list[Rate], BeforeValidator(lambda rate: rate if isinstance(rate, list) else [rate])]
+    latency_ms: float = Field(default=0.0, ge=0)
+
+
+class SpeedOptions(TaskOptions):
+    """blocks of block_steps minibatches (the phase's where not given); repeats: of the profile, with links."""
+
+    blocks: int | None = Field(default=None, ge=1)
+    block_steps: int | None = Field(default=None, ge=1)
+    repeats: int = Field(default=5, ge=1)
+    links: LinkOptions | None = None
+
+
+class ProfileOptions(TaskOptions):
+    """repeats: rounds over all layers; threads: of the CPU (those that the run was given)."""
+
+    repeats: int = Field(default=10, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+
+
+class CountOptions(Typed):
+    """sample_shape: (C, H, W) of an input; words: the model takes words; cuts: noted in the summary."""
+
+    sample_shape: list[int] = Field(default_factory=lambda: [3, 32, 32])
+    words: bool = False
+    cuts: list[int] = Field(default_factory=list)
+
+
+class TimelineOptions(Typed):
+    """See `pipelag.runs.kinds.timeline.lay_out`."""
+
+    form: Literal["K+1", "2K+1"] = "K+1"
+    costs: dict[str, Any] | list[dict[str, Any]] | None = None
+    topology: dict[str, Any] = Field(default_factory=dict)
+    clock: Literal["free", "lockstep"] = "free"
+    replicas: list[int] = Field(default_factory=list)
+
+
+class Variant(Typed):
+    """A variant of the quadratic model (`pipelag.theory.quadratic`): delays, discrepancy, correction, momentum."""
+
+    forward: int = Field(ge=0)
+    backward: int | None = Field(default=None, ge=0)
+    recompute: int | None = Field(default=None, ge=0)
+    delta: float = 0.0
+    phi: float = 0.0
+    curvature: float = Field(default=1.0, gt=0)
+    momentum: float | None = None
+    D: float | Literal["theory"] | None = None
+
+
+Span = tuple[float, float, int]  # first, last, how many
+
+
+class Trajectories(Typed):
+    """`pipelag.runs.kinds.theory.trajectories`."""
+
+    forward: int = Field(ge=0)
+    backward: int | None = Field(default=None, ge=0)
+    delta: float = 0.0
+    alpha: float
+    steps: int = Field(ge=1)
+    runs: int = Field(default=1, ge=1)
+    every: int = Field(default=1, ge=1)
+
+
+class Radius(Variant):
+    """`pipelag.runs.kinds.theory.radius`."""
+
+    alphas: Span = Field(strict=False)
+
+
+class StableOverDelta(Variant):
+    """`pipelag.runs.kinds.theory.stable_over_delta`."""
+
+    deltas: Span = Field(strict=False)
+
+
+class StableOverPairs(Typed):
+    """`pipelag.runs.kinds.theory.stable_over_pairs`."""
+
+    most: int = Field(ge=1)
+    deltas: list[float]
+
+
+class Lemmas(Typed):
+    """`pipelag.runs.kinds.theory.lemmas`."""
+
+    taus: list[int]
+    deltas: list[float]
+    betas: list[float]
+
+
+class Regression(Typed):
+    """`pipelag.runs.kinds.theory.regression`."""
+
+    alphas: Span = Field(strict=False)
+    taus: list[int]
+    steps: int = Field(ge=1)
+    batch: int = Field(default=64, ge=1)
+    data: str | None = None
+    file: str | None = None
+
+
+class Caching(Typed):
+    """`pipelag.runs.kinds.theory.caching`."""
+
+    stages: list[int]
+    segment: int | Literal["root"]
+    microbatches: list[int] | None = None
+
+
+class Compute(Typed):
+    """`pipelag.runs.kinds.theory.compute`."""
+
+    model: str
+    sample: list[int] | None = None
+    words: int | None = Field(default=None, ge=1)
+
+
+class Copies(Typed):
+    """`pipelag.runs.kinds.theory.copies`."""
+
+    optimizer: Literal["sgd", "adam"]
+
+
+class Predictions(Typed):
+    """`pipelag.theory.foreseen.study`."""
+
+    optimizer: str
+    horizons: list[int] = Field(default_factory=lambda: [1, 2, 3])
+    steps: int = Field(default=600, ge=1)
+    noise: float = Field(default=0.0, ge=0)
+
+
+class Pipelines(Typed):
+    """`pipelag.runs.kinds.theory.pipelines`."""
+
+    pipelines: list[list[int]]
+
+
+STUDIES: dict[str, type[Typed]] = {
+    "trajectories": Trajectories,
+    "radius": Radius,
+    "stable_over_delta": StableOverDelta,
+    "stable_over_pairs": StableOverPairs,
+    "lemmas": Lemmas,
+    "regression": Regression,
+    "caching": Caching,
+    "compute": Compute,
+    "copies": Copies,
+    "predictions": Predictions,
+    "pipelines": Pipelines,
+}
+
+
+def study_of(options: Mapping[str, Any]) -> type[Typed]:
+    """The options of the study that `options.study` names; raises `PipelagError` for none, or an unknown one."""
+    name = options.get("study")
+    if name is None:
+        raise PipelagError(f"a run of kind 'theory' needs options.study, one of {', '.join(STUDIES)}")
+    if name not in STUDIES:
+        raise unknown("study", str(name), STUDIES)
+    return STUDIES[name]

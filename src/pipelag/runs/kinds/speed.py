@@ -1,0 +1,124 @@
+"""Runs of kind `speed`: one worker against several, interleaved block by block in one launch.
+
+Machines drift; a ratio of two times taken minutes apart measures the drift too. So one launch alternates
+    non-pipelined block (rank 0 alone trains the whole model; the others wait without computing),
+    pipelined block (all ranks),
+    hybrid block (the pipelined half, the hand-over, the non-pipelined half),
+and every block's time is a line of the log. Per-step times are steady-state ones: from the first update after the
+pipeline has filled to the last before it drains (the paper's runs are long; fill and drain would vanish in them).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch.distributed as dist
+
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Job, Record
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.runs import optimizers
+from pipelag.runs.folder import RunFolder
+from pipelag.runs.kinds import link_speed
+from pipelag.runs.kinds.train_simulated import phases_of
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.speedup import finish, speedups
+from pipelag.runs.tasks import open_task
+from pipelag.stage.phase import Phase
+
+
+def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """Run the blocks of a spec with one pipelined phase. `options`: blocks (3), block_steps (phase.steps).
+
+    With options.links it is `pipelag.runs.kinds.link_speed` that measures.
+    """
+    if len(spec.phases) != 1 or len(spec.phases[0].cuts) + 1 != spec.workers:
+        raise PipelagError(
+            f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
+            f"{spec.workers} workers"
+        )
+    if "links" in spec.options:
+        return link_speed.measure(spec, out, threads)
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    each = max(1, threads // spec.workers)
+    rows, described = launch(_task, spec.workers, device, each, spec=spec)
+    per_arm = {arm: speedups(rows, arm) for arm in ("pipelined", "hybrid")}
+    medians = {arm: median(values) for arm, values in per_arm.items()}
+    return finish(folder, spec, rows, each, device, described, speedup=medians, speedups=per_arm)
+
+
+def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    assert spec.optimizer is not None
+    task = open_task(spec, job.device)
+    model = task.model(spec, job.device)
+    model.train()
+    (pipelined,) = phases_of(spec)
+    steps = int(spec.options.get("block_steps", pipelined.steps))
+    fill = 2 * (pipelined.stages - 1) + 1
+    if steps <= 2 * fill:
+        raise PipelagError(
+            f"blocks of {steps} steps never leave the fill of {fill}; use block_steps of {2 * fill + 1} or more"
+        )
+    pipelined = replace(pipelined, steps=steps)
+    alone = Phase(get("sequential"), steps)
+    training = RealTraining(
+        job,
+        model,
+        [pipelined, alone],
+        optimizers.factory(spec.optimizer),
+        task.loss,
+        lambda step: 1.0,
+        spec.seed,
+        uneven=task.batches.uneven,
+    )
+
+    def timed(phase: Phase) -> tuple[float, int, dict[int, Record]]:
+        dist.barrier()
+        records = training.run_phase(phase, task.batches.inputs, task.batches.targets)
+        updated = records[0].updated
+        first, last = (fill, len(updated) - fill) if phase is pipelined else (1, len(updated) - 1)
+        return updated[last] - updated[first], last - first, records
+
+    rows: list[dict[str, Any]] = []
+
+    def log(arm: str, block: int, workers: int, seconds: float, measured: int, more: dict[str, Any]) -> None:
+        row = {"arm": arm, "block": block, "workers": workers, "steps": measured, "seconds": seconds}
+        rows.append(row | {"samples_per_second": spec.batch * measured / seconds} | more)
+
+    timed(Phase(alone.method, max(3, steps // 4)))  # warm-up: allocators, kernel choices
+    for block in range(int(spec.options.get("blocks", 3))):
+        seconds, measured, _ = timed(alone)
+        log("non-pipelined", block, 1, seconds, measured, {})
+        began = time.perf_counter()
+        p_seconds, p_measured, records = timed(pipelined)
+        waited = [records[rank].waited for rank in sorted(records)]
+        sent = [records[rank].sent_bytes / steps for rank in sorted(records)]
+        log(
+            "pipelined",
+            block,
+            job.world,
+            p_seconds,
+            p_measured,
+            {"waited_seconds": waited, "sent_bytes_per_step": sent},
+        )
+        switched = time.perf_counter()
+        n_seconds, n_measured, _ = timed(alone)
+        # Half the steps pipelined, half not (section 6.5): the two per-step times weigh the same.
+        half = min(p_measured, n_measured)
+        both = half * (p_seconds / p_measured + n_seconds / n_measured)
+        log(
+            "hybrid",
+            block,
+            job.world,
+            both,
+            2 * half,
+            {"whole_seconds": time.perf_counter() - began, "switched_at": switched - began},
+        )
+    return rows, task.summary()

@@ -1,0 +1,296 @@
+"""Runs of kind `theory`: PipeMare's quadratic model, computed and logged like any other run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from pipelag.data.files.fetch import Release, fetch
+from pipelag.errors import PipelagError
+from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds import KINDS
+from pipelag.runs.spec import RunSpec
+from pipelag.theory import foreseen, quadratic
+from pipelag.theory.caching import asynchronous, segment_of, synchronous
+from pipelag.theory.pipelines import pipeline
+from pipelag.theory.quadratic import Characteristic
+
+Row = dict[str, Any]
+Study = Callable[[dict[str, Any], int], Iterator[Row]]
+
+
+def study(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """Log the rows of `options.study`; its other options are the study's (see the functions below)."""
+    name = spec.options["study"]
+    options = KINDS["theory"].check(spec.options).model_dump(exclude_unset=True, exclude_none=True)
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    source = regression_set(options["data"]) if options.get("data") else None
+    if source is not None:
+        options["file"] = str(source.paths[0])
+    with threadpool_limits(1):  # threads cost more than they bring on matrices of some forty rows
+        rows = list(STUDIES[name](options, spec.seed))
+    for row in rows:
+        folder.log(row)
+    summary: dict[str, Any] = {"status": "finished", "study": name, "rows": len(rows)}
+    if source is not None:
+        about = {"title": source.title, "release": str(source), "official": source.official, "note": source.note}
+        summary["data"] = {"name": source.dataset} | about
+    folder.finish(summary, environment("cpu", 1))
+    return summary
+
+
+def model_of(options: dict[str, Any]) -> Characteristic:
+    """The variant that the options describe: {forward, backward, recompute, delta, phi, D, momentum}."""
+    forward, backward = options["forward"], options.get("backward", options["forward"])
+    delta, phi, again = options.get("delta", 0.0), options.get("phi", 0.0), options.get("recompute", backward)
+    curvature = options.get("curvature", 1.0)
+    if "momentum" in options:
+        return quadratic.with_momentum(forward, options["momentum"], curvature)
+    if options.get("D") is not None:
+        gap = forward - backward
+        gamma = quadratic.theory_decay(gap) if options["D"] == "theory" else quadratic.decay(float(options["D"]), gap)
+        return quadratic.recomputed(forward, backward, again, delta, phi, gamma, curvature)
+    return quadratic.recomputed_plainly(forward, backward, again, delta, phi, curvature)
+
+
+def trajectories(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{forward, backward, delta, alpha, steps, runs, every}: the mean loss over runs, every so many steps."""
+    forward, steps = options["forward"], options["steps"]
+    losses = quadratic.trajectories(
+        forward,
+        options.get("backward", forward),
+        options.get("delta", 0.0),
+        options["alpha"],
+        steps,
+        seed,
+        runs=options.get("runs", 1),
+    )
+    with np.errstate(over="ignore"):
+        mean = losses.mean(1)
+    for step in range(0, steps + 1, options.get("every", 1)):
+        yield {"step": step, "loss": float(mean[step])}
+
+
+def radius(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """The largest absolute eigenvalue over {alphas: [first, last, how many]}, and the largest stable alpha."""
+    model = model_of(options)
+    stable = quadratic.largest_stable(model)
+    first, last, count = options["alphas"]
+    for alpha in np.linspace(first, last, count):
+        yield {"alpha": float(alpha), "radius": model.radius(float(alpha)), "largest_stable": stable}
+
+
+def stable_over_delta(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """The largest stable alpha over {deltas: [first, last, how many]}."""
+    first, last, count = options["deltas"]
+    for delta in np.linspace(first, last, count):
+        model = model_of({**options, "delta": float(delta)})
+        yield {"delta": float(delta), "largest_stable": quadratic.largest_stable(model)}
+
+
+def stable_over_pairs(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """The largest stable alpha with and without T2 for all tau_bkwd < tau_fwd <= {most}, over {deltas: list} (B.4)."""
+    for forward in range(1, options["most"] + 1):
+        for backward in range(forward):
+            gamma = quadratic.theory_decay(forward - backward)
+            for delta in options["deltas"]:
+                plain = quadratic.with_discrepancy(forward, backward, delta)
+                mended = quadratic.corrected(forward, backward, delta, gamma)
+                found = {key: quadratic.largest_stable(m, 4000) for key, m in (("original", plain), ("T2", mended))}
+                yield {"forward": forward, "backward": backward, "delta": delta} | found
+
+
+def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """Each lemma's bound beside what the eigenvalues say, over {taus, deltas, betas}.
+
+    Of lemma 1 also the largest eigenvalue at step sizes below its bound (the most of them) and above (the least).
+    """
+    for tau in options["taus"]:
+        model = quadratic.delayed(tau)
+        found, bound = quadratic.crossings(model), quadratic.lemma_1(tau)
+        yield {
+            "lemma": 1,
+            "tau": tau,
+            "bound": bound,
+            "stable": quadratic.largest_stable(model),
+            "omega": found[0][1] if found else None,
+            "below": max(model.radius(times * bound) for times in (0.01, 0.1, 0.5, 0.9, 0.999)),
+            "above": min(model.radius(times * bound) for times in (1.001, 1.1, 1.5, 2.0, 5.0, 20.0)),
+        }
+        for delta in options["deltas"]:
+            for backward in sorted({0, tau // 2} - {tau}):
+                own = quadratic.largest_stable(quadratic.with_discrepancy(tau, backward, delta))
+                bound = quadratic.lemma_2(tau, backward, delta)
+                yield {"lemma": 2, "tau": tau, "backward": backward, "delta": delta, "bound": bound, "stable": own}
+        for beta in options["betas"]:
+            if tau:
+                own = quadratic.largest_stable(quadratic.with_momentum(tau, beta))
+                yield {"lemma": 3, "tau": tau, "beta": beta, "bound": quadratic.lemma_3(tau), "stable": own}
+
+
+def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated inputs whose spectrum falls by a factor of 1,000, and noisy linear targets: like cpusmall."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((features, features)))[0]
+    inputs = rng.standard_normal((samples, features)) * np.logspace(0, -1.5, features) @ basis.T
+    return inputs, inputs @ rng.standard_normal(features) + 0.1 * rng.standard_normal(samples)
+
+
+def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """A regression set in LIBSVM's format (cpusmall), every column and the target scaled to mean 0 and deviation 1."""
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        inputs, targets = load_svmlight_file(path)
+    except (OSError, ValueError) as error:
+        raise PipelagError(f"'{path}' is not a regression set in LIBSVM's format: {error}") from error
+    dense = np.asarray(inputs.todense())
+    dense = (dense - dense.mean(0)) / np.maximum(dense.std(0), 1e-12)
+    return dense, (targets - targets.mean()) / targets.std()
+
+
+def regression_set(name: str) -> Release:
+    """The files of a regression set with a manifest, such as cpusmall (LIBSVM's site).
+
+    Raises:
+        PipelagError: no such set, files that are not there or not right, or a set of another kind.
+    """
+    release = fetch(name)
+    if release.layout != "libsvm":
+        raise PipelagError(f"'{name}' has the layout {release.layout}; a regression needs libsvm, as cpusmall has it")
+    return release
+
+
+def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{alphas: [first, last, how many] (logarithmic), taus, steps, batch, data, file}: final losses, null if diverged.
+
+    `data`: a set with a manifest, cpusmall (PipeMare, figure 5b); `file`: one in LIBSVM's format; none of them: a
+    generated regression. `curvature`: the largest eigenvalue of the Hessian, lemma 1's lambda.
+    """
+    inputs, targets = read_libsvm(options["file"]) if options.get("file") else generated(seed)
+    curvature = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs)).max())
+    first, last, count = options["alphas"]
+    alphas = np.geomspace(first, last, count)
+    for tau in options["taus"]:
+        losses = quadratic.regression_losses(
+            inputs, targets, alphas.tolist(), tau, options["steps"], seed, options.get("batch", 64)
+        )
+        for alpha, loss in zip(alphas, losses, strict=True):
+            yield {
+                "tau": tau,
+                "alpha": float(alpha),
+                "loss": None if np.isnan(loss) else float(loss),
+                "curvature": curvature,
+                "bound": quadratic.lemma_1(tau, curvature),
+            }
+
+
+def caching(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{stages: [...], segment: a number or "root", microbatches: [...]}: activations cached by each stage.
+
+    `microbatches` asks for GPipe, whose segments "root" go by N instead of P.
+    """
+    for stages in options["stages"]:
+        for micro in options.get("microbatches", [None]):
+            segment = segment_of(options["segment"], micro or stages)
+            if micro is None:
+                pair = asynchronous(stages), asynchronous(stages, segment)
+            else:
+                pair = synchronous(stages, micro), synchronous(stages, micro, segment)
+            yield {"stages": stages, "microbatches": micro, "segment": segment, "without": pair[0], "with": pair[1]}
+
+
+def pipelines(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{pipelines: [[P, N], ...]}: of GPipe, PipeDream and PipeMare with P stages and N microbatches, what the schedule
+    costs: utilisation once full, delays, copies of the weights (table 1).
+    """
+    methods = {"GPipe": "gpipe", "PipeDream": "pipedream_cycle", "PipeMare": "pipemare_naive"}
+    for stages, micro in options["pipelines"]:
+        for name, method in methods.items():
+            yield {"method": name} | asdict(pipeline(method, stages, micro))
+
+
+def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{model, sample: a shape, or words: of a sentence}: floating-point operations of a forward and of a backward.
+
+    Convolutions and matrix products are counted, without computing them (A.3).
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from pipelag.models import build
+
+    with torch.device("meta"):
+        model = build(options["model"])
+        if "words" in options:
+            sentence = torch.zeros(1, options["words"], dtype=torch.int64)
+            given: Any = (sentence, sentence)
+        else:
+            given = torch.empty(2, *options["sample"])
+    with FlopCounterMode(display=False) as forward:
+        out = model(given)
+    with FlopCounterMode(display=False) as backward:
+        out.sum().backward()
+    yield {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{optimizer: sgd or adam}: elements that a training step of PipeMare holds of stage 1, without and with T2."""
+    import torch
+
+    from pipelag.methods import get
+    from pipelag.simulate.training import SimulatedTraining
+    from pipelag.stage.phase import Phase
+    from pipelag.stage.policy import StageWeights
+
+    size = 64
+    kinds: dict[str, Any] = {
+        "sgd": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
+        "adam": lambda params: torch.optim.Adam(params, lr=0.01),
+    }
+    for method in ("pipemare_t1", "pipemare"):
+        model = torch.nn.Sequential(torch.nn.Linear(size, size, bias=False), torch.nn.Linear(size, size, bias=False))
+        phase = Phase(get(method), 2, (1,))
+        training = SimulatedTraining(
+            model,
+            [phase],
+            kinds[options["optimizer"]],
+            torch.nn.functional.mse_loss,
+            lambda step: 1.0,
+            seed,
+            torch.device("cpu"),
+        )
+        for _ in range(2):
+            training.step(torch.zeros(4, size), torch.zeros(4, size))
+        weights = sum(p.numel() for p in model[0].parameters())
+        optimizer = training.pipeline.optimizer
+        assert optimizer is not None
+        state = [
+            v for p in model[0].parameters() for v in optimizer.state[p].values() if torch.is_tensor(v) and v.dim()
+        ]
+        own = {"weights": weights, "gradients": weights, "optimizer": sum(t.numel() for t in state)}
+        policy = training.pipeline.weights[0]
+        assert isinstance(policy, StageWeights)
+        average = sum(buffer.numel() for memory in policy.memories.values() for buffer in memory.buffers)
+        yield {"method": method, "elements": weights, **own, "average": average}
+
+
+STUDIES: dict[str, Study] = {
+    "trajectories": trajectories,
+    "radius": radius,
+    "stable_over_delta": stable_over_delta,
+    "stable_over_pairs": stable_over_pairs,
+    "lemmas": lemmas,
+    "regression": regression,
+    "caching": caching,
+    "compute": compute,
+    "copies": copies,
+    "predictions": foreseen.study,
+    "pipelines": pipelines,
+}

@@ -1,0 +1,182 @@
+"""Runs of kind `timeline`: lay a schedule out in time and log who does what when, reading and writing which weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelag import methods
+from pipelag.errors import PipelagError
+from pipelag.methods import Method
+from pipelag.methods.reads import Predict
+from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.spec import PhaseSpec, RunSpec
+from pipelag.schedules import Schedule, check, schedule
+from pipelag.schedules.actions import Action
+from pipelag.schedules.delays import update_cycles
+from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.lockstep import CLOCKS
+from pipelag.timing.timed import Timing
+from pipelag.timing.trace import row_of, transfer_rows, write_trace
+
+
+def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """Log one row per action of the spec's single phase; the summary has length, utilisation and delays.
+
+    Options:
+        form: "2K+1" draws the stale-weights paper's accelerators, with the forward and the backward of a stage apart;
+            "K+1" (the default) one worker per stage.
+        costs: time units of a pass, {forward, backward} for all stages alike or a list of them, one per stage (with
+            any field of `StageCost`): the timed executor then says when each action happens. Without, the schedule's
+            own clock does, a cycle per turn.
+        topology: the links (`Topology`), with costs only.
+        clock: with costs, "free" (the default) or "lockstep": all workers begin every time unit together.
+        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only.
+    """
+    (phase,) = spec.phases
+    method = methods.get(phase.method, **phase.options)
+    stages = len(phase.cuts) + 1
+    plan = plan_of(method, phase, stages, spec.options)
+    check(plan)
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    summary: dict[str, Any] = {"status": "finished"}
+    if "costs" in spec.options:
+        clock = spec.options.get("clock", "free")
+        timing = CLOCKS[clock](plan, costs_of(spec.options["costs"], stages), topology_of(spec.options))
+        rows = timed_rows(timing, method)
+        summary |= {
+            "makespan": timing.makespan,
+            "period": timing.steady_period,
+            "utilisation": timing.utilisation,
+            "bubble": timing.bubble,
+        }
+    else:
+        rows = rows_of(plan, method)
+        busy = len({(row["worker"], row["start"]) for row in rows})
+        summary |= {
+            "cycles": plan.length,
+            "busy_cycles": busy,
+            "utilisation": busy / (plan.length * len(plan.workers)),
+        }
+    for row in rows:
+        folder.log(row)
+    write_trace(rows, out / "trace.json")
+    summary |= {
+        "workers": len(plan.workers),
+        "minibatches": plan.minibatches,
+        "microbatches": plan.microbatches,
+        "stages": stages,
+    }
+    lags = method.delays(stages, phase.microbatches)
+    summary |= {
+        "forward_delays": list(lags.forward),
+        "backward_delays": list(lags.backward),
+        "weight_copies": list(method.weight_copies(stages, phase.microbatches)),
+    }
+    folder.finish(summary, environment("cpu", 1))
+    return summary
+
+
+def plan_of(method: Method, phase: PhaseSpec, stages: int, options: dict[str, Any]) -> Schedule:
+    """The schedule to lay out."""
+    form = options.get("form", "K+1")
+    if form == "2K+1":
+        if method.name != "stale_weights":
+            raise PipelagError(f"the form 2K+1 belongs to the method stale_weights, not to '{method.name}'; use K+1")
+        return schedule("cycle", stages=stages, minibatches=phase.steps, colocated=False)
+    if "replicas" in options:
+        if method.name not in ("pipedream", "1f1b"):
+            raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
+        return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options["replicas"])
+    return method.schedule(stages, phase.steps, phase.microbatches)
+
+
+def costs_of(value: Any, stages: int) -> list[StageCost]:
+    """The costs that a config gives; refused where they are no fields of `StageCost`."""
+    each = value if isinstance(value, list) else [value] * stages
+    try:
+        return [StageCost(**one) for one in each]
+    except TypeError as error:
+        raise PipelagError(
+            f"a stage's costs are forward, backward and the other fields of StageCost: {error}"
+        ) from error
+
+
+def topology_of(options: dict[str, Any]) -> Topology:
+    """The links that a config gives."""
+    try:
+        return Topology(**options.get("topology", {}))
+    except TypeError as error:
+        raise PipelagError(f"a topology has bandwidth, latency, shared and overlap: {error}") from error
+
+
+def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
+    """One row per pass and per message, in time order."""
+    plan = timing.schedule
+    read = Readings(plan, method, clocked=False)
+    rows: list[dict[str, Any]] = [
+        read.row(span.worker, span.action, span.start, span.end) for span in timing.spans if span.action.kind != "U"
+    ]
+    rows += transfer_rows(timing)
+    return sorted(rows, key=lambda row: (row["start"], row["worker"]))
+
+
+def rows_of(plan: Schedule, method: Method) -> list[dict[str, Any]]:
+    """One row per pass: cycle, worker, and the weight versions read and written."""
+    assert plan.cycles is not None
+    read = Readings(plan, method, clocked=True)
+    return [
+        read.row(worker, action, cycle, cycle + 1)
+        for worker, (actions, cycles) in enumerate(zip(plan.workers, plan.cycles, strict=True))
+        for action, cycle in zip(actions, cycles, strict=True)
+        if action.kind != "U"
+    ]
+
+
+class Readings:
+    """What each pass of a schedule reads, in words that a figure can show.
+
+    `reads`: the version of the stage's own weights, counted in updates. `ahead`: how many updates (in SpecTrain's
+    DualPipe: time units) a prediction looks beyond it. On a clock also `units`, [first, last]: the time units at whose
+    start the stage's weights were at that version (SpecTrain section 3.2: W_u are the weights at unit u), and `unit`,
+    the one of these that a figure names: the present one, of kept weights that in which the minibatch entered the
+    pipeline if it is among them; what a prediction looks ahead is added to it.
+    """
+
+    def __init__(self, plan: Schedule, method: Method, clocked: bool) -> None:
+        self.plan, self.method, self.clocked = plan, method, clocked
+        self.lags = method.delays(plan.stages, plan.microbatches)
+        self.updates = update_cycles(plan) if clocked else {}
+        self.entered = {}
+        if clocked:
+            assert plan.cycles is not None
+            row, cycles = plan.workers[plan.owners["F", 1]], plan.cycles[plan.owners["F", 1]]
+            self.entered = {a.number: c for a, c in zip(row, cycles, strict=True) if (a.kind, a.stage) == ("F", 1)}
+
+    def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
+        """The log line of a forward or backward."""
+        kind, stage, m = action
+        forward, per = kind == "F", self.plan.microbatches
+        minibatch, j = divmod(m, per)
+        delay = (self.lags.forward_lags if forward else self.lags.backward_lags)[stage - 1][j]
+        reads = self.method.forward_reads if forward else self.method.backward_reads
+        ahead = self.method.amounts(kind, stage, self.plan.stages, self.lags)[j] if isinstance(reads, Predict) else 0.0
+        row = row_of(worker, action, start, end, per) | {
+            "reads": max(0, minibatch - delay),
+            "writes": None if forward or j < per - 1 else minibatch + 1,
+            "delay": delay,
+            "ahead": ahead,
+            "stashed": not forward and reads == "stashed",
+        }
+        if self.clocked:
+            first, last = self.units(stage, row["reads"])
+            kept = self.method.held is not None or row["stashed"]
+            row |= {"units": [first, last], "unit": max(first, min(last, self.entered[m] if kept else start)) + ahead}
+        return row
+
+    def units(self, stage: int, version: int) -> tuple[int, int]:
+        """The first and the last time unit at whose start a stage has made so many updates."""
+        updates = self.updates[stage]
+        first = updates[version - 1] + 1 if version else 0
+        return first, updates[version] if version < len(updates) else max(self.plan.length, first)

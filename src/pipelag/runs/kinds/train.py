@@ -1,0 +1,23 @@
+"""Runs of kind `train`, by the executor that the spec names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelag.checkpoint import alone
+from pipelag.runs.spec import RunSpec
+
+
+def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """Train and evaluate; no two at once in one folder."""
+    with alone(out / "partial"):
+        if spec.executor == "simulated":
+            import torch
+
+            from pipelag.runs.kinds.train_simulated import train as simulated
+
+            return simulated(spec, out, torch.device(device), threads)
+        from pipelag.runs.kinds.train_real import train as real
+
+        return real(spec, out, device, threads)

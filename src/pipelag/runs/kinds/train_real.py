@@ -1,0 +1,145 @@
+"""Carry out a run of kind `train` on real workers."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Job, Record
+from pipelag.errors import PipelagError
+from pipelag.runs import optimizers
+from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds.train_simulated import describe_phases, phases_of
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.timing.trace import row_of, write_trace
+
+TRACED = 100  # minibatches of the first phase whose actions go into trace.json
+
+
+def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+    """Launch `spec.workers` processes, train, and leave the same log as the simulated executor does.
+
+    Every stage writes a checkpoint at each evaluation; a broken run goes on from the newest complete set, bit for bit.
+    """
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
+    each = max(1, threads // spec.workers)
+    kept = Checkpoints(folder.partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)))
+    rows, summary, state, trace = launch(
+        _task, spec.workers, device, each, spec=spec, checkpoints=kept, resume=kept.rewind()
+    )
+    for row in rows:
+        folder.log(row)
+    write_trace(trace, out / "trace.json")
+    if spec.options.get("save_model"):
+        torch.save(state, out / "model.pt")
+    folder.finish(summary, environment(device, each))
+    return summary
+
+
+def evaluations(spec: RunSpec) -> set[int]:
+    """After how many steps the model is measured."""
+    every = spec.evaluate_every or spec.steps
+    return {*range(every, spec.steps, every), spec.steps}
+
+
+def ends_of(spec: RunSpec) -> set[int]:
+    """The steps that are done at the end of each phase."""
+    return set(accumulate(phase.steps for phase in spec.phases))
+
+
+def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
+    """Timeline rows of the first `most` minibatches of a phase as it ran, in seconds from its first action."""
+    origin = min((record.spans[0][1] for record in records.values() if record.spans), default=0.0)
+    rows = [
+        row_of(rank, action, start - origin, end - origin, microbatches)
+        for rank, record in records.items()
+        for action, start, end in record.spans
+    ]
+    return sorted((row for row in rows if row["minibatch"] < most), key=lambda row: (row["start"], row["worker"]))
+
+
+def worker_row(rank: int, phase: int, record: Record) -> dict[str, Any]:
+    """What the summary says of a worker's part in a phase; null what a library did not tell."""
+    told = not record.opaque
+    return {
+        "rank": rank,
+        "phase": phase,
+        "waited_seconds": record.waited if told else None,
+        "sent_bytes": record.sent_bytes if told else None,
+        "shares": {kind: round(share, 4) for kind, share in record.shares().items()},
+        "memory": record.memory,
+    }
+
+
+def with_ages(row: dict[str, Any], records: dict[int, Record]) -> dict[str, Any]:
+    """A phase's description; behind a parameter server its delays are what they were, no schedule's."""
+    ages = [age for record in records.values() for age in record.ages]
+    if not ages:
+        return row
+    return row | {"forward_delays": [max(ages)], "backward_delays": [max(ages)], "mean_delay": fmean(ages)}
+
+
+def _task(
+    job: Job, spec: RunSpec, checkpoints: Checkpoints, resume: int
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """What every worker does; rank 0's return value is the run's log."""
+    assert spec.optimizer is not None
+    task = open_task(spec, job.device)
+    model = task.model(spec, job.device)
+    phases = phases_of(spec)
+    rate = optimizers.factor(spec.lr_schedule, spec.steps)
+    make = optimizers.factory(spec.optimizer)
+    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, task.batches.uneven)
+    if resume:
+        training.resume(resume)
+    model.train()
+    records = training.run(task.batches.inputs, task.batches.targets)
+    if job.rank:
+        return [], {}, {}, []
+    losses = training.losses
+    diverged_at = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    final_state = {name: value.clone() for name, value in model.state_dict().items()}
+    best: dict[str, float] | None = None
+    rows, ends, done = [], sorted(ends_of(spec)), 0
+    written = set(checkpoints.steps())
+    for step in sorted(evaluations(spec)):
+        if step not in written:
+            if step < resume:  # of another pipeline, which was evaluated elsewhere
+                continue
+            raise PipelagError(
+                f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
+            )
+        model.load_state_dict(checkpoints.model(step))
+        row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
+        row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
+        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | task.measure(model))
+        best = best_of(rows[-1], best)
+        done = step
+    model.load_state_dict(final_state)
+    summary = {
+        "status": "finished" if diverged_at is None else "diverged",
+        "diverged_at": diverged_at,
+        "steps": spec.steps,
+        "seconds": round(training.seconds, 3),
+        "final": final_of(rows[-1]) if diverged_at is None else None,
+        "best": best,
+        "data": task.summary(),
+        "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
+        "device": str(job.device),
+        "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
+    }
+    if resume:
+        summary["resumed_at"] = resume  # the workers' figures of earlier phases are gone, and the trace begins there
+    index = next((index for index, phase in enumerate(records) if phase), 0)
+    trace = real_rows(records[index], phases[index].microbatches, TRACED)
+    return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace

@@ -1,0 +1,226 @@
+"""Carry out a run of kind `train` in the simulated executor: train, evaluate, log, checkpoint, resume."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from pipelag import checkpoint, methods
+from pipelag.allocator import keep_freed_memory
+from pipelag.data.minibatches import Minibatches
+from pipelag.errors import PipelagError
+from pipelag.models.cut import stale_percent
+from pipelag.runs import optimizers
+from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.spec import RunSpec
+from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.simulate.discrepancy import Discrepancy
+from pipelag.simulate.pipeline import SimulatedPipeline
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
+
+CHECKPOINT_SECONDS = 30.0
+FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergence, this often
+
+
+def phases_of(spec: RunSpec) -> list[Phase]:
+    """The phases of a spec with their methods looked up."""
+    return [
+        Phase(
+            methods.get(p.method, **p.options),
+            p.steps,
+            p.cuts,
+            dict(p.stage_lr),
+            p.microbatches,
+            p.recompute,
+            p.replicas,
+        )
+        for p in spec.phases
+    ]
+
+
+def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str, Any]]:
+    """What the summary says of each phase, its staleness as derived from the schedule; delays in a stage's updates."""
+    rows = []
+    for phase in phases:
+        lags = phase.delays
+        stale = stale_percent(model, phase.cuts) if any(lags.forward) else 0.0
+        row: dict[str, Any] = {"method": phase.method.name, "cuts": list(phase.cuts)}
+        row |= {"replicas": list(phase.replicas)} if phase.replicas else {}
+        row |= {"steps": phase.steps, "stages": phase.stages}
+        row |= {"forward_delays": list(lags.forward), "backward_delays": list(lags.backward)}
+        row["stale_percent"] = round(stale, 4)
+        if phase.method.random is None:
+            copies = phase.method.weight_copies(phase.stages, phase.microbatches, phase.replicas)
+            row["weight_copies"] = list(copies)
+        rows.append(row)
+    return rows
+
+
+class Recorder:
+    """Turns losses and evaluations into log lines; its state is part of the checkpoint.
+
+    With `discrepancy`, lines also say how far the weights read are from the true ones; what was measured between the
+    last line and a kill is measured again from the checkpoint on, so such a line rests on fewer samples.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.pending: list[torch.Tensor] = []
+        self.total = torch.zeros((), dtype=torch.float64)
+        self.count, self.seconds, self.offset = 0, 0.0, 0
+        self.best: dict[str, float] | None = None
+        self.last: dict[str, Any] = {}
+
+    def flush(self, done: int) -> int | None:
+        """Add the pending losses up; the first step with a loss that is no number, if any."""
+        if not self.pending:
+            return None
+        losses = torch.stack(self.pending).double().cpu()
+        self.pending.clear()
+        bad = (~torch.isfinite(losses)).nonzero()
+        if len(bad):
+            return done - len(losses) + int(bad[0])
+        self.total += losses.sum()
+        self.count += len(losses)
+        return None
+
+    def line(self, row: dict[str, Any]) -> None:
+        """Log an evaluation with the training loss since the last one."""
+        row = row | {"loss": float(self.total / self.count) if self.count else None, "seconds": round(self.seconds, 3)}
+        self.total, self.count = torch.zeros((), dtype=torch.float64), 0
+        self.best = best_of(row, self.best)
+        self.last = row
+        self.offset = self.folder.log(row)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums since the last line, the clock, the length of the log."""
+        names = ("total", "count", "seconds", "offset", "best", "last")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore, and cut lines off the log that were written after the checkpoint."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.folder.rewind(self.offset)
+
+
+def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[str, Any]:
+    """Run `spec` into the folder `out`, from its checkpoint where there is one; returns the summary.
+
+    The end is bit-identical whether or not the run was interrupted: data, augmentation and dropout depend on the seed
+    and the minibatch's number alone, and the checkpoint holds everything else.
+    """
+    assert spec.optimizer is not None
+    keep_freed_memory()
+    folder = RunFolder(out, spec)
+    task = open_task(spec, device)
+    model = task.model(spec, device)
+    phases = phases_of(spec)
+    rate = optimizers.factor(spec.lr_schedule, spec.steps)
+    training = SimulatedTraining(model, phases, optimizers.factory(spec.optimizer), task.loss, rate, spec.seed, device)
+    recorder = Recorder(folder)
+    saved = checkpoint.load(folder.checkpoint)
+    if saved is not None:
+        training.load_state_dict(saved["training"])
+        recorder.load_state_dict(saved["recorder"])
+    else:
+        folder.rewind(0)
+
+    watch = watcher(spec, training)
+
+    def evaluate_now() -> None:
+        position = {
+            "step": training.done,
+            "epoch": round(task.batches.epoch(training.done), 4),
+            "phase": training.phase,
+        }
+        measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | task.measure(model)  # type: ignore[union-attr]
+        recorder.line(position | measured | (watch() or {}))
+
+    def save() -> None:
+        checkpoint.save({"training": training.state_dict(), "recorder": recorder.state_dict()}, folder.checkpoint)
+
+    diverged_at = advance(training, task.batches, recorder, spec, device, evaluate_now, save)
+    summary = {
+        "status": "finished" if diverged_at is None else "diverged",
+        "diverged_at": diverged_at,
+        "steps": training.done if diverged_at is None else diverged_at,
+        "seconds": round(recorder.seconds, 3),
+        "final": final_of(recorder.last) if diverged_at is None else None,
+        "best": recorder.best,
+        "data": task.summary(),
+        "phases": describe_phases(model, phases),
+        "device": str(device),
+    }
+    if spec.options.get("save_model"):
+        torch.save(model.state_dict(), out / "model.pt")
+    folder.finish(summary, environment(str(device), threads))
+    return summary
+
+
+def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str, Any] | None]:
+    """Measures weights read against true ones, as `options.discrepancy` asks: {horizons: [1, 2, 3], every: 10}."""
+    asked = spec.options.get("discrepancy")
+    if asked is None:
+        return lambda: None
+    watching: dict[SimulatedPipeline, Discrepancy] = {}
+
+    def watch() -> dict[str, Any]:
+        pipeline = training.pipeline
+        if pipeline.phase.replicated:
+            raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
+        row = watching[pipeline].row() if pipeline in watching else None
+        if row is None:
+            watching.clear()
+            watching[pipeline] = Discrepancy(pipeline, tuple(asked.get("horizons", ())), int(asked.get("every", 10)))
+        return row or {}
+
+    watch()
+    return watch
+
+
+def advance(
+    training: SimulatedTraining,
+    batches: Minibatches,
+    recorder: Recorder,
+    spec: RunSpec,
+    device: torch.device,
+    evaluate_now: Callable[[], None],
+    save: Callable[[], None],
+) -> int | None:
+    """Train to the end, or to the first loss that is no number; returns that step, None at a good end."""
+    model = training.model
+    model.train()
+    saved_at = tick = time.perf_counter()
+    quiet = 10.0 if not sys.stderr.isatty() else 0.1
+    with tqdm(total=training.total, initial=training.done, unit="step", mininterval=quiet, desc=spec.id) as bar:
+        while training.done < training.total:
+            recorder.pending.append(training.step(*batches[training.done]))
+            done = training.done
+            evaluating = done == training.total or (spec.evaluate_every and done % spec.evaluate_every == 0)
+            if not evaluating and done % FLUSH_STEPS:
+                continue
+            bad = recorder.flush(done)  # waits for the device, so the clock below has seen the work
+            now = time.perf_counter()
+            recorder.seconds += now - tick
+            bar.update(done - bar.n)
+            if bad is not None:
+                return bad
+            if evaluating:
+                evaluate_now()
+                last = recorder.last
+                bar.set_postfix(accuracy=f"{last['accuracy']:.2f}", loss=f"{last['loss'] or math.nan:.3f}")
+            if now - saved_at > CHECKPOINT_SECONDS and done < training.total:
+                save()
+                saved_at = time.perf_counter()
+            tick = time.perf_counter()
+    return None

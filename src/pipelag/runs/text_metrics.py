@@ -1,0 +1,196 @@
+"""Measuring models of text: beam search and BLEU by sacrebleu, perplexity, and the loss that trains them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pipelag.data.text.language import RunningText
+from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, padded
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+SharedLoss = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], torch.Tensor]
+# (model, source sentences, beam, most words, length penalty) -> translations; `search` is one
+Writer = Callable[[nn.Module, torch.Tensor, int, int, float], list[list[int]]]
+
+
+def token_loss(smoothing: float = 0.0) -> Loss:
+    """Mean cross-entropy over the words of (N, T, words) scores that are no padding, with label smoothing."""
+
+    def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+
+    return loss
+
+
+def shared_token_loss(smoothing: float = 0.0) -> SharedLoss:
+    """The same of a microbatch whose targets come with their share (`pipelag.data.text.tokens.TokenBatches`).
+
+    Its words count as those of the whole minibatch do: the mean over equal microbatches is the mean over all words of
+    the minibatch, however unequal their numbers of words. Smoothing as fairseq had it in PipeMare's time: 1 - s of the
+    target, s spread evenly over all words.
+    """
+
+    def loss(scores: torch.Tensor, targets: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        wanted, share = targets
+        total = F.cross_entropy(
+            scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
+        )
+        return total / len(wanted) * share[0]
+
+    return loss
+
+
+def word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over all words of (N, T, words) scores."""
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def masked_word_loss(
+    output: tuple[torch.Tensor, torch.Tensor], targets: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """BERT's loss: the mean cross-entropy of the masked words, and that of whether one sentence follows the other.
+
+    Args:
+        output: scores of words (N, T, words) and of the order (N, 2).
+        targets: int64 (N, T), the word where one was masked and `PAD` elsewhere, one masked at least; int64 (N,).
+    """
+    (scores, order), (words, follows) = output, targets
+    masked = F.cross_entropy(scores.flatten(0, 1), words.flatten(), ignore_index=PAD)
+    return masked + F.cross_entropy(order, follows)
+
+
+@dataclass
+class LanguageTest:
+    """The test text of a language model, in stretches of `length` words, `batch` at a time."""
+
+    data: RunningText
+    device: torch.device
+    length: int
+    batch: int = 20
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """Perplexity, word accuracy (%) and cross-entropy of the next word."""
+        model.eval()
+        stretches = (len(self.data.test) - 1) // self.length
+        given = self.data.test[: stretches * self.length].view(stretches, self.length)
+        wanted = self.data.test[1 : stretches * self.length + 1].view(stretches, self.length)
+        right, loss = 0, 0.0
+        for inputs, targets in zip(given.split(self.batch), wanted.split(self.batch), strict=True):
+            scores = model(inputs.to(self.device))
+            right += int((scores.argmax(-1) == targets.to(self.device)).sum())
+            loss += float(word_loss(scores, targets.to(self.device))) * targets.numel()
+        model.train()
+        mean = loss / wanted.numel()
+        return {
+            "perplexity": math.exp(min(mean, 50.0)),
+            "accuracy": round(100.0 * right / wanted.numel(), 4),
+            "test_loss": mean,
+        }
+
+
+@dataclass
+class TranslationTest:
+    """The test set of a corpus. `beam`: hypotheses kept per sentence; 1 is greedy search. `lenpen`: see `search`.
+
+    write: what translates, `search` where it is None.
+    """
+
+    data: Corpus
+    device: torch.device
+    beam: int = 1
+    batch: int = 100
+    lenpen: float = 1.0
+    write: Writer | None = None
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """(source, target in, target out), each int64 (n, longest)."""
+        for start in range(0, len(self.data.test), self.batch):
+            pairs = self.data.test[start : start + self.batch]
+            source = padded([(*a, END) for a, _ in pairs])
+            given = padded([(BEGIN, *b) for _, b in pairs])
+            wanted = padded([(*b, END) for _, b in pairs])
+            yield source.to(self.device), given.to(self.device), wanted.to(self.device)
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """BLEU of what the model writes, in words as the data set splits them; and, when the model is given the true
+        words, its word accuracy (%) and cross-entropy.
+        """
+        import sacrebleu
+
+        model.eval()
+        write = self.write or search
+        right = total = 0
+        loss = 0.0
+        written: list[str] = []
+        for source, given, wanted in self:
+            scores = model((source, given))
+            words = wanted != PAD
+            right += int(((scores.argmax(-1) == wanted) & words).sum())
+            total += int(words.sum())
+            loss += float(F.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum"))
+            longest = int(source.shape[1] * 2 + 10)
+            found = write(model, source, self.beam, longest, self.lenpen)
+            written += [self.data.sentence(tokens) for tokens in found]
+        model.train()
+        bleu = sacrebleu.corpus_bleu(written, [list(self.data.references)], tokenize="none", force=True)
+        return {
+            "bleu": round(bleu.score, 4),
+            "accuracy": round(100.0 * right / total, 4),
+            "test_loss": loss / total,
+        }
+
+
+@torch.no_grad()
+def search(
+    model: nn.Module, source: torch.Tensor, beam: int = 1, longest: int = 200, lenpen: float = 1.0
+) -> list[list[int]]:
+    """Translate (n, S) source sentences; returns token numbers without begin and end.
+
+    Beam search as fairseq's SequenceGenerator does by default: of twice `beam` continuations, those among the best
+    `beam` that end are set aside, the best `beam` others go on; a sentence is done when it has `beam` translations, or
+    after `longest` words. The best has the highest sum of log-probabilities over its words and end, divided by their
+    number to the power `lenpen` (below 1 shorter ones win more often). No translation is empty, none has padding. The
+    whole model runs for every word.
+    """
+    device = source.device
+    alive = list(range(len(source)))  # the sentences that are not done, by row
+    words = torch.full((len(source) * beam, 1), BEGIN, device=device)
+    totals = torch.zeros(len(source), 1, device=device)  # the hypotheses begin alike: the first word is chosen from one
+    found: list[list[tuple[float, list[int]]]] = [[] for _ in alive]
+    for step in range(longest + 1):
+        rows = torch.tensor(alive, device=device).repeat_interleave(beam)
+        logits = model((source[rows], words))[:, -1].float()
+        scores = F.log_softmax(logits, -1).nan_to_num(nan=-1e9)  # a diverged model still writes something
+        scores[:, PAD] = float("-inf")
+        if step == longest:
+            scores[:, :END] = scores[:, END + 1 :] = float("-inf")
+        elif step == 0:
+            scores[:, END] = float("-inf")
+        size = scores.shape[-1]
+        scores = totals.unsqueeze(-1) + scores.view(len(alive), beam, size)[:, : totals.shape[1]]
+        best, place = scores.flatten(1).topk(min(2 * beam, scores[0].numel() - 1), -1)
+        parent, word = place // size, place % size
+        ended = (word == END) & best.isfinite()
+        written = words.view(len(alive), beam, -1)
+        for row, rank in ended[:, :beam].nonzero().tolist():
+            if len(found[alive[row]]) < beam:
+                tokens = written[row, parent[row, rank], 1:].tolist()
+                found[alive[row]].append((float(best[row, rank]) / (step + 1) ** lenpen, tokens))
+        left = [row for row, number in enumerate(alive) if len(found[number]) < beam and step < longest]
+        if not left:
+            break
+        kept = torch.tensor(left, device=device)
+        going = ended[kept].int().argsort(dim=1, stable=True)[:, :beam]  # the best that do not end, in order
+        parent, word, totals = (value[kept].gather(1, going) for value in (parent, word, best))
+        words = written[kept.unsqueeze(1), parent].flatten(0, 1)
+        words = torch.cat((words, word.view(-1, 1)), 1)
+        alive = [alive[row] for row in left]
+    return [max(each, key=lambda one: one[0])[1] for each in found]

@@ -1,0 +1,122 @@
+"""The optimizers that torch lacks, with their prediction rules, and one parameter group per stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pipelag.methods.prediction import prediction_rule
+
+OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
+
+
+class CaffeSGD(Optimizer):
+    """SGD as Caffe writes it: the rate goes into the velocity, v = m v + lr (g + wd w); w = w - v.
+
+    With `nesterov`, w = w - ((1 + m) v_new - m v_old) (Caffe's NesterovSolver). Equal to `torch.optim.SGD` while the
+    rate is constant; after a drop of the rate Caffe's velocity still carries the old one for about 1/(1-m) steps.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            momentum = group["momentum"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad.add(parameter, alpha=group["weight_decay"])
+                state = self.state[parameter]
+                if "velocity" not in state:
+                    state["velocity"] = torch.zeros_like(parameter)
+                velocity = state["velocity"]
+                if group["nesterov"]:
+                    parameter.add_(velocity, alpha=momentum)
+                velocity.mul_(momentum).add_(gradient, alpha=group["lr"])
+                parameter.sub_(velocity, alpha=1 + momentum if group["nesterov"] else 1)
+
+
+@prediction_rule(CaffeSGD, velocity=True)
+def caffe(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+    """Caffe's velocity, which holds the rate already."""
+    return state.get("velocity")
+
+
+class LARS(Optimizer):
+    """SGD with momentum and a layer's own rate, lr * trust * |w| / (|g| + wd |w|) (You et al., 2017).
+
+    Tensors of one dimension (biases, normalisation) and those that are zero take the plain rate.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 0.001
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            decay = group["weight_decay"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient, rate = parameter.grad.add(parameter, alpha=decay), torch.ones(())
+                if parameter.dim() > 1:
+                    size, slope = parameter.norm(), parameter.grad.norm()
+                    own = group["trust"] * size / (slope + decay * size)
+                    rate = torch.where((size > 0) & (slope > 0), own, torch.ones_like(own))
+                state = self.state[parameter]
+                if "velocity" not in state:
+                    state["velocity"] = torch.zeros_like(parameter)
+                state["velocity"].mul_(group["momentum"]).add_(gradient * rate.to(gradient.device), alpha=group["lr"])
+                parameter.sub_(state["velocity"])
+
+
+def group_by_stage(
+    make: OptimizerFactory, stages: Sequence[Sequence[nn.Parameter]], base: dict[int, float], numbers: Sequence[int]
+) -> Optimizer | None:
+    """One optimizer with a group per stage that has parameters; None where no stage has any.
+
+    Args:
+        stages: the parameters of each stage.
+        base: base learning rates of stages (by number) that differ from the optimizer's own.
+        numbers: the stages' numbers.
+
+    Each group carries `stage` and `base_lr`, from which `set_rates` computes its `lr`.
+    """
+    groups = [
+        {"params": list(parameters), "stage": number, **({"lr": base[number]} if number in base else {})}
+        for number, parameters in zip(numbers, stages, strict=True)
+        if len(parameters)
+    ]
+    if not groups:
+        return None
+    optimizer = make(groups)
+    for group in optimizer.param_groups:
+        group["base_lr"] = group["lr"]
+    return optimizer
+
+
+def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
+    """Set every group's rate to its base rate times `scale(stage)`."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * scale(group["stage"])
+
+
+def adopt_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
+    """Give an optimizer the per-parameter state (momentum, moments) of the phase before, parameter by parameter."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter in state:
+                optimizer.state[parameter] = state[parameter]

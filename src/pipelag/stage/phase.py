@@ -1,0 +1,98 @@
+"""A stretch of a run: one method over one cut of the model, and everything that follows from the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pipelag.errors import PipelagError
+from pipelag.methods import Method
+from pipelag.schedules import Delays, Schedule
+from pipelag.schedules.replicated import check_replicas
+from pipelag.stage.recompute import recompute_lags, segmented
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One method, for so many minibatches (`steps`), over the stages that `cuts` make.
+
+    stage_lr: base rates of single stages. microbatches: equal parts of each minibatch, whose mean gradient makes the
+    update. recompute: keep a stage's input alone, and run its forward again before its backward; a number from 2 on:
+    that of so many stages at a time. replicas: workers of each stage, which take minibatches in turn and make one
+    update of a round (PipeDream section 3.2); none: one each.
+    """
+
+    method: Method
+    steps: int
+    cuts: tuple[int, ...] = ()
+    stage_lr: dict[int, float] = field(default_factory=dict)
+    microbatches: int = 1
+    recompute: bool | int = False
+    replicas: tuple[int, ...] = ()
+
+    @property
+    def stages(self) -> int:
+        """How many stages the cuts make."""
+        return len(self.cuts) + 1
+
+    @property
+    def replicated(self) -> bool:
+        """Whether some stage has several workers: by `replicas`, or by a schedule that runs in two directions."""
+        return any(any(place) for place in self.delays.places)
+
+    @property
+    def segment(self) -> int:
+        """Stages that are recomputed together, from the first one's input; 0 where each is by itself, or none is."""
+        return int(self.recompute) if self.recompute > 1 else 0
+
+    @cached_property
+    def delays(self) -> Delays:
+        """The staleness of the phase's passes."""
+        return self.method.delays(self.stages, self.microbatches, self.replicas)
+
+    @cached_property
+    def rate_taus(self) -> tuple[float, ...]:
+        """Per stage the tau that the method's learning rate goes by."""
+        return self.method.rate_taus(self.stages, self.microbatches, self.replicas)
+
+    @cached_property
+    def recompute_lags(self) -> list[tuple[int, ...]]:
+        """How old what a recomputation by segments reads is, per stage and microbatch; nothing without segments."""
+        if not self.segment:
+            return []
+        return recompute_lags(self.method, self.stages, self.microbatches, self.segment)
+
+    def schedule(self, steps: int) -> Schedule:
+        """Who does what in so many minibatches."""
+        if self.segment:
+            return segmented(self.method, self.stages, steps, self.microbatches, self.segment)
+        return self.method.schedule(self.stages, steps, self.microbatches, self.replicas)
+
+    def updated_in(self, stage: int, version: int) -> int:
+        """The minibatch, from 0, with whose last microbatch the update that ends a version of a stage is made."""
+        return ((version + 1) * self.delays.periods[stage - 1] - 1) // self.microbatches
+
+    def rate_of(self, stage: int, version: int, rate: Callable[[int], float], start: int) -> float:
+        """The factor on a stage's base rate of the update that ends a version.
+
+        Args:
+            rate: the factor of the run's step; start: the run's step at which the phase began.
+        """
+        minibatch, policy = self.updated_in(stage, version), self.method.learning_rate
+        share = policy(stage, self.stages, minibatch, self.rate_taus[stage - 1]) if policy is not None else 1.0
+        return rate(start + minibatch) * share
+
+    def check(self) -> None:
+        """Refuse what no executor can do, now and not at the switch hours later."""
+        wrong = [stage for stage in self.stage_lr if not 1 <= stage <= self.stages]
+        if wrong:
+            raise PipelagError(
+                f"a learning rate is given for stage {wrong[0]}, but the cuts {list(self.cuts)} make stages 1 to "
+                f"{self.stages}"
+            )
+        if self.replicas:
+            check_replicas(self.replicas, self.stages, self.steps)
+        if self.segment and self.replicated:
+            raise PipelagError("replicated stages recompute each by itself, not in segments; use recompute=True")
+        assert self.delays and self.recompute_lags is not None

@@ -1,0 +1,281 @@
+"""The weight policy of a method carried out on one stage: the same object in every executor.
+
+Between two updates a stage's weights have a version. `load` puts into the live weights what a pass reads, `restore`
+puts the live version back, and `before_step`/`after_step` surround the optimizer's step; `prepare`, once the rate of
+the coming update is set, makes what passes read of the new version. What a pass reads at a version is a function of the
+stage's state at that version alone, so executors that agree on versions agree bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pipelag.errors import PipelagError
+from pipelag.methods import Method
+from pipelag.methods.carriers import Buffers, Memory, Reading
+from pipelag.methods.reads import Amounts, Correct, Predict
+from pipelag.schedules import Delays
+from pipelag.stage.weights import FlatParameters
+
+Ring = list[Buffers]
+Content = tuple[str, int, float]  # ("live" | "F" | "B" | "R", version, amount)
+M = TypeVar("M", bound=Memory)
+
+
+class StageWeights:
+    """What the passes of one stage read.
+
+    Args:
+        flat: the stage's parameters. They are the live weights.
+        optimizer, parameters: the optimizer that updates this stage, and the parameters (in the order of `flat`,
+            sharing its storage) whose gradients and state it has.
+        back: how many updates older than the live weights a version can be that is still loaded.
+        method, stage, stages, delays: decide the policy.
+
+    Raises:
+        PipelagError: an optimizer that the policy cannot work with.
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        method: Method,
+        stage: int,
+        stages: int,
+        delays: Delays,
+        optimizer: Optimizer | None,
+        parameters: list[nn.Parameter],
+        back: int,
+    ) -> None:
+        self.flat, self.live, self.method = flat, flat.buffers, method
+        self.optimizer, self.parameters, self.back = optimizer, parameters, back
+        self.stage, self.delay = stage, delays.forward[stage - 1]
+        self.distance = self.delay - delays.backward[stage - 1]
+        self.version = self.first = 0
+        self.shown: Content = ("live", 0, 0.0)
+        self.memories: dict[str, Memory] = {}
+        self.steps = 0  # updates seen, for the bias correction of moments kept here
+        self.prepared = False
+        active = bool(flat.buffers) and optimizer is not None
+        groups = optimizer.param_groups if optimizer is not None else []
+        self.group_number = next((i for i, g in enumerate(groups) if g["stage"] == stage), -1)
+        self.stashed = method.backward_reads == "stashed" or method.random is not None
+        # By how much the passes of each microbatch are changed, and what changes them.
+        self.passes = {kind: method.passes(kind, stage, stages, delays) for kind in ("F", "B")}
+        self.amounts: dict[str, Amounts] = {}
+        self.readings: dict[str, Reading] = {}
+        if active:
+            self._read("F", method.forward_reads)
+            if not self.stashed:
+                self._read("B", method.backward_reads)
+        self.change = method.update.change(self) if active and method.update is not None else None
+        if "F" in self.readings and not self.stashed and max(delays.backward_lags[stage - 1]):
+            raise PipelagError(
+                f"method '{method.name}' predicts the forward's weights and reads old ones in the backward, which no "
+                "executor keeps; let the backward read live or stashed weights"
+            )
+        moved = active and (back > 0 or bool(self.readings))
+        as_they_are = "F" not in self.readings or 0 in self.amounts["F"]  # some forward reads a version itself
+        self.plain: Ring = self._ring(back + 1 if as_they_are else 1) if moved else []
+        self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
+        self.corrected: dict[float, Buffers] = {amount: self.like() for amount in self._different("B")}
+        self.again: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
+        self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
+        self.saved = -1  # the version whose copy `plain` holds last
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """The optimizer's group of this stage. Not kept: restoring an optimizer replaces its groups by new ones."""
+        assert self.optimizer is not None
+        return self.optimizer.param_groups[self.group_number]
+
+    @property
+    def prediction(self) -> Reading | None:
+        """What foresees weights so many updates ahead, where the method predicts."""
+        return self.readings.get("F") if isinstance(self.method.forward_reads, Predict) else None
+
+    def like(self) -> Buffers:
+        """Zeros in the layout of the weights."""
+        return [torch.zeros_like(buffer) for buffer in self.live]
+
+    def remember(self, name: str, kind: type[M]) -> M:
+        """The memory of that name; whoever asks first makes it."""
+        if name not in self.memories:
+            self.memories[name] = kind(self)
+        memory = self.memories[name]
+        assert isinstance(memory, kind)
+        return memory
+
+    def _ring(self, size: int) -> Ring:
+        return [self.like() for _ in range(size)]
+
+    def _read(self, kind: str, reads: Any) -> None:
+        """Note what passes of a kind read instead of the live weights, unless that changes nothing."""
+        if isinstance(reads, str):
+            return
+        amounts = reads.amounts(self.passes[kind])
+        if any(amounts):
+            self.amounts[kind], self.readings[kind] = amounts, reads.carry(self)
+
+    def _different(self, kind: str) -> list[float]:
+        return sorted({amount for amount in self.amounts.get(kind, ()) if amount})
+
+    # What a pass reads ---------------------------------------------------------------------------------------------
+
+    def begin_at(self, version: int) -> None:
+        """Count versions from this one, the live one; earlier ones are not there. The rate must be set."""
+        self.version, self.first, self.shown = version, version, ("live", version, 0.0)
+        self.prepared = False
+        self.prepare()
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Make what passes at the live version read of it; the coming update's rate must be set."""
+        if self.prepared:
+            return
+        for amount, ring in self.seen.items():
+            self.readings["F"].write(ring[self.version % len(ring)], amount)
+        for amount, buffers in self.corrected.items():
+            self.readings["B"].write(buffers, amount)
+        for amount, ring in self.again.items():
+            self.readings["B"].write(ring[self.version % len(ring)], amount)
+        self.prepared = True
+
+    def _content(self, kind: str, version: int, j: int) -> Content:
+        kind = "F" if kind == "B" and self.stashed else kind
+        amount = self.amounts[kind][j] if kind in self.amounts else 0.0
+        assert self.prepared or not amount, "prepare() comes before a pass reads what it makes"
+        return (kind, version, amount) if amount else ("live", version, 0.0)
+
+    def correct_recomputation(self, lags: Sequence[int]) -> None:
+        """Let T2 correct what a recomputation ("R") reads, `lags` updates old per microbatch (PipeMare D.1).
+
+        It goes back by tau_fwd - tau_recomp along the trajectory of the version that is recomputed, as in the paper's
+        characteristic polynomial; the text's delta_t is not known yet when a recomputation starts.
+        """
+        if "B" not in self.readings or not isinstance(self.method.backward_reads, Correct):
+            return
+        amounts = self.method.backward_reads.amounts(replace(self.passes["B"], lags=tuple(lags)))
+        if any(amounts):
+            self.amounts["R"] = amounts
+            self.again = {amount: self._ring(self.back + 1) for amount in self._different("R")}
+            self.prepared = False
+
+    def load(self, kind: str, version: int, j: int = 0) -> None:
+        """Let the parameters hold what a pass at `version` reads, for the j-th microbatch of a minibatch.
+
+        `kind`: forward ("F"), backward ("B") or recomputation ("R"). For a stashed backward that is the version of its
+        forward. The version is at most `back` updates old.
+        """
+        if self.plain:
+            self._show(self._content(kind, version, j))
+
+    def restore(self) -> None:
+        """Let the parameters hold the live version again."""
+        if self.plain:
+            self._show(("live", self.version, 0.0))
+
+    def _show(self, content: Content) -> None:
+        if content == self.shown:
+            return
+        if self.shown == ("live", self.version, 0.0):
+            self._save()
+        kind, version, amount = content
+        if kind == "B":
+            source = self.corrected[amount]
+        else:
+            ring = {"live": self.plain, "F": self.seen.get(amount), "R": self.again.get(amount)}[kind]
+            assert ring is not None
+            source = ring[version % len(ring)]
+        torch._foreach_copy_(self.live, source)
+        self.shown = content
+
+    def _save(self) -> None:
+        """Keep a copy of the live version before its place is taken."""
+        if self.saved != self.version:
+            torch._foreach_copy_(self.plain[self.version % len(self.plain)], self.live)
+            self.saved = self.version
+
+    def stale_views(self) -> list[torch.Tensor]:
+        """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
+        old = max(self.first, self.version - self.delay)
+        return self.flat.views(self.plain[old % len(self.plain)])
+
+    # What an update does beyond the optimizer's step ---------------------------------------------------------------
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """The gradients are complete and the optimizer is about to step; they may be changed here."""
+        self.restore()
+        if self.back and self.plain:
+            self._save()
+        if self.change is not None:
+            self.change.before_step()
+        for memory in self.memories.values():
+            memory.before_step()
+        if self.previous:
+            torch._foreach_copy_(self.previous, self.live)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""
+        self.steps += 1
+        if self.change is not None:
+            self.change.after_step()
+        made = [new - old for new, old in zip(self.live, self.previous, strict=True)] if self.previous else []
+        for memory in self.memories.values():
+            memory.after_step(made)
+        self.version += 1
+        self.shown = ("live", self.version, 0.0)
+        self.prepared = False
+
+    # Memory and state ----------------------------------------------------------------------------------------------
+
+    @property
+    def versions_held(self) -> int:
+        """How many versions of the stage's weights are kept once the pipeline is full, the live one included."""
+        distinct = self.back + 1
+        return max(distinct, 2 if self.readings else 1) if self.plain else 1
+
+    @property
+    def rings(self) -> list[Ring]:
+        """The older versions, and what passes read of them."""
+        return [self.plain, *self.seen.values(), *self.again.values()]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of weight copies and of what the policy remembers, the live weights not counted."""
+        remembered = [memory.buffers for memory in self.memories.values()]
+        kept = [buffers for ring in self.rings for buffers in ring]
+        kept += [*self.corrected.values(), *remembered, self.previous]
+        return sum(buffer.numel() * buffer.element_size() for buffers in kept for buffer in buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything beyond the live weights and the optimizer's state (between two steps)."""
+        return {
+            "version": self.version,
+            "steps": self.steps,
+            "saved": self.saved,
+            "rings": self.rings,
+            "memories": {name: memory.buffers for name, memory in self.memories.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore in place; the weights and the optimizer must have been restored before."""
+        self.version, self.steps, self.saved = state["version"], state["steps"], state["saved"]
+        self.shown, self.prepared = ("live", self.version, 0.0), False
+        pairs = [
+            pair
+            for mine, saved in zip(self.rings, state["rings"], strict=True)
+            for pair in zip(mine, saved, strict=True)
+        ]
+        pairs += [(memory.buffers, state["memories"][name]) for name, memory in self.memories.items()]
+        for mine, saved in pairs:
+            for buffer, value in zip(mine, saved, strict=True):
+                buffer.copy_(value)
