@@ -35,6 +35,10 @@ from pipelag.distributed.launch.processes import PARENT, end_with_parent, leave_
 
 LOADED = (  # what most commands need; importing them does no work
     "torch",
+    "torch._dynamo",  # which every optimizer imports when it is made: 2 s of a processor
+    "torchvision",
+    "sklearn.datasets",
+    "sacrebleu",
     "pandas",
     "matplotlib.pyplot",
     "pipelag.__main__",
@@ -130,7 +134,8 @@ class Server:
         """Until the parent is gone."""
         while os.getppid() == self.parent:
             for key, _ in self.watch.select(timeout=2.0):
-                if key.fd in self.watched():  # an event before it may have ended this one
+                live = self.watch.get_map().get(key.fd)
+                if live is not None and live.fileobj is key.fileobj:  # no event before it has ended this one
                     key.data()
 
     def watched(self) -> dict[int, socket.socket]:

@@ -97,19 +97,19 @@ def test_bad_plans_are_refused(tmp_path: Path) -> None:
     def plan(**options: Any) -> None:
         carry_out(RunSpec(kind="plan", model={"name": "vgg16_imagenet"}, options=options), tmp_path, "cpu", 1)  # type: ignore[arg-type]
 
-    with pytest.raises(PipelagError, match="did you mean 'cluster'"):
+    with pytest.raises(ValueError, match="did you mean 'cluster'"):
         plan(clusters={})
-    with pytest.raises(PipelagError, match="levels, a list of"):
+    with pytest.raises(ValueError, match="levels, a list of"):
         plan(cluster={})
-    with pytest.raises(PipelagError, match="needs options.profile"):
+    with pytest.raises(ValueError, match="needs options.profile"):
         plan(cluster={"levels": [{"workers": 2, "bandwidth": 1}]})
     known = {"cluster": {"levels": [{"workers": 2, "bandwidth": 1}]}, "search": False, "profile": SHEET}
-    with pytest.raises(PipelagError, match="'given.mine.replicas' is .*Field required"):
+    with pytest.raises(ValueError, match="'given.mine.replicas' is missing"):
         plan(**known, given={"mine": {}})
     for wrong in ({"replicas": [1, 1], "cuts": [99]}, {"replicas": [1], "cuts": [3]}, {"replicas": [1] * 5}):
-        with pytest.raises(PipelagError, match="options.given: 'mine' takes replicas"):
+        with pytest.raises(ValueError, match="options.given: 'mine' takes replicas"):
             plan(**known, given={"mine": wrong})
-    with pytest.raises(PipelagError, match="no layer is named like 'lstm'"):
+    with pytest.raises(ValueError, match="no layer is named like 'lstm'"):
         plan(**known, given={"mine": {"replicas": [1, 1], "cuts": ["lstm"]}})
 
 

@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from pipelag import experiments
-from pipelag.data import manifest
+from pipelag.data.files import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
 from pipelag.runs.kinds import KINDS
