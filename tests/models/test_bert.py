@@ -16,8 +16,8 @@ from pipelag.runs.text_metrics import masked_word_loss
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from pipelag.timing.roofline import roofline
-from tests.core.test_simulated import naive_cycles
-from tests.core.toy import equal, sgd
+from tests.simulate.test_simulated import naive_cycles
+from tests.toy import equal, sgd
 
 SMALL: dict[str, Any] = {"blocks": 2, "size": 16, "heads": 2, "hidden": 24, "words": 12, "length": 9}
 TEXT = torch.tensor([[3, 4, 5, 6, 7, 8], [9, 10, 11, 3, 0, 0]])

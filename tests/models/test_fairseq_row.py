@@ -21,8 +21,8 @@ from pipelag.randomness import seed_stage
 from pipelag.runs.text_metrics import token_loss
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
-from tests.core.toy import equal, sgd
 from tests.models.translators import check_two_workers_learn_what_the_simulator_does
+from tests.toy import equal, sgd
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("fairseq") is None, reason="fairseq is not installed")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pipelag.__main__ import main
-from tests.core.toy import equal
+from tests.toy import equal
 
 METRICS = ("bleu", "accuracy", "test_loss")
 

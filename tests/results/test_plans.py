@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pipelag.__main__ import main
-from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import ModelSpec, RunSpec

@@ -30,7 +30,7 @@ from pipelag.timing.loss import with_loss
 from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
 from pipelag.timing.rehearsal import rehearse
 from pipelag.timing.roofline import DEVICES, roofline
-from tests.core.toy import Noise
+from tests.toy import Noise
 
 BATCH = 16
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

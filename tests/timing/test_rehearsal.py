@@ -12,7 +12,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.timing import rehearsal
 from pipelag.timing.rehearsal import Traffic, rehearse
-from tests.core.toy import VIRTUAL, parts_of
+from tests.toy import VIRTUAL, parts_of
 
 
 def sgdm(params: Any) -> torch.optim.Optimizer:

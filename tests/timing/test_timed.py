@@ -23,7 +23,7 @@ from pipelag.timing.costs import StageCost, Topology, uniform
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule
 from pipelag.timing.trace import trace_events, write_trace
-from tests.core.toy import parts_of
+from tests.toy import parts_of
 
 NAMES = ["1f1b", "1f1b_flush", "gpipe", "cycle", "sequential"]
 

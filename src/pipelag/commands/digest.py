@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 
 from pipelag.commands.report import title_of
@@ -18,6 +17,7 @@ from pipelag.experiments import load_paper, load_scale, papers, result_of
 from pipelag.experiments.schema import Paper, Scale, reading_order
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import DRAWINGS
+from pipelag.results.loading import load_results
 from pipelag.results.logs import Context
 from pipelag.results.verdict import WORDS, Verdict, verdicts
 
@@ -71,7 +71,7 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
 
 def judgements(paper: Paper, scale: Scale) -> Iterator[tuple[str, Verdict]]:
     """Every claim of a paper with the result it belongs to, judged from the logs of the scale."""
-    import_module(f"pipelag.results.{paper.id}")
+    load_results(paper)
     for result in reading_order(paper):
         yield from ((result, verdict) for verdict in verdicts(Context.load(paper, result, scale)))
 
@@ -98,7 +98,7 @@ def drawn_table(name: str, scale: Scale) -> str:
     paper_name, _, key = name.partition(".")
     paper = load_paper(paper_name)
     result = result_of(paper, key)
-    import_module(f"pipelag.results.{paper.id}")
+    load_results(paper)
     drawn = DRAWINGS[paper.id, result.draw or key](Context.load(paper, key, scale))
     if drawn.table is None:
         raise PipelagError(f"{name} is no table; the digest takes tables")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, result_of
 from pipelag.results.drawing import DRAWINGS, Drawn
+from pipelag.results.loading import load_results
 from pipelag.results.logs import Context
 from pipelag.results.verdict import verdicts
 
@@ -29,13 +28,9 @@ def main(args: argparse.Namespace) -> int:
     scale = load_scale(args.scale, args.published)
     paper = load_paper(args.paper)
     result = result_of(paper, args.result)
+    load_results(paper)
     context = Context.load(paper, args.result, scale)
-    import_module(f"pipelag.results.{paper.id}")
-    draw = DRAWINGS.get((paper.id, result.draw or args.result))
-    if draw is None:
-        raise PipelagError(
-            f"nothing draws {args.result} of {paper.id}: add a function under pipelag.results.{paper.id}"
-        )
+    draw = DRAWINGS[paper.id, result.draw or args.result]
     base = Path("figures") / scale.name / paper.id / args.result
     drawn = draw(context)
     save(drawn, base, result.kind, context.footer())

@@ -10,6 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pipelag.errors import PipelagError
+
 EMPTY = "–"
 Cell = str | float | int | None
 
@@ -41,6 +43,10 @@ class Col:
     value: str | Callable[[Any], Cell]
     format: str = "{}"
     group: str = ""
+
+    def __post_init__(self) -> None:
+        if "{" not in self.format:
+            raise PipelagError(f"the format '{self.format}' of the column '{self.title}' shows nothing; write {{:.1f}}")
 
     def of(self, row: Any) -> Cell:
         """The row's cell; None where it has none."""

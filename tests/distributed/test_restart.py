@@ -20,8 +20,8 @@ from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.stage.phase import Phase
-from tests.core.test_real import REAL, SPLIT, optimizer_for
-from tests.core.toy import Noise, convolutional, equal, sgd
+from tests.distributed.test_real import REAL, SPLIT, optimizer_for
+from tests.toy import Noise, convolutional, equal, sgd
 
 STEPS, BROKEN, EVERY = 22, 17, 6
 

@@ -25,7 +25,7 @@ from pipelag.stage.optimizers import CaffeSGD, group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.weights import FlatParameters
-from tests.core.toy import Noise, convolutional, equal, parts_of, sgd
+from tests.toy import Noise, convolutional, equal, parts_of, sgd
 
 loss_of = nn.functional.cross_entropy
 CUTS = (1, 2, 4)  # four stages of the toy model

@@ -28,7 +28,7 @@ from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.stage.phase import Phase
-from tests.core.toy import PARTS, VIRTUAL, Noise, convolutional, equal, sgd
+from tests.toy import PARTS, VIRTUAL, Noise, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
@@ -256,7 +256,7 @@ def test_a_killed_worker_ends_all_within_ten_seconds(tmp_path: Path, victim: int
     script.write_text(
         textwrap.dedent("""
         import os, sys, pipelag
-        from tests.core.toy import Noise, convolutional
+        from tests.toy import Noise, convolutional
 
         class Telling(Noise):
             def __getitem__(self, t):
@@ -298,7 +298,7 @@ def test_killing_the_launcher_leaves_no_worker(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent("""
         import os, sys, pipelag
-        from tests.core.toy import Noise, convolutional
+        from tests.toy import Noise, convolutional
 
         class Telling(Noise):
             def __getitem__(self, t):
@@ -335,7 +335,7 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         from pipelag.distributed.training import RealTraining, check_workers
         from pipelag.methods import METHODS, get
         from pipelag.stage.phase import Phase
-        from tests.core.toy import Noise, convolutional, sgd
+        from tests.toy import Noise, convolutional, sgd
 
         job, batches = join("cpu"), Noise()
         phases = [Phase(get("stale_weights"), 6, (3,))]

@@ -12,7 +12,7 @@ from pipelag.methods import get
 from pipelag.schedules import check, delays
 from pipelag.schedules.virtual import Interleaved, bidirectional
 from pipelag.stage.phase import Phase
-from tests.core.toy import Noise, convolutional, equal, sgd
+from tests.toy import Noise, convolutional, equal, sgd
 
 
 @pytest.mark.parametrize(("workers", "chunks", "microbatches"), [(2, 2, 2), (2, 2, 6), (4, 2, 8), (2, 3, 4), (3, 2, 6)])

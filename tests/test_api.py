@@ -16,9 +16,9 @@ import pipelag
 from pipelag.methods import METHODS, Method
 from pipelag.schedules.library import cycle
 from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
-from tests.core.toy import convolutional, sgd
+from tests.toy import convolutional, sgd
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def linear() -> list[nn.Module]:

@@ -15,7 +15,7 @@ from pipelag.schedules import delays
 from pipelag.schedules.check import check
 from pipelag.schedules.replicated import Replicated, one_f_one_b_rounds
 from pipelag.stage.phase import Phase
-from tests.core.toy import Noise, convolutional
+from tests.toy import Noise, convolutional
 
 
 def trained(

@@ -16,7 +16,7 @@ from pipelag.randomness import seed_stage
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import CaffeSGD
 from pipelag.stage.phase import Phase
-from tests.core.toy import Noise, convolutional, equal, sgd
+from tests.toy import Noise, convolutional, equal, sgd
 
 CPU = torch.device("cpu")
 loss_of = nn.functional.cross_entropy

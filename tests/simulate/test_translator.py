@@ -17,9 +17,9 @@ from pipelag.randomness import seed_stage
 from pipelag.runs.text_metrics import token_loss
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
-from tests.core.test_simulated import naive_cycles
-from tests.core.toy import equal, sgd
 from tests.models.translators import METRICS, check_two_workers_learn_what_the_simulator_does, run
+from tests.simulate.test_simulated import naive_cycles
+from tests.toy import equal, sgd
 
 LAYERS = {"layers": 8, "size": 8}
 STEPS = 16

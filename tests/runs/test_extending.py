@@ -1,0 +1,86 @@
+"""docs/extending.md, followed by a stranger: its plugin and its paper in a copy of the project, made by Snakemake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/extending.md").read_text()
+pytestmark = pytest.mark.workflow
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("Snakefile", "workflow", "config", "profiles"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    (tmp_path / "mine.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.S)))
+    (paper,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    (tmp_path / "config/papers/mine.yaml").write_text(paper)
+    return tmp_path
+
+
+def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
+    command += ["--config", "plugins=[mine]", "papers=[mine]"]
+    environment = {key: value for key, value in os.environ.items() if key != "PIPELAG_WARM"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+
+
+def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
+    done = snakemake(project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = project / "figures/quick"
+    told = json.loads((figures / "mine/table_1.json").read_text())
+    (claim,) = told["verdicts"]
+    assert claim["verdict"] in ("holds", "fails") and len(told["runs"]) == 6
+    text = (figures / "mine/table_1.md").read_text()
+    assert text.count("| deeper |") == 2 and re.search(r"\| \d+\.\d \|", text)
+    assert "norm" in (figures / "mine/figure_1.csv").read_text()
+    assert "My paper" in (figures / "index.html").read_text()
+    again = snakemake(project)
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("mine.py", '@drawing("mine", "table_1")', '@drawing("mine", "tabel_1")', "nothing draws table_1 of mine"),
+        ("mine.py", '"table_1", "staleness_costs"', '"table_1", "stalenes"', "nothing judges the claim"),
+        ("config/papers/mine.yaml", "{order: 1}", "{ordre: 1}", "did you mean 'order'?"),
+        ("config/papers/mine.yaml", "kind: norms", "kind: norm", "did you mean 'norms'?"),
+        ("config/papers/mine.yaml", "{name: stripes}", "{name: stripe}", "did you mean 'stripes'?"),
+    ],
+)
+def test_what_is_misspelt_is_refused_before_anything_runs(
+    project: Path, file: str, old: str, new: str, said: str
+) -> None:
+    path = project / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    refused = snakemake(project, "--dry-run")
+    assert refused.returncode != 0 and said in refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+def test_its_optimizer_trains_with_every_method_that_it_adds_or_that_predicts(project: Path) -> None:
+    code = (
+        "import torch, pipelag, mine\n"
+        "from torch import nn\n"
+        "model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 1, bias=False))\n"
+        "batches = [(torch.ones(2, 3), torch.zeros(2, 1))] * 12\n"
+        "loss = lambda output, target: output.sum()\n"
+        "for method in ('pipeoptim', 'rounded', 'deeper'):\n"
+        "    pipelag.train(model, iter(batches), method=method, cuts=(1,), steps=12, loss=loss,\n"
+        "                  optimizer=lambda parameters: mine.SignSGD(parameters, lr=0.01))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], cwd=project, check=True, env=environment)
