@@ -55,6 +55,7 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
     """
     import matplotlib.pyplot as plt
 
+    freeze(fig)
     if footer:
         write_below(fig, textwrap.wrap(footer, int(24 * fig.get_figwidth())))
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -64,10 +65,17 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
     plt.close(fig)
 
 
-def write_below(fig: Any, lines: Sequence[str]) -> None:
-    """Make the figure so much taller, and write the lines there; what was laid out stays as it is."""
+def freeze(fig: Any) -> None:
+    """Lay the figure out once and for all: matplotlib would do so twice for every format."""
+    import matplotlib.pyplot as plt
+
     fig.draw_without_rendering()
-    fig.set_layout_engine("none")
+    with plt.rc_context({"figure.constrained_layout.use": False}):
+        fig.set_layout_engine(None)
+
+
+def write_below(fig: Any, lines: Sequence[str]) -> None:
+    """Make a figure that is laid out so much taller, and write the lines there; nothing else moves on the page."""
     width, height = fig.get_size_inches()
     room = 0.06 + 0.1 * len(lines)
     places = [(axes, axes.get_position()) for axes in fig.axes]
