@@ -138,10 +138,6 @@ class Server:
                 if live is not None and live.fileobj is key.fileobj:  # no event before it has ended this one
                     key.data()
 
-    def watched(self) -> dict[int, socket.socket]:
-        """What is listened to, by file descriptor."""
-        return {key.fd: key.fileobj for key in self.watch.get_map().values() if isinstance(key.fileobj, socket.socket)}
-
     def begin(self) -> None:
         """A client is there: a fork that waits, or a new one, carries its request out."""
         client, _ = self.listening.accept()
@@ -214,7 +210,8 @@ class Server:
         ours, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
-            for each in (*self.watched().values(), client, ours):
+            for each in (*(key.fileobj for key in self.watch.get_map().values()), client, ours):
+                assert isinstance(each, socket.socket)
                 each.close()
             for stream in streams:  # which come to it over its control
                 os.close(stream)

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelag.errors import PipelagError
+from pipelag.runs.kinds import options, theory
 from pipelag.runs.kinds.theory import study
 from pipelag.runs.spec import RunSpec
 from pipelag.theory import quadratic as q
@@ -142,3 +143,7 @@ def test_the_regression_reads_a_named_set(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "mirror" / "cpusmall").write_text("no numbers\n")
     with pytest.raises(PipelagError, match="as first seen"):
         study(RunSpec(kind="theory", options=options), tmp_path / "bad", "cpu", 1)
+
+
+def test_every_study_has_typed_options() -> None:
+    assert set(theory.STUDIES) == set(options.STUDIES)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipelag.errors import unknown
+from pipelag.errors import PipelagError, unknown
 from pipelag.methods import METHODS
 from pipelag.runs.kinds import KINDS
+from pipelag.typed import Typed
+
+M = TypeVar("M", bound=Typed)
 
 
 class _Strict(BaseModel):
@@ -142,6 +145,20 @@ class RunSpec(_Strict):
                     f"a minibatch of {self.batch} cannot be split into {phase.microbatches} equal microbatches"
                 )
         return self
+
+    def asked(self, model: type[M]) -> M:
+        """Its options, typed, with their defaults.
+
+        Raises:
+            PipelagError: the options of its kind are no such model.
+        """
+        options = KINDS[self.kind].check(self.options)
+        if not isinstance(options, model):
+            raise PipelagError(
+                f"the options of a run of kind '{self.kind}' are no {model.__name__}; derive their class from it "
+                f"({model.__module__})"
+            )
+        return options
 
     @property
     def data_set(self) -> str | None:

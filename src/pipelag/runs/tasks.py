@@ -20,6 +20,7 @@ from pipelag.data.text.language import LanguageBatches, RunningText
 from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError
+from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
 
@@ -73,7 +74,7 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
 
 def _images(spec: RunSpec, images: Dataset, device: torch.device) -> Task:
     assert spec.data is not None
-    standardise = bool(spec.options.get("standardise", True))
+    standardise = spec.asked(TaskOptions).standardise
     test = Evaluation(images, device=device, channels_last=True, standardise=standardise)
     return Task(
         images,
@@ -96,19 +97,19 @@ def _folders(spec: RunSpec, folders: ImageFolders, device: torch.device) -> Task
 
 
 def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
-    smoothing, tokens = float(spec.options.get("label_smoothing", 0.0)), spec.options.get("tokens")
+    options = spec.asked(TaskOptions)
+    smoothing, tokens = options.label_smoothing, options.tokens
     batches: Minibatches
     loss: Callable[[Any, Any], torch.Tensor]
     if tokens is None:
         batches, loss = TextBatches(corpus, spec.batch, spec.seed, device), token_loss(smoothing)
     else:
         batches, loss = TokenBatches(corpus, tokens, spec.seed, spec.batch, device), shared_token_loss(smoothing)
-    beam, lenpen = int(spec.options.get("beam", 1)), float(spec.options.get("lenpen", 1.0))
     return Task(
         corpus,
         batches,
         loss,
-        TranslationTest(corpus, device, beam, lenpen=lenpen, write=_writer(spec)).measure,
+        TranslationTest(corpus, device, options.beam, lenpen=options.lenpen, write=_writer(spec)).measure,
         {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)},
     )
 
@@ -116,7 +117,7 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
 def _writer(spec: RunSpec) -> Writer | None:
     """What translates, as options.generator names it; None: our own search."""
     assert spec.model is not None
-    if spec.options.get("generator", "pipelag") == "pipelag":
+    if spec.asked(TaskOptions).generator == "pipelag":
         return None
     from pipelag.compat.fairseq import imported
     from pipelag.models import fairseq_generator
@@ -129,7 +130,7 @@ def _writer(spec: RunSpec) -> Writer | None:
 
 
 def _language(spec: RunSpec, text: RunningText, device: torch.device) -> Task:
-    length = int(spec.options.get("length", 35))
+    length = spec.asked(TaskOptions).length
     return Task(
         text,
         LanguageBatches(text, spec.batch, length, spec.seed, device),

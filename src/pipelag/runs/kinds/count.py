@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelag.models import count as counting
 from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds.options import CountOptions
 from pipelag.runs.spec import RunSpec
 
 
@@ -18,8 +19,9 @@ def count(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
     assert spec.model is not None
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    shape = tuple(spec.options.get("sample_shape", (3, 32, 32)))
-    if spec.options.get("words"):
+    options = spec.asked(CountOptions)
+    shape = tuple(options.sample_shape)
+    if options.words:
         rows = counting.parameters_only(spec.model.name, spec.model.options)
     else:
         rows = counting.rows(spec.model.name, spec.model.options, shape)
@@ -29,7 +31,7 @@ def count(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
         "status": "finished",
         "sample_shape": list(shape),
         "batch": spec.batch,
-        "cuts": list(spec.options.get("cuts", [])),
+        "cuts": options.cuts,
         "parameters": sum(row["parameters"] for row in rows),
         "layers": len(rows),
     }

@@ -25,6 +25,7 @@ from pipelag.methods import get
 from pipelag.partitioner.cluster import ring_seconds, wait_free
 from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder
+from pipelag.runs.kinds.options import SpeedOptions
 from pipelag.runs.kinds.train_simulated import phases_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish
@@ -41,11 +42,12 @@ Row = dict[str, Any]
 
 def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     """Carry out the run. `options`: links {gbit: [...], latency_ms: 0}, blocks (1), block_steps (phase.steps)."""
-    given = links_of(spec.options["links"])
-    steps, least = int(spec.options.get("block_steps", spec.phases[0].steps)), 4 * spec.workers
+    options = spec.asked(SpeedOptions)
+    assert options.links is not None
+    steps, least = options.block_steps or spec.phases[0].steps, 4 * spec.workers
     if steps < least:
         raise PipelagError(f"blocks of {steps} steps never leave the fill; use block_steps of {least} or more")
-    links = [Links(float(gbit), given["latency_ms"]) for gbit in given["gbit"]]
+    links = [Links(gbit, options.links.latency_ms) for gbit in options.links.gbit]
     folder = RunFolder(out, spec)
     folder.rewind(0)
     each = max(1, threads // spec.workers)
@@ -61,12 +63,6 @@ def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     return finish(folder, spec, rows, each, "cpu", described, **more)
 
 
-def links_of(content: Any) -> dict[str, Any]:
-    """The option with its lists and defaults written out: {gbit: [0.1, 1], latency_ms: 0.5}."""
-    gbit = content["gbit"]
-    return {"gbit": gbit if isinstance(gbit, list) else [gbit], "latency_ms": float(content.get("latency_ms", 0.0))}
-
-
 def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
@@ -75,7 +71,8 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
     model = task.model(spec, job.device)
     model.train()
     (pipelined,) = phases_of(spec)
-    steps, blocks = int(spec.options.get("block_steps", pipelined.steps)), int(spec.options.get("blocks", 1))
+    options = spec.asked(SpeedOptions)
+    steps, blocks = options.block_steps or pipelined.steps, options.blocks or 1
     phases = {  # of the same minibatches
         "pipeline": replace(pipelined, steps=steps),
         "data parallelism": Phase(get("bsp"), steps // job.world),
@@ -125,7 +122,7 @@ def joined(task: Task, world: int) -> tuple[Any, Any]:
 
 def timed_layers(model: Any, task: Task, spec: RunSpec) -> Profile:
     """The layers' times here and now."""
-    return profile(model, task.batches.inputs(0), repeats=int(spec.options.get("repeats", 5)), progress=False)
+    return profile(model, task.batches.inputs(0), repeats=spec.asked(SpeedOptions).repeats, progress=False)
 
 
 def predicted(profiles: Sequence[Profile], spec: RunSpec, pipelined: Phase, every: Sequence[Links]) -> list[Row]:

@@ -45,7 +45,7 @@ def plan(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
             (the partitioner's); memory: bytes of a GPU (the data sheet's); moving: whether copying, predicting and
             updating weights is charged by operators (separate), as one kernel per step (fused), or free.
     """
-    options = checked(PlanOptions, spec.options, "option of a plan")
+    options = spec.asked(PlanOptions)
     source = checked(ProfileOptions, options.profile, "option of a plan's profile")
     cluster = Cluster.of(options.cluster)
     workers = options.workers or [cluster.workers]

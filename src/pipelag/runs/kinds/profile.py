@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds.options import ProfileOptions
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import open_task
 from pipelag.timing.profile import profile as time_layers
@@ -17,7 +18,8 @@ from pipelag.timing.profile import profile as time_layers
 
 def profile(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
     """Log the forward and backward time of each layer on this machine. `options`: repeats (rounds), threads (all)."""
-    threads = int(spec.options.get("threads", threads))
+    options = spec.asked(ProfileOptions)
+    threads = options.threads or threads
     torch.set_num_threads(threads)
     folder = RunFolder(out, spec)
     folder.rewind(0)
@@ -25,7 +27,7 @@ def profile(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     task = open_task(spec, where)
     model = task.model(spec, where)
     start = time.perf_counter()
-    timed = time_layers(model, task.batches.inputs(0), repeats=int(spec.options.get("repeats", 10)), progress=True)
+    timed = time_layers(model, task.batches.inputs(0), repeats=options.repeats, progress=True)
     for layer in timed.layers:
         folder.log(asdict(layer))
     summary = {

@@ -26,6 +26,7 @@ from pipelag.methods import get
 from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder
 from pipelag.runs.kinds import link_speed
+from pipelag.runs.kinds.options import SpeedOptions
 from pipelag.runs.kinds.train_simulated import phases_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish, speedups
@@ -43,7 +44,7 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
             f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
             f"{spec.workers} workers"
         )
-    if "links" in spec.options:
+    if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
     folder = RunFolder(out, spec)
     folder.rewind(0)
@@ -60,7 +61,8 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
     model = task.model(spec, job.device)
     model.train()
     (pipelined,) = phases_of(spec)
-    steps = int(spec.options.get("block_steps", pipelined.steps))
+    options = spec.asked(SpeedOptions)
+    steps = options.block_steps or pipelined.steps
     fill = 2 * (pipelined.stages - 1) + 1
     if steps <= 2 * fill:
         raise PipelagError(
@@ -93,7 +95,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         rows.append(row | {"samples_per_second": spec.batch * measured / seconds} | more)
 
     timed(Phase(alone.method, max(3, steps // 4)))  # warm-up: allocators, kernel choices
-    for block in range(int(spec.options.get("blocks", 3))):
+    for block in range(options.blocks or 3):
         seconds, measured, _ = timed(alone)
         log("non-pipelined", block, 1, seconds, measured, {})
         began = time.perf_counter()

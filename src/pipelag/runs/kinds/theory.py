@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 from pipelag.data.files.fetch import Release, fetch
 from pipelag.errors import PipelagError
 from pipelag.runs.folder import RunFolder, environment
-from pipelag.runs.kinds import KINDS
 from pipelag.runs.spec import RunSpec
 from pipelag.theory import foreseen, quadratic
 from pipelag.theory.caching import asynchronous, segment_of, synchronous
 from pipelag.theory.pipelines import pipeline
 from pipelag.theory.quadratic import Characteristic
+from pipelag.typed import Typed
 
 Row = dict[str, Any]
 Study = Callable[[dict[str, Any], int], Iterator[Row]]
@@ -27,7 +27,7 @@ Study = Callable[[dict[str, Any], int], Iterator[Row]]
 def study(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
     """Log the rows of `options.study`; its other options are the study's (see the functions below)."""
     name = spec.options["study"]
-    options = KINDS["theory"].check(spec.options).model_dump(exclude_unset=True, exclude_none=True)
+    options = spec.asked(Typed).model_dump(exclude_unset=True, exclude_none=True)
     folder = RunFolder(out, spec)
     folder.rewind(0)
     source = regression_set(options["data"]) if options.get("data") else None

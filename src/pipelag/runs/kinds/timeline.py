@@ -10,6 +10,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.methods.reads import Predict
 from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds.options import TimelineOptions
 from pipelag.runs.spec import PhaseSpec, RunSpec
 from pipelag.schedules import Schedule, check, schedule
 from pipelag.schedules.actions import Action
@@ -36,14 +37,14 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     (phase,) = spec.phases
     method = methods.get(phase.method, **phase.options)
     stages = len(phase.cuts) + 1
-    plan = plan_of(method, phase, stages, spec.options)
+    options = spec.asked(TimelineOptions)
+    plan = plan_of(method, phase, stages, options)
     check(plan)
     folder = RunFolder(out, spec)
     folder.rewind(0)
     summary: dict[str, Any] = {"status": "finished"}
-    if "costs" in spec.options:
-        clock = spec.options.get("clock", "free")
-        timing = CLOCKS[clock](plan, costs_of(spec.options["costs"], stages), topology_of(spec.options))
+    if options.costs is not None:
+        timing = CLOCKS[options.clock](plan, costs_of(options.costs, stages), topology_of(options.topology))
         rows = timed_rows(timing, method)
         summary |= {
             "makespan": timing.makespan,
@@ -78,17 +79,16 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     return summary
 
 
-def plan_of(method: Method, phase: PhaseSpec, stages: int, options: dict[str, Any]) -> Schedule:
+def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOptions) -> Schedule:
     """The schedule to lay out."""
-    form = options.get("form", "K+1")
-    if form == "2K+1":
+    if options.form == "2K+1":
         if method.name != "stale_weights":
             raise PipelagError(f"the form 2K+1 belongs to the method stale_weights, not to '{method.name}'; use K+1")
         return schedule("cycle", stages=stages, minibatches=phase.steps, colocated=False)
-    if "replicas" in options:
+    if options.replicas:
         if method.name not in ("pipedream", "1f1b"):
             raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
-        return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options["replicas"])
+        return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options.replicas)
     return method.schedule(stages, phase.steps, phase.microbatches)
 
 
@@ -103,10 +103,10 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
         ) from error
 
 
-def topology_of(options: dict[str, Any]) -> Topology:
+def topology_of(content: dict[str, Any]) -> Topology:
     """The links that a config gives."""
     try:
-        return Topology(**options.get("topology", {}))
+        return Topology(**content)
     except TypeError as error:
         raise PipelagError(f"a topology has bandwidth, latency, shared and overlap: {error}") from error
 

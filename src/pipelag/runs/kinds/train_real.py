@@ -17,6 +17,7 @@ from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.kinds.train_simulated import describe_phases, phases_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
@@ -40,7 +41,7 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
-    if spec.options.get("save_model"):
+    if spec.asked(TrainOptions).save_model:
         torch.save(state, out / "model.pt")
     folder.finish(summary, environment(device, each))
     return summary

@@ -20,6 +20,7 @@ from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
 from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder, environment
+from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.simulate.discrepancy import Discrepancy
@@ -161,7 +162,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "phases": describe_phases(model, phases),
         "device": str(device),
     }
-    if spec.options.get("save_model"):
+    if spec.asked(TrainOptions).save_model:
         torch.save(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
     return summary
@@ -169,7 +170,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
 
 def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str, Any] | None]:
     """Measures weights read against true ones, as `options.discrepancy` asks: {horizons: [1, 2, 3], every: 10}."""
-    asked = spec.options.get("discrepancy")
+    asked = spec.asked(TrainOptions).discrepancy
     if asked is None:
         return lambda: None
     watching: dict[SimulatedPipeline, Discrepancy] = {}
@@ -181,7 +182,7 @@ def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str
         row = watching[pipeline].row() if pipeline in watching else None
         if row is None:
             watching.clear()
-            watching[pipeline] = Discrepancy(pipeline, tuple(asked.get("horizons", ())), int(asked.get("every", 10)))
+            watching[pipeline] = Discrepancy(pipeline, tuple(asked.horizons), asked.every)
         return row or {}
 
     watch()
