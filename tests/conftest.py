@@ -1,13 +1,19 @@
-"""For all tests: one thread. Their tensors are tiny, and threads that wait for each other on a busy machine crawl."""
+"""For all tests: one thread. Their tensors are tiny, and threads that wait for each other on a busy machine crawl.
+
+Real workers are forks of one warm process, as in a workflow: each would spend more on loading torch than on its test.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from pipelag.experiments import load_paper, load_scale
+from pipelag.warm import WarmProcess
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +28,22 @@ def in_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
     load_paper.cache_clear()
     load_scale.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
+    """A warm process for the session, in the environment of those tests only that ask for it."""
+    process = WarmProcess()
+    process.start(tmp_path_factory.mktemp("warm") / "warm.log")
+    os.environ.pop("PIPELAG_WARM", None)
+    yield process
+    process.stop()
+
+
+@pytest.fixture(autouse=True)
+def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of tests marked `real` are forks of the warm process."""
+    if request.node.get_closest_marker("real"):
+        process = request.getfixturevalue("warm")
+        if process.process is not None:
+            monkeypatch.setenv("PIPELAG_WARM", process.socket)

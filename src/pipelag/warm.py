@@ -3,10 +3,11 @@
     python -m pipelag.warm SOCKET
 
 serves `pipelag` commands on a Unix socket until its parent is gone; Snakemake starts one (`WarmProcess`). A client
-(`workflow/scripts/job.py`, which needs nothing but Python's own library) passes the command's words, its working
+(`job.py` beside this, which needs nothing but Python's own library) passes the command's words, its working
 directory, environment, and standard output and error; what answers is a fork of this process that carries the command
 out as if it had been started by itself. The client's end gone, the fork is ended too; a signal to the client reaches
 the fork. Nothing here runs torch before a fork, whose threads a fork would lack.
+A command that starts workers (`pipelag.distributed.launch`) starts clients in their stead: its workers are forks too.
 
 A fork that draws stays, and draws what is asked for next: what config, schedules and fonts have taught it need not be
 read again. There are as many of these as ever drew at the same time.
@@ -28,6 +29,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +46,9 @@ LOADED = (  # what most commands need; importing them does no work
     "pipelag.__main__",
     "pipelag.commands.run",
     "pipelag.runs.kinds.train_simulated",
+    "pipelag.runs.kinds.speed",
+    "torch.distributed.launcher.api",
+    "torch.nn.parallel.distributed",
     "pipelag.runs.kinds.plan",
     "pipelag.runs.kinds.theory",
     "pipelag.runs.kinds.timeline",
@@ -57,14 +62,12 @@ MOST = 1 << 20  # bytes of a request
 
 def load() -> None:
     """Import what the forks will need; a part that is not there is left to them."""
-    import importlib
-
     import matplotlib
 
     matplotlib.use("Agg")
     for name in LOADED:
         with suppress(ImportError):
-            importlib.import_module(name)
+            import_module(name)
 
 
 def carry_out(request: dict[str, Any], streams: Sequence[int]) -> int:
@@ -73,12 +76,12 @@ def carry_out(request: dict[str, Any], streams: Sequence[int]) -> int:
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
-    os.environ.update(request["environment"])
+    os.environ.update(request["environment"] | {PARENT: str(os.getppid())})  # the client leaves with its own parent
     os.chdir(request["folder"])
+    words = request["words"]
+    module, words = (words[1], words[2:]) if words[:1] == ["-m"] else ("pipelag.__main__", words)
     try:
-        from pipelag.__main__ import main
-
-        return main(request["words"])
+        return import_module(module).main(words)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -243,6 +246,7 @@ class WarmProcess:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
+        self.socket = ""
 
     def start(self, log: str | Path) -> None:
         """Start it beside the caller, and let it write to `log`; where forks cannot be watched there is none."""
@@ -262,7 +266,7 @@ class WarmProcess:
             )
         while not path.exists() and self.process.poll() is None:
             time.sleep(0.01)
-        os.environ["PIPELAG_WARM"] = str(path)
+        self.socket = os.environ["PIPELAG_WARM"] = str(path)
 
     def stop(self) -> None:
         """End it; no job is under way any more."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, Run
 from pipelag.warm import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = [sys.executable, "-S", "-I", str(ROOT / "workflow/scripts/job.py")]
+JOB = [sys.executable, "-S", "-I", str(ROOT / "src/pipelag/job.py")]
 ENDLESS = RunSpec(
     model=ModelSpec(name="resnet8"),
     data=DataSpec(name="shapes"),
@@ -27,15 +27,10 @@ ENDLESS = RunSpec(
     phases=(PhaseSpec(method="stale_weights", steps=100_000, cuts=(2,)),),
     evaluate_every=10,
 )
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks are watched by pidfd, which is Linux's")
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
-    process = WarmProcess()
-    process.start(tmp_path_factory.mktemp("warm") / "warm.log")
-    yield process
-    process.stop()
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks are watched by pidfd, which is Linux's"),
+    pytest.mark.real,
+]
 
 
 def job(*words: str, folder: Path = ROOT, warm: bool = True) -> subprocess.CompletedProcess[str]:
@@ -117,11 +112,39 @@ def test_signals_reach_the_fork_and_its_end_the_client(warm: WarmProcess, tmp_pa
     assert client.returncode == 130 and "stopped by the keyboard; what was done is kept" in text
     client, fork = training(tmp_path / "another", warm)
     os.kill(fork, signal.SIGKILL)
-    assert client.wait() == 128 + signal.SIGKILL
+    assert client.wait() == -signal.SIGKILL
+
+
+def real(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], list[int]]:
+    """A training on two real workers under way in forks, and their numbers: the launcher's, then the workers'."""
+    spec = ENDLESS.model_dump() | {"executor": "real", "workers": 2}
+    words = ["run", "--spec", json.dumps(spec), "--out", str(folder / "run"), "--device", "cpu", "--threads", "2"]
+    before = set(forks(process))
+    client = subprocess.Popen([*JOB, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: client.poll() is not None or list(folder.glob("run/partial/checkpoints/*")))
+    assert client.poll() is None, client.stdout and client.stdout.read()
+    return client, sorted(set(forks(process)) - before)
+
+
+def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp_path: Path) -> None:
+    client, mine = real(tmp_path, warm)
+    assert len(mine) == 3
+    os.kill(mine[-1], signal.SIGKILL)
+    text, _ = client.communicate(timeout=30)
+    assert client.returncode == 2
+    assert re.search(r"rank [01] of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", text), text
+    wait_for(lambda: not set(mine) & set(forks(warm)), 10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_client_of_their_launcher(warm: WarmProcess, tmp_path: Path, number: int) -> None:
+    client, mine = real(tmp_path, warm)
+    client.send_signal(number)
+    client.communicate(timeout=30)
+    wait_for(lambda: not set(mine) & set(forks(warm)), 15)
 
 
 def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
-    before = os.environ.pop("PIPELAG_WARM", None)
     mine = WarmProcess()
     mine.start(tmp_path / "warm.log")
     client, fork = training(tmp_path, mine)
@@ -129,8 +152,6 @@ def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
     text, _ = client.communicate()
     assert client.returncode == 1 and "the warm process is gone" in text
     wait_for(lambda: not Path(f"/proc/{fork}").exists() or "State:\tZ" in Path(f"/proc/{fork}/status").read_text())
-    if before is not None:
-        os.environ["PIPELAG_WARM"] = before
 
 
 def test_without_a_warm_process_a_job_starts_by_itself(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from snakemake.utils import validate
 
 from pipelag import experiments
 from pipelag.data.files import manifest
+from pipelag.distributed.launch.processes import JOB
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
 from pipelag.runs.kinds import KINDS
@@ -141,7 +142,7 @@ figures = sorted({r for _, r in plan} - set(tables))
 
 # `pipelag` in the rules is that of the interpreter that runs snakemake, activated environment or not: a fork of the warm
 # process, which the Snakefile starts, or, on another machine, a process of its own.
-job = f"{shlex.quote(sys.executable)} -S -I {shlex.quote(str(Path(workflow.basedir, 'workflow/scripts/job.py')))}"
+job = f"{shlex.quote(sys.executable)} -S -I {shlex.quote(JOB)}"
 shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; pipelag() {{{{ {job} \"$@\"; }}}}; ")
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,11 +27,12 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from pipelag.distributed.launch import namespaces
-from pipelag.distributed.launch.processes import be_parent, leave_with_parent
+from pipelag.distributed.launch.processes import JOB, be_parent, leave_with_parent
 from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
 
+SELF = "pipelag.distributed.launch.launch"
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
 
 
@@ -89,7 +90,7 @@ def launch(
             monitor_interval=0.1,
         )
         try:
-            elastic_launch(config, entrypoint=sys.executable)("-m", "pipelag.distributed.launch.launch", folder)
+            elastic_launch(config, entrypoint=sys.executable)("-S", "-I", JOB, "-m", SELF, folder)
         except ChildFailedError as error:
             raise first_cause(error.failures, Path(folder), workers) from None
         result = Path(folder, "result.pkl")
@@ -138,9 +139,10 @@ def join(device: str, threads: int = 1) -> Job:
     return Job(rank, world, place, PrefixStore("pipelag", store))
 
 
-def main(folder: Path) -> int:
-    """A worker process: read the payload, do the task, leave the result or the reason of the failure."""
+def main(words: Sequence[str]) -> int:
+    """A worker process: read the payload in the folder `words[0]`, do the task, leave its result or why it failed."""
     leave_with_parent()
+    folder = Path(words[0])
     rank = int(os.environ["RANK"])
     try:
         sys.path[:] = json.loads((folder / "path.json").read_text())
@@ -167,4 +169,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1:]))

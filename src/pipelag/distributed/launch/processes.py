@@ -6,7 +6,9 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
+JOB = str(Path(__file__).parents[2] / "job.py")  # asks for a fork of the warm process, where there is one
 PARENT = "PIPELAG_PARENT"  # in the environment: the process that starts others, for these to know theirs
 
 

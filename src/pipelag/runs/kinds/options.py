@@ -54,10 +54,13 @@ class LinkOptions(Typed):
 
 
 class SpeedOptions(TaskOptions):
-    """blocks of block_steps minibatches (the phase's where not given); repeats: of the profile, with links."""
+    """blocks of block_steps minibatches (the phase's where not given); hybrid: half the steps pipelined, too;
+    repeats: of the profile, with links.
+    """
 
     blocks: int | None = Field(default=None, ge=1)
     block_steps: int | None = Field(default=None, ge=1)
+    hybrid: bool = True
     repeats: int = Field(default=5, ge=1)
     links: LinkOptions | None = None
 

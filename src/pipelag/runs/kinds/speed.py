@@ -3,7 +3,7 @@
 Machines drift; a ratio of two times taken minutes apart measures the drift too. So one launch alternates
     non-pipelined block (rank 0 alone trains the whole model; the others wait without computing),
     pipelined block (all ranks),
-    hybrid block (the pipelined half, the hand-over, the non-pipelined half),
+    hybrid block (the pipelined half, the hand-over, the non-pipelined half), unless `options.hybrid` is false,
 and every block's time is a line of the log. Per-step times are steady-state ones: from the first update after the
 pipeline has filled to the last before it drains (the paper's runs are long; fill and drain would vanish in them).
 """
@@ -35,7 +35,7 @@ from pipelag.stage.phase import Phase
 
 
 def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Run the blocks of a spec with one pipelined phase. `options`: blocks (3), block_steps (phase.steps).
+    """Run the blocks of a spec with one pipelined phase. `options`: blocks (3), block_steps (phase.steps), hybrid.
 
     With options.links it is `pipelag.runs.kinds.link_speed` that measures.
     """
@@ -50,7 +50,8 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     folder.rewind(0)
     each = max(1, threads // spec.workers)
     rows, described = launch(_task, spec.workers, device, each, spec=spec)
-    per_arm = {arm: speedups(rows, arm) for arm in ("pipelined", "hybrid")}
+    arms = ("pipelined", "hybrid") if spec.asked(SpeedOptions).hybrid else ("pipelined",)
+    per_arm = {arm: speedups(rows, arm) for arm in arms}
     medians = {arm: median(values) for arm, values in per_arm.items()}
     return finish(folder, spec, rows, each, device, described, speedup=medians, speedups=per_arm)
 
@@ -110,6 +111,8 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             p_measured,
             {"waited_seconds": waited, "sent_bytes_per_step": sent},
         )
+        if not options.hybrid:
+            continue
         switched = time.perf_counter()
         n_seconds, n_measured, _ = timed(alone)
         # Half the steps pipelined, half not (section 6.5): the two per-step times weigh the same.

@@ -1,6 +1,7 @@
-"""Carry out a `pipelag` command in a fork of the warm process, or, where there is none, by starting it.
+"""Carry out a `pipelag` command, or a module, in a fork of the warm process, or, where there is none, by starting it.
 
-    python -S -I workflow/scripts/job.py run --spec ...
+    python -S -I src/pipelag/job.py run --spec ...
+    python -S -I src/pipelag/job.py -m pipelag.distributed.launch.launch FOLDER
 
 Nothing but Python's own library, so that it starts in an instant. PIPELAG_WARM names the warm process's socket.
 """
@@ -13,7 +14,7 @@ import socket
 import sys
 
 
-def connected():
+def connected() -> socket.socket | None:
     """A connection to the warm process; None where there is none."""
     path = os.environ.get("PIPELAG_WARM", "")
     if not path or not hasattr(os, "pidfd_open"):
@@ -27,11 +28,25 @@ def connected():
     return connection
 
 
-def main(words):
-    """Ask, wait, exit as the command does."""
+def leave_with_parent() -> None:
+    """A worker ends with its launcher, which has said who it is (`be_parent`)."""
+    parent = os.environ.get("PIPELAG_PARENT")
+    if parent and sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; it outlives execv
+        if parent != str(os.getppid()):  # it died before the call
+            os._exit(1)
+
+
+def main(words: list[str]) -> int:
+    """Ask, wait, exit as the command does, by the signal that ended it too."""
+    module = words[:1] == ["-m"]
+    if module:
+        leave_with_parent()
     connection = connected()
     if connection is None:
-        os.execv(sys.executable, [sys.executable, "-m", "pipelag", *words])
+        os.execv(sys.executable, [sys.executable, *(words if module else ["-m", "pipelag", *words])])
     request = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))]
     text = json.dumps(request).encode() + b"\n"
@@ -44,6 +59,11 @@ def main(words):
     if not code:
         print("job.py: the warm process is gone; see its log, and start the workflow again", file=sys.stderr)
         return 1
+    number = code[0] - 128
+    if number in signal.valid_signals() and number != signal.SIGINT:  # 130 is a command's own word for the keyboard
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     return code[0]
 
 
