@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ class Curve:
 def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
     """What stands in the place of a figure that has no log: a frame that says why, and nothing that could be read."""
     fig, axes = figure(width, height)
-    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
+    axes.text(0.5, 0.5, textwrap.fill(why, 48), transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
     axes.set_xticks([])
     axes.set_yticks([])
     return fig

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Context, Item, Share
 from pipelag.results.verdict import Finding, NotLogged
 
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -82,17 +82,35 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
 def over_models(
     each: Iterable[Mapping[int, float]], mean: Callable[[Iterable[float]], float] = fmean
 ) -> dict[int, float]:
-    """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have."""
+    """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have.
+
+    Of one seed's accuracies, the mean's error follows from theirs.
+    """
     found = list(each)
     seeds = set.intersection(*map(set, found))
-    return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
+    means = {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
+    if len(means) == 1 and mean is fmean:
+        (seed,) = means
+        share = Share(means[seed])
+        share.error = together([one[seed] for one in found])
+        if share.error is not None:
+            share.error /= len(found)
+        means[seed] = share
+    return means
+
+
+def together(values: Sequence[float]) -> float | None:
+    """The standard error of a sum or difference of shares; None unless each knows its own."""
+    errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
+    return math.hypot(*errors) if len(errors) == len(values) else None
 
 
 @dataclass(frozen=True)
 class Difference:
     """The mean of paired differences a - b over seeds, and half the width of its 95 % interval (Student's t).
 
-    With one seed there is no interval: the sign decides, and `text` says so.
+    With one seed the interval is that of the test set's samples, which is too narrow: another seed would change more.
+    Where the values are no shares of samples there is none: the sign decides. `text` says so.
     """
 
     mean: float
@@ -106,7 +124,9 @@ class Difference:
         if not pairs:
             raise NotLogged("the two arms have no seed in common")
         if len(pairs) < 2:
-            return cls(pairs[0], None, 1)
+            (seed,) = (seed for seed in a if seed in b)
+            error = together([a[seed], b[seed]])
+            return cls(pairs[0], None if error is None else 1.96 * error, 1)
         quantile = T95[min(len(pairs) - 2, len(T95) - 1)]
         return cls(fmean(pairs), quantile * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
 
@@ -132,7 +152,7 @@ class Difference:
         True where the value lies in the 95 % interval for a further pair (give or take `slack`) and no difference at
         all does not; False where it lies outside; None where the interval holds both, and with one seed.
         """
-        if self.error is None:
+        if self.error is None or self.seeds < 2:
             return None
         reach = self.error * math.sqrt(self.seeds + 1) + 1e-9
         if abs(self.mean - value) > reach + slack:
@@ -143,6 +163,8 @@ class Difference:
         """In words."""
         if self.error is None:
             return f"{self.mean:+.2f} (one seed)"
+        if self.seeds < 2:
+            return f"{self.mean:+.2f} ± {self.error:.2f} (one seed)"
         return f"{self.mean:+.2f} ± {self.error:.2f} ({self.seeds} seeds)"
 
 
@@ -160,5 +182,8 @@ def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
     return all_of(step.above() for step in steps), ", ".join(step.text() for step in steps)
 
 
-SEEDS = "paired over seeds, 95 % interval of Student's t; the sign alone where there is one seed"
+SEEDS = (
+    "paired over seeds, 95 % interval of Student's t; with one seed that of the test set's samples (accuracies) or the "
+    "sign alone"
+)
 ONE_MORE = "where one more pair of runs would lie, 95 % interval of Student's t over seeds; one seed cannot tell"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,23 @@ import pandas as pd
 
 from pipelag.experiments import Arm, Paper, Result, Scale, arms, load_scale, run_dir
 from pipelag.runs.spec import RunSpec
+
+
+class Share(float):
+    """A share of samples, in percent; `error`: its standard error, as far as these are a sample of all there could be
+    (binomial), None where their number is not logged. What another seed would change comes on top.
+    """
+
+    error: float | None = None
+
+    @classmethod
+    def of(cls, percent: float, samples: int | None) -> Share:
+        """Of so many samples; one right and one wrong are added to either side, so that 100 % has an error too."""
+        share = cls(percent)
+        if samples:
+            p = (percent / 100 * samples + 1) / (samples + 2)
+            share.error = 100 * math.sqrt(max(0.0, p * (1 - p)) / (samples + 2))
+        return share
 
 
 @dataclass(frozen=True)
@@ -27,7 +45,12 @@ class RunLog:
     def accuracy(self) -> float | None:
         """Final test accuracy in percent; None where the run diverged."""
         final = self.summary.get("final")
-        return final["accuracy"] if final else None
+        return self.share(final["accuracy"]) if final else None
+
+    def share(self, percent: float) -> float:
+        """An accuracy on the run's test set, which knows how sure it is. Of words: their number is not logged."""
+        words = "bleu" in (self.summary.get("final") or {})
+        return Share.of(percent, None if words else (self.summary.get("data") or {}).get("test"))
 
     @property
     def diverged_at(self) -> int | None:
@@ -96,7 +119,8 @@ class Context:
         return sum(ids.values()), len(ids)
 
     def shortfall(self, **labels: str) -> str:
-        """How runs with these labels fall short of the paper's: other data, fewer steps, narrower models; or empty.
+        """How runs with these labels fall short of the paper's: other data, narrower models, fewer steps, another rate,
+        minibatch or number of microbatches; or empty.
 
         Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by
         where their profiles are from.
@@ -124,10 +148,18 @@ class Context:
             mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
             if mine != paper:
                 reasons[f"{mine} stages instead of {paper}"] = None
-            if spec.kind != "train" and spec.batch != theirs.batch:
-                reasons[f"timed with minibatches of {spec.batch} instead of {theirs.batch}"] = None
             if spec.kind == "train" and spec.steps < theirs.steps:
                 reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
+            if spec.batch != theirs.batch:
+                timed = "timed with " if spec.kind != "train" else ""
+                reasons[f"{timed}minibatches of {spec.batch} instead of {theirs.batch}"] = None
+            pieces = [sorted({p.microbatches for p in each.phases}) for each in (spec, theirs)]
+            if pieces[0] != pieces[1]:
+                words = [" and ".join(map(str, each)) for each in pieces]
+                reasons[f"{words[0]} microbatches instead of {words[1]}"] = None
+            rates = [each.optimizer.lr for each in (spec, theirs) if each.optimizer]
+            if spec.kind == "train" and len(set(rates)) == 2:
+                reasons[f"a rate of {rates[0]:g} instead of {rates[1]:g}"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
@@ -150,9 +182,12 @@ class Context:
         seeds = len({item.arm.seed for item in runs})
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
-        why = dict.fromkeys(item.arm.left_out for item in self.items if item.arm.left_out and item.log is None)
         text = "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
-        return text + (f" Left out: {'; '.join(why)}." if why else "")
+        return text + (f" Left out: {'; '.join(self.left_out())}." if self.left_out() else "")
+
+    def left_out(self) -> list[str]:
+        """Why runs of this result are not made at this scale."""
+        return list(dict.fromkeys(i.arm.left_out for i in self.items if i.arm.left_out and i.log is None))
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""

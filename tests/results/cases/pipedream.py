@@ -408,27 +408,6 @@ def with_cluster(spec: Any, levels: list[dict[str, float]]) -> Any:
     return spec.model_copy(update={"options": spec.options | {"cluster": {"levels": levels}}})
 
 
-def figure_7(levels: list[dict[str, float]]) -> Pair:
-    """The plan as it is, and that of a cluster with other levels."""
-    holds, fails = real("figure_7", as_it_is, as_it_is)
-    for item in fails.items:
-        arm = replace(item.arm, spec=with_cluster(item.arm.spec, levels))
-        fails.items = [replace(item, arm=arm, log=carried_out(arm))]
-    return holds, fails
-
-
-@case(PAPER, "figure_7", "eight_workers")
-def eight_workers() -> Pair:
-    """Four servers of four."""
-    return figure_7([{"workers": 4, "bandwidth": 3e9}, {"workers": 4, "bandwidth": 1.25e9}])
-
-
-@case(PAPER, "figure_7", "inner_links_faster")
-def inner_links_faster() -> Pair:
-    """Equal links."""
-    return figure_7([{"workers": 4, "bandwidth": 1.25e9}, {"workers": 2, "bandwidth": 1.25e9}])
-
-
 def timed_as(model: str, plan: str, over: str, factor: float) -> Callable[[Arm, RunLog], RunLog]:
     """Real logs in which a plan of a model is so many times as fast as another of it."""
 
@@ -717,12 +696,6 @@ def over_gpipe() -> Pair:
     """28 % is 1.39x."""
     less = PRINTED_SLOWDOWNS | {("GPipe, most that fit", "Cluster-B"): 28.0}
     return real("text_headline_other", gpipe(PRINTED_SLOWDOWNS), gpipe(less))
-
-
-@case(PAPER, "text_flexflow", "nineteen_tenths")
-def nineteen_tenths() -> Pair:
-    """1.5x is too far from 1.9x."""
-    return real("text_flexflow", timed_as("AlexNet", SEVERAL, HYBRID, 1.8), timed_as("AlexNet", SEVERAL, HYBRID, 1.5))
 
 
 def saving(model: str, percent: float) -> Callable[[Arm, RunLog], RunLog]:

@@ -328,12 +328,3 @@ def flexflow(context: Context) -> Drawn:
     ]
     notes = ["FlexFlow itself is not run: the same hybrid plan without pipelining is"]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
-
-
-@judge(PAPER, "text_flexflow", "nineteen_tenths")
-def nineteen_tenths(context: Context) -> Finding:
-    """The same plan without pipelining stands for FlexFlow."""
-    log, printed = log_of(context), context.result.reported["speedup"]
-    gain = need(flexflow_gain(log), "AlexNet's plan with several stages")
-    why = f"{gain:.2f}x for {printed}x, by {config_of(log, SEVERAL)} with and without pipelining"
-    return measured(context, near(gain, printed), why, SPEED_WORDS)

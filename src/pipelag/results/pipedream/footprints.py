@@ -228,7 +228,7 @@ def memory_grows(context: Context) -> Finding:
         holds &= all(a <= b for a, b in pairwise(counts))
     holds &= held[0] == [2, 4, 7]
     sizes = ", ".join(f"{rows[depth]['memory'][0] / 1e9:.2f}" for depth in DEPTHS)
-    why = f"versions held at depths 2, 4, 7 by stage {held}; GB of stage 0 from none to 7: {sizes}"
+    why = f"versions held at depths 2, 4, 7 by stage {held}; GB of stage 0 from none to 7, counted: {sizes}"
     return measured(context, holds, why, "half a hundredth of a version")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -335,23 +334,6 @@ def figure_7(context: Context) -> Drawn:
         return not_logged("the plan has no log")
     levels = levels_of(context)
     return Drawn(figure=cluster_levels(levels), data=pd.DataFrame(levels))
-
-
-@judge(PAPER, "figure_7", "eight_workers")
-def eight_workers(context: Context) -> Finding:
-    """The levels planned for, and the workers that the log counts."""
-    counts, reported = [level["workers"] for level in levels_of(context)], context.result.reported
-    workers = log_of(context).summary["workers"]
-    holds = counts == [reported["m_1"], reported["m_2"]] and workers == reported["m_1"] * reported["m_2"]
-    return exact(holds, f"{' x '.join(map(str, counts))} by the levels, {workers} workers planned for")
-
-
-@judge(PAPER, "figure_7", "inner_links_faster")
-def inner_links_faster(context: Context) -> Finding:
-    """The bandwidths of the levels planned for."""
-    rates = [level["bandwidth"] for level in levels_of(context)]
-    why = " and ".join(f"{rate / 1e9:g} GB/s" for rate in rates) + ", from inside a server outwards"
-    return exact(len(rates) > 1 and all(a > b for a, b in pairwise(rates)), why)
 
 
 @drawing(PAPER, "text_optimizer_time")

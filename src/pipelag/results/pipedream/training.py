@@ -9,7 +9,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import Difference, all_of, measured, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized, trend
 from pipelag.results.logs import Context, Item, RunLog
 from pipelag.results.pipedream.planning import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
@@ -145,9 +145,7 @@ def earlier(context: Context) -> Finding:
     ]
     why = f"times as early: {', '.join(texts)}; {found.text()}"
     holds = all_of(gain.above(1.0) for gain in gains.values())
-    return sized(
-        context, holds, why, "paired over seeds, 95 % interval; the sign alone where there is one seed", model=VGG
-    )
+    return sized(context, holds, why, SEEDS, model=VGG)
 
 
 @judge(PAPER, "figure_10", "faster_on_B")

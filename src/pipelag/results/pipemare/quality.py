@@ -53,6 +53,11 @@ def runs_of(context: Context, **labels: str) -> dict[int, Item]:
     return every_run(context, named(labels), **labels)
 
 
+def score(log: RunLog, row: Mapping[str, Any]) -> float:
+    """`value_of`, of a log's line; an accuracy knows how sure it is."""
+    return value_of(row) if "bleu" in row else log.share(value_of(row))
+
+
 def by_seed(context: Context, value: Callable[[Item], float], **labels: str) -> BySeed:
     """A number of each run with these labels."""
     return {seed: value(item) for seed, item in runs_of(context, **labels).items()}
@@ -74,7 +79,7 @@ def best(context: Context, **labels: str) -> BySeed:
 
     def value(item: Item) -> float:
         found = log_in(item).summary.get("best")
-        return value_of(found) if found else 0.0
+        return score(log_in(item), found) if found else 0.0
 
     return by_seed(context, value, **labels)
 
@@ -84,7 +89,7 @@ def final(context: Context, **labels: str) -> BySeed:
 
     def value(item: Item) -> float:
         found = log_in(item).summary.get("final")
-        return value_of(found) if found else 0.0
+        return score(log_in(item), found) if found else 0.0
 
     return by_seed(context, value, **labels)
 

@@ -47,7 +47,9 @@ def one_number(item: Item, how: How, metric: str) -> float | None:
     """What a run comes to; None without a log, or where it diverged and it is the end that is asked for."""
     values = [value for _, value in points(item.log, metric)]
     lost = item.log is not None and item.log.diverged_at is not None
-    return None if not values or (lost and how is last) else how(values)
+    if item.log is None or not values or (lost and how is last):
+        return None
+    return item.log.share(how(values)) if metric == "accuracy" and how in (max, last) else how(values)
 
 
 def scores(context: Context, how: How = max, metric: str = "", **labels: str) -> Values:

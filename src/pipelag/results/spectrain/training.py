@@ -41,7 +41,11 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
     """The greatest accuracy or the least loss of a run, by seed; raises `NotLogged` unless all seeds have one."""
     better = min if "loss" in metric else max
     items = context.select(what="training", model=model, arm=arm)
-    found = {i.arm.seed: better(p) for i in items if i.log is not None and (p := points(i.log, metric))}
+    found = {
+        i.arm.seed: i.log.share(max(p)) if metric == "accuracy" else better(p)
+        for i in items
+        if i.log is not None and (p := points(i.log, metric))
+    }
     if not found or len(found) < len(items):
         raise NotLogged(f"{arm} of {model} has no logged value" + (" of every seed" if found else ""))
     return found
