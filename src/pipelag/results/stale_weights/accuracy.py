@@ -92,7 +92,8 @@ def table_2(context: Context) -> Drawn:
         rows += [{"model": model, "source": "drop, ours", **none, **own}]
     cols = [Col("CNN", "model"), Col("", "source")]
     cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
-    more = ["Drops: mean ± half the 95 % interval over seeds, paired."] if any("±" in str(r) for r in rows) else []
+    interval = "Drops: mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
+    more = [interval] if any("±" in str(r) for r in rows) else []
     made = table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN")
     return Drawn(made, data=tidy(context.items))
 
