@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import snakemake_logger_plugin_pipelag as progress
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
@@ -133,6 +134,9 @@ has_gpu = config["device"] == "cuda" or (config["device"] == "auto" and shutil.w
 check_targets(sys.argv[1:])
 trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
+for (paper, result), its_arms in plan.items():  # what the logger calls a run: the first of the results that show it
+    for arm in its_arms:
+        progress.NAMES.setdefault(arm.spec.id, ", ".join([f"{paper} {result}", *arm.labels.values(), f"seed {arm.seed}"]))
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})

@@ -18,6 +18,7 @@ rule table:
         f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
     wildcard_constraints:
         result="|".join(tables),
+    priority: 1  # as soon as its logs are there: what is ready and waits is looked at again for every job
     conda:
         "../envs/pipelag.yaml"
     shell:
@@ -44,6 +45,7 @@ rule figure:
         f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
     wildcard_constraints:
         result="|".join(figures),
+    priority: 1
     conda:
         "../envs/pipelag.yaml"
     shell:

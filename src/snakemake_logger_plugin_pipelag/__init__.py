@@ -1,0 +1,94 @@
+"""What `snakemake` says of pipelag's workflow: a line per finished job, and what went wrong.
+
+    [ 12 %] 75 of 612, about 41 min left: leaderboard table_1, PipeDream, seed 1 (6 s)
+
+Snakemake finds loggers by the name of their package; profiles/default asks for this one (`logger`). A dry run,
+`--verbose` and `--quiet` are as ever, and what is no progress, such as a refusal, is in Snakemake's own words.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+NAMES: dict[str, str] = {}  # what a run is for, by its id; the workflow fills it
+WORTH = ("Nothing to be done",)  # of the sentences that are no event
+EARLY = 60.0  # seconds before which no time left is foretold
+
+
+class LogHandler(LogHandlerBase):
+    """Writes to standard error."""
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = False  # Snakemake's own, which obeys --quiet
+    has_formatter = False
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        self.jobs: dict[int, tuple[str, bool, float]] = {}  # under way: name, whether a run, since when
+        self.finished: list[str] = []
+        self.began = time.monotonic()
+        self.runs = self.runs_done = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it, keep it for later, or leave it."""
+        try:
+            text = self.said(record)
+            if text:
+                print(text, file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+    def said(self, record: logging.LogRecord) -> str:
+        """The words for a record; none for most."""
+        event, settings = getattr(record, "event", None), self.common_settings
+        if settings.dryrun or settings.verbose or record.levelno >= logging.WARNING:
+            return self.failed(record) if event == LogEvent.JOB_ERROR else self.format(record)
+        if event == LogEvent.RUN_INFO:
+            self.runs = int(getattr(record, "stats", {}).get("run", 0))
+        if event == LogEvent.JOB_INFO:
+            self.jobs[record.jobid] = (named(record), record.rule_name == "run", time.monotonic())  # type: ignore[attr-defined]
+        elif event == LogEvent.JOB_FINISHED:
+            name, run, since = self.jobs.pop(record.job_id, ("", False, time.monotonic()))  # type: ignore[attr-defined]
+            self.runs_done += run
+            if name:
+                self.finished.append(f"{name} ({time.monotonic() - since:.0f} s)")
+        elif event == LogEvent.PROGRESS:
+            return self.progress(record.done, record.total)  # type: ignore[attr-defined]
+        elif event is None and record.getMessage().startswith(WORTH):
+            return record.getMessage()
+        return ""
+
+    def progress(self, done: int, total: int) -> str:
+        """How far it is, how long it may still take, and what was finished since the last line."""
+        passed = time.monotonic() - self.began
+        share = self.runs_done / self.runs if self.runs else done / total
+        left = ""
+        if passed > EARLY and 0 < share < 1:
+            left = f", about {passed * (1 / share - 1) / 60:.0f} min left"
+        names, self.finished = "; ".join(self.finished), []
+        return f"[{100 * done // total:3d} %] {done} of {total}{left}" + (f": {names}" if names else "")
+
+    def failed(self, record: logging.LogRecord) -> str:
+        """Which job failed and where its log is, whose end the job itself has printed."""
+        logs = getattr(record, "log", None) or []
+        where = f"; its log: {' '.join(map(str, logs))}" if logs else ""
+        name, _, _ = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))  # type: ignore[attr-defined]
+        return f"failed: {name}{where}"
+
+
+def named(record: Any) -> str:
+    """A job in words."""
+    wildcards: Mapping[str, str] = record.wildcards or {}
+    if record.rule_name == "run":
+        return NAMES.get(wildcards["id"], f"run {wildcards['id']}")
+    if record.rule_name in ("table", "figure"):
+        return f"{wildcards['paper']} {wildcards['result']} drawn"
+    return "" if record.rule_name == "all" else " ".join([record.rule_name, *wildcards.values()])
