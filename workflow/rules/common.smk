@@ -136,7 +136,8 @@ trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 for (paper, result), its_arms in plan.items():  # what the logger calls a run: the first of the results that show it
     for arm in its_arms:
-        progress.NAMES.setdefault(arm.spec.id, ", ".join([f"{paper} {result}", *arm.labels.values(), f"seed {arm.seed}"]))
+        words = dict.fromkeys([f"{paper} {result}", *arm.labels.values(), f"seed {arm.seed}"])
+        progress.NAMES.setdefault(arm.spec.id, ", ".join(words))
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
