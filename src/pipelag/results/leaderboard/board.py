@@ -154,7 +154,7 @@ def remedies_help(context: Context) -> Finding:
     for paper, (arms, unremedied) in OF_THE_FIVE.items():
         arm, values = best_of(context, arms)
         gain = Difference.of(values, score(context, unremedied))
-        outcomes.append(True if gain.above() else None if gain.mean >= 0 else gain.above())
+        outcomes.append(gain.above())
         words.append(f"{paper}: {arm} above {unremedied} by {gain.text()}")
     return trend(context, all_of(outcomes), "; ".join(words), SEEDS, what="learning")
 
@@ -170,14 +170,13 @@ def newer_beat_five(context: Context) -> Finding:
 
 
 def no_worse(better: str, worse: str) -> Judge:
-    """A judge: one arm is not below another."""
+    """A judge: one arm is above another; where the seeds do not tell them apart, neither is shown to be no worse."""
 
     def judged(context: Context) -> Finding:
         a, b = score(context, better), score(context, worse)
         gain = Difference.of(a, b)
-        holds = None if gain.above() is None and gain.mean < 0 else not gain.below() or gain.mean >= 0
         why = f"{said(better, a)}, {said(worse, b)}: {gain.text()}"
-        return trend(context, holds, why, f"not below: {SEEDS}", what="learning")
+        return trend(context, gain.above(), why, SEEDS, what="learning")
 
     return judged
 
