@@ -23,7 +23,7 @@ EARLY = 60.0  # seconds before which no time left is foretold
 
 
 class LogHandler(LogHandlerBase):
-    """Writes to standard error."""
+    """Writes to standard error; a dry run, as ever, to standard output."""
 
     writes_to_stream = True
     writes_to_file = False
@@ -42,7 +42,7 @@ class LogHandler(LogHandlerBase):
         try:
             text = self.said(record)
             if text:
-                print(text, file=sys.stderr, flush=True)
+                print(text, file=sys.stdout if self.common_settings.stdout else sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
 

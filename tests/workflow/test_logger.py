@@ -52,7 +52,8 @@ def test_a_line_per_job_and_what_failed(tmp_path: Path) -> None:
 
 def test_nothing_to_do_and_a_dry_run_are_said_as_ever(tmp_path: Path) -> None:
     wanted = "figure/paper/one.txt"
-    assert "Job stats" in snakemake(tmp_path, "--dry-run", wanted).stderr
+    assert "Job stats" in snakemake(tmp_path, "--dry-run", wanted).stdout
     assert snakemake(tmp_path, wanted).returncode == 0
     assert "Nothing to be done" in snakemake(tmp_path, wanted).stderr
+    assert "Nothing to be done" in snakemake(tmp_path, "--dry-run", wanted).stdout
     assert snakemake(tmp_path, "--quiet", "all", "--forceall", wanted).stderr.strip() == ""
