@@ -3,7 +3,8 @@
     python -S -I src/pipelag/job.py run --spec ...
     python -S -I src/pipelag/job.py -m pipelag.distributed.launch.launch FOLDER
 
-Nothing but Python's own library, so that it starts in an instant. PIPELAG_WARM names the warm process's socket.
+Nothing but Python's own library, so that it starts in an instant. PIPELAG_WARM names the warm process's socket. Workers
+end with the process that started them; the functions for that are here, because this file can import none of ours.
 """
 
 import array
@@ -12,6 +13,8 @@ import os
 import signal
 import socket
 import sys
+
+PARENT = "PIPELAG_PARENT"  # in the environment: the process that starts others, for these to know theirs
 
 
 def connected() -> socket.socket | None:
@@ -28,14 +31,24 @@ def connected() -> socket.socket | None:
     return connection
 
 
-def leave_with_parent() -> None:
-    """A worker ends with its launcher, which has said who it is (`be_parent`)."""
-    parent = os.environ.get("PIPELAG_PARENT")
-    if parent and sys.platform == "linux":
-        import ctypes
+def be_parent() -> None:
+    """Tell the processes started from here whose they are."""
+    os.environ[PARENT] = str(os.getpid())
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; it outlives execv
-        if parent != str(os.getppid()):  # it died before the call
+
+def end_with_parent() -> None:
+    """Ask Linux to end this process, what it becomes by execv too, when its parent dies: nothing is left running."""
+    if sys.platform == "linux":
+        import ctypes  # a job that is no worker does without
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def leave_with_parent() -> None:
+    """End with the launcher, also where it died before this call."""
+    if sys.platform == "linux":
+        end_with_parent()
+        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it died before the call
             os._exit(1)
 
 

@@ -33,7 +33,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelag.distributed.launch.processes import PARENT, end_with_parent, leave_with_parent
+from pipelag.job import PARENT, end_with_parent, leave_with_parent
 
 LOADED = (  # what most commands need; importing them does no work
     "torch",
@@ -48,7 +48,6 @@ LOADED = (  # what most commands need; importing them does no work
     "pipelag.runs.kinds.train_simulated",
     "pipelag.runs.kinds.speed",
     "torch.distributed.launcher.api",
-    "torch.nn.parallel.distributed",
     "pipelag.runs.kinds.plan",
     "pipelag.runs.kinds.theory",
     "pipelag.runs.kinds.timeline",

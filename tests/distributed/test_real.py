@@ -250,6 +250,12 @@ def test_an_error_in_a_worker_is_reported_with_its_rank() -> None:
         pipelag.train(model, Noise(), steps=8, cuts=(3,), executor="real")
 
 
+def alone(**more: str) -> dict[str, str]:
+    """The environment of a script that finds the project, and no warm process: as a user of the library runs it."""
+    kept = {key: value for key, value in os.environ.items() if key != "PIPELAG_WARM"}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])} | more
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_ends_all_within_ten_seconds(tmp_path: Path, victim: int) -> None:
     script = tmp_path / "endless.py"
@@ -271,7 +277,7 @@ def test_a_killed_worker_ends_all_within_ten_seconds(tmp_path: Path, victim: int
                 sys.exit(str(error))
         """)
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TELL": str(tmp_path)}
+    environment = alone(TELL=str(tmp_path))
     process = subprocess.Popen(
         [sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -310,7 +316,7 @@ def test_killing_the_launcher_leaves_no_worker(tmp_path: Path) -> None:
             pipelag.train(convolutional(), Telling(), steps=10**5, cuts=(3,), executor="real")
         """)
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TELL": str(tmp_path)}
+    environment = alone(TELL=str(tmp_path))
     process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
     pids = [tmp_path / f"pid{rank}" for rank in (0, 1)]
     deadline = time.monotonic() + 60
@@ -347,7 +353,7 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         """)
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py", "out.pt"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    environment = alone()
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, stderr=subprocess.DEVNULL)
     simulated = convolutional()
     pipelag.train(simulated, Noise(), cuts=(3,), steps=6, optimizer=sgd, seed=5)

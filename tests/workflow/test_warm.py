@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.distributed.launch.processes import PARENT
+from pipelag.job import PARENT
 from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
 from pipelag.warm import WarmProcess
 

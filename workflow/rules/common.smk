@@ -12,8 +12,8 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from pipelag import experiments
+from pipelag import job as client
 from pipelag.data.files import manifest
-from pipelag.distributed.launch.processes import JOB
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
 from pipelag.runs.kinds import KINDS
@@ -122,6 +122,14 @@ def check_targets(words):
             refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
 
 
+def name_runs():
+    """Tell the logger what each run is for: the first of the results that show it."""
+    for (paper, result), its_arms in plan.items():
+        for arm in its_arms:
+            words = dict.fromkeys([f"{paper} {result}", *arm.labels.values(), f"seed {arm.seed}"])
+            progress.NAMES.setdefault(arm.spec.id, ", ".join(words))
+
+
 check_config(config)
 try:
     use_plugins(config["plugins"])
@@ -134,10 +142,7 @@ has_gpu = config["device"] == "cuda" or (config["device"] == "auto" and shutil.w
 check_targets(sys.argv[1:])
 trains_nothing = scale.frozen and not config["retrain"]
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
-for (paper, result), its_arms in plan.items():  # what the logger calls a run: the first of the results that show it
-    for arm in its_arms:
-        words = dict.fromkeys([f"{paper} {result}", *arm.labels.values(), f"seed {arm.seed}"])
-        progress.NAMES.setdefault(arm.spec.id, ", ".join(words))
+name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
@@ -147,7 +152,7 @@ figures = sorted({r for _, r in plan} - set(tables))
 
 # `pipelag` in the rules is that of the interpreter that runs snakemake, activated environment or not: a fork of the warm
 # process, which the Snakefile starts, or, on another machine, a process of its own.
-job = f"{shlex.quote(sys.executable)} -S -I {shlex.quote(JOB)}"
+job = f"{shlex.quote(sys.executable)} -S -I {shlex.quote(client.__file__)}"
 shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; pipelag() {{{{ {job} \"$@\"; }}}}; ")
 
 

@@ -26,11 +26,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from pipelag import job as client
 from pipelag.distributed.launch import namespaces
-from pipelag.distributed.launch.processes import JOB, be_parent, leave_with_parent
 from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
+from pipelag.job import be_parent, leave_with_parent
 
 SELF = "pipelag.distributed.launch.launch"
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
@@ -90,7 +91,7 @@ def launch(
             monitor_interval=0.1,
         )
         try:
-            elastic_launch(config, entrypoint=sys.executable)("-S", "-I", JOB, "-m", SELF, folder)
+            elastic_launch(config, entrypoint=sys.executable)("-S", "-I", client.__file__, "-m", SELF, folder)
         except ChildFailedError as error:
             raise first_cause(error.failures, Path(folder), workers) from None
         result = Path(folder, "result.pkl")

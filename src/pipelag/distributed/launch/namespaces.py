@@ -18,8 +18,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipelag.distributed.launch.processes import be_parent, leave_with_parent
 from pipelag.errors import PipelagError
+from pipelag.job import be_parent, leave_with_parent
 
 SELF = "pipelag.distributed.launch.namespaces"
 ENTER = ("unshare", "--user", "--map-root-user", "--net")
