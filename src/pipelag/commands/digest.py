@@ -16,7 +16,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers, result_of
 from pipelag.experiments.schema import Paper, Scale, reading_order
 from pipelag.report.tables import Col, table
-from pipelag.results.drawing import DRAWINGS
+from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Context
 from pipelag.results.verdict import WORDS, Verdict, verdicts
@@ -97,9 +97,9 @@ def drawn_table(name: str, scale: Scale) -> str:
     """A table of a paper as Markdown."""
     paper_name, _, key = name.partition(".")
     paper = load_paper(paper_name)
-    result = result_of(paper, key)
+    result_of(paper, key)  # refuses one that is not there
     load_results(paper)
-    drawn = DRAWINGS[paper.id, result.draw or key](Context.load(paper, key, scale))
+    drawn = draw(Context.load(paper, key, scale))
     if drawn.table is None:
         raise PipelagError(f"{name} is no table; the digest takes tables")
     return f"{paper.short}, {title_of(key)}. " + drawn.table.markdown()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelag.experiments import load_paper, load_scale, result_of
-from pipelag.results.drawing import DRAWINGS, Drawn, not_logged
+from pipelag.results.drawing import Drawn, draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Context
 from pipelag.results.verdict import verdicts
@@ -30,11 +30,8 @@ def main(args: argparse.Namespace) -> int:
     result = result_of(paper, args.result)
     load_results(paper)
     context = Context.load(paper, args.result, scale)
-    draw = DRAWINGS[paper.id, result.draw or args.result]
     base = Path("figures") / scale.name / paper.id / args.result
     drawn = draw(context)
-    if drawn.figure is not None and drawn.data is not None and drawn.data.empty and context.left_out():
-        drawn = not_logged(f"Left out at this scale: {'; '.join(context.left_out())}")
     save(drawn, base, result.kind, context.footer())
     base.with_suffix(".json").write_text(json.dumps(record(context, drawn), indent=1) + "\n")
     return 0

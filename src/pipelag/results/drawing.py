@@ -44,6 +44,16 @@ Draw = Callable[[Context], Drawn]
 DRAWINGS: dict[tuple[str, str], Draw] = {}
 
 
+def draw(context: Context) -> Drawn:
+    """A result, drawn by the function its config names; a frame that says why where a scale leaves out its runs."""
+    paper, result = context.paper, context.result
+    drawn = DRAWINGS[paper.id, result.draw or context.name](context)
+    why = context.left_out()
+    if drawn.figure is not None and drawn.data is not None and drawn.data.empty and why:
+        return not_logged(f"Left out at this scale: {why}")
+    return drawn
+
+
 def drawing(paper: str, *names: str) -> Callable[[Draw], Draw]:
     """Register the function that draws these results (or, with `draw:` in the config, whatever names it)."""
 

@@ -79,30 +79,27 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
     raise NotLogged(f"{named} has no log" + (f" ({why})" if why else ""))
 
 
-def over_models(
-    each: Iterable[Mapping[int, float]], mean: Callable[[Iterable[float]], float] = fmean
-) -> dict[int, float]:
-    """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have.
-
-    Of one seed's accuracies, the mean's error follows from theirs.
-    """
-    found = list(each)
-    seeds = set.intersection(*map(set, found))
-    means = {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
-    if len(means) == 1 and mean is fmean:
-        (seed,) = means
-        share = Share(means[seed])
-        share.error = together([one[seed] for one in found])
-        if share.error is not None:
-            share.error /= len(found)
-        means[seed] = share
-    return means
-
-
 def together(values: Sequence[float]) -> float | None:
     """The standard error of a sum or difference of shares; None unless each knows its own."""
     errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
     return math.hypot(*errors) if len(errors) == len(values) else None
+
+
+def average(values: Sequence[float]) -> Share:
+    """The mean; of shares, one that knows how sure it is."""
+    error = together(values)
+    share = Share(fmean(values))
+    share.error = None if error is None else error / len(values)
+    return share
+
+
+def over_models(
+    each: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
+) -> dict[int, float]:
+    """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have."""
+    found = list(each)
+    seeds = set.intersection(*map(set, found))
+    return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
 
 
 @dataclass(frozen=True)
@@ -120,12 +117,12 @@ class Difference:
     @classmethod
     def of(cls, a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
         """From values by seed; seeds that both have are paired. Raises `NotLogged` where they share none."""
-        pairs = [a[seed] - b[seed] for seed in a if seed in b]
-        if not pairs:
+        both = [(a[seed], b[seed]) for seed in a if seed in b]
+        if not both:
             raise NotLogged("the two arms have no seed in common")
+        pairs = [x - y for x, y in both]
         if len(pairs) < 2:
-            (seed,) = (seed for seed in a if seed in b)
-            error = together([a[seed], b[seed]])
+            error = together(both[0])
             return cls(pairs[0], None if error is None else 1.96 * error, 1)
         quantile = T95[min(len(pairs) - 2, len(T95) - 1)]
         return cls(fmean(pairs), quantile * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
@@ -161,11 +158,8 @@ class Difference:
 
     def text(self) -> str:
         """In words."""
-        if self.error is None:
-            return f"{self.mean:+.2f} (one seed)"
-        if self.seeds < 2:
-            return f"{self.mean:+.2f} ± {self.error:.2f} (one seed)"
-        return f"{self.mean:+.2f} ± {self.error:.2f} ({self.seeds} seeds)"
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.mean:+.2f}" + ("" if self.error is None else f" ± {self.error:.2f}") + f" ({seeds})"
 
 
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:

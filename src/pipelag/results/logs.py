@@ -28,7 +28,7 @@ class Share(float):
         share = cls(percent)
         if samples:
             p = (percent / 100 * samples + 1) / (samples + 2)
-            share.error = 100 * math.sqrt(max(0.0, p * (1 - p)) / (samples + 2))
+            share.error = 100 * math.sqrt(p * (1 - p) / (samples + 2))
         return share
 
 
@@ -183,11 +183,12 @@ class Context:
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         text = "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
-        return text + (f" Left out: {'; '.join(self.left_out())}." if self.left_out() else "")
+        left_out = self.left_out()
+        return text + (f" Left out: {left_out}." if left_out else "")
 
-    def left_out(self) -> list[str]:
-        """Why runs of this result are not made at this scale."""
-        return list(dict.fromkeys(i.arm.left_out for i in self.items if i.arm.left_out and i.log is None))
+    def left_out(self) -> str:
+        """Why runs of this result are not made at this scale; empty where all are."""
+        return "; ".join(dict.fromkeys(i.arm.left_out for i in self.items if i.arm.left_out and i.log is None))
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""

@@ -159,28 +159,24 @@ def remedies_help(context: Context) -> Finding:
     return trend(context, all_of(outcomes), "; ".join(words), SEEDS, what="learning")
 
 
+def ahead(context: Context, first: tuple[str, Mapping[int, float]], second: tuple[str, Mapping[int, float]]) -> Finding:
+    """Whether the first arm, given by name and accuracies, is above the second."""
+    gain = Difference.of(first[1], second[1])
+    return trend(context, gain.above(), f"{said(*first)}, {said(*second)}: {gain.text()}", SEEDS, what="learning")
+
+
 @judge(PAPER, "table_1", "newer_beat_five")
 def newer_beat_five(context: Context) -> Finding:
     """The best of each camp."""
-    later, theirs = best_of(context, LATER)
-    five, ours = best_of(context, [arm for arms, _ in OF_THE_FIVE.values() for arm in arms])
-    gain = Difference.of(theirs, ours)
-    why = f"{said(later, theirs)}, {said(five, ours)}: {gain.text()}"
-    return trend(context, gain.above(), why, SEEDS, what="learning")
+    five = [arm for arms, _ in OF_THE_FIVE.values() for arm in arms]
+    return ahead(context, best_of(context, LATER), best_of(context, five))
 
 
-def no_worse(better: str, worse: str) -> Judge:
-    """A judge: one arm is above another; where the seeds do not tell them apart, neither is shown to be no worse."""
-
-    def judged(context: Context) -> Finding:
-        a, b = score(context, better), score(context, worse)
-        gain = Difference.of(a, b)
-        why = f"{said(better, a)}, {said(worse, b)}: {gain.text()}"
-        return trend(context, gain.above(), why, SEEDS, what="learning")
-
-    return judged
+def beats(better: str, worse: str) -> Judge:
+    """A judge: one arm is above another."""
+    return lambda context: ahead(context, *((arm, score(context, arm)) for arm in (better, worse)))
 
 
-judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(no_worse("PipeOptim", "PipeDream"))
-judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(no_worse("PipeOptim", "PipeDream"))
-judge(PAPER, "table_3", "t1_beats_naive")(no_worse("PipeMare T1", "PipeMare, no remedy"))
+judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats("PipeOptim", "PipeDream"))
+judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(beats("PipeOptim", "PipeDream"))
+judge(PAPER, "table_3", "t1_beats_naive")(beats("PipeMare T1", "PipeMare, no remedy"))

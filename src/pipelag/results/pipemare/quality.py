@@ -53,11 +53,6 @@ def runs_of(context: Context, **labels: str) -> dict[int, Item]:
     return every_run(context, named(labels), **labels)
 
 
-def score(log: RunLog, row: Mapping[str, Any]) -> float:
-    """`value_of`, of a log's line; an accuracy knows how sure it is."""
-    return value_of(row) if "bleu" in row else log.share(value_of(row))
-
-
 def by_seed(context: Context, value: Callable[[Item], float], **labels: str) -> BySeed:
     """A number of each run with these labels."""
     return {seed: value(item) for seed, item in runs_of(context, **labels).items()}
@@ -74,24 +69,23 @@ def evaluations(log: RunLog) -> list[dict[str, Any]]:
     return [row for row in log.rows if "accuracy" in row]
 
 
+def summarised(item: Item, which: str) -> float:
+    """The best or the final score in a run's summary, an accuracy knowing how sure it is; 0 where there is none."""
+    log = log_in(item)
+    found = log.summary.get(which)
+    if not found:
+        return 0.0
+    return value_of(found) if "bleu" in found else log.share(value_of(found))
+
+
 def best(context: Context, **labels: str) -> BySeed:
     """The best score over the epochs (section 4.1), also of a run that then diverged; 0 where there was none before."""
-
-    def value(item: Item) -> float:
-        found = log_in(item).summary.get("best")
-        return score(log_in(item), found) if found else 0.0
-
-    return by_seed(context, value, **labels)
+    return by_seed(context, lambda item: summarised(item, "best"), **labels)
 
 
 def final(context: Context, **labels: str) -> BySeed:
     """The score at the end; 0 of a run that diverged."""
-
-    def value(item: Item) -> float:
-        found = log_in(item).summary.get("final")
-        return score(log_in(item), found) if found else 0.0
-
-    return by_seed(context, value, **labels)
+    return by_seed(context, lambda item: summarised(item, "final"), **labels)
 
 
 def area(context: Context, **labels: str) -> BySeed:

@@ -42,7 +42,7 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
     better = min if "loss" in metric else max
     items = context.select(what="training", model=model, arm=arm)
     found = {
-        i.arm.seed: i.log.share(max(p)) if metric == "accuracy" else better(p)
+        i.arm.seed: i.log.share(better(p)) if metric == "accuracy" else better(p)
         for i in items
         if i.log is not None and (p := points(i.log, metric))
     }
