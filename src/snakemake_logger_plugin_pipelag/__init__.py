@@ -46,7 +46,7 @@ class LogHandler(LogHandlerBase):
         except Exception:
             self.handleError(record)
 
-    def said(self, record: logging.LogRecord) -> str:
+    def said(self, record: Any) -> str:
         """The words for a record; none for most."""
         event, settings = getattr(record, "event", None), self.common_settings
         if settings.dryrun or settings.verbose or record.levelno >= logging.WARNING:
@@ -54,14 +54,14 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.RUN_INFO:
             self.runs = int(getattr(record, "stats", {}).get("run", 0))
         if event == LogEvent.JOB_INFO:
-            self.jobs[record.jobid] = (named(record), record.rule_name == "run", time.monotonic())  # type: ignore[attr-defined]
+            self.jobs[record.jobid] = (named(record), record.rule_name == "run", time.monotonic())
         elif event == LogEvent.JOB_FINISHED:
-            name, run, since = self.jobs.pop(record.job_id, ("", False, time.monotonic()))  # type: ignore[attr-defined]
+            name, run, since = self.jobs.pop(record.job_id, ("", False, time.monotonic()))
             self.runs_done += run
             if name:
                 self.finished.append(f"{name} ({time.monotonic() - since:.0f} s)")
         elif event == LogEvent.PROGRESS:
-            return self.progress(record.done, record.total)  # type: ignore[attr-defined]
+            return self.progress(record.done, record.total)
         elif event is None and record.getMessage().startswith(WORTH):
             return record.getMessage()
         return ""
@@ -76,11 +76,11 @@ class LogHandler(LogHandlerBase):
         names, self.finished = "; ".join(self.finished), []
         return f"[{100 * done // total:3d} %] {done} of {total}{left}" + (f": {names}" if names else "")
 
-    def failed(self, record: logging.LogRecord) -> str:
+    def failed(self, record: Any) -> str:
         """Which job failed and where its log is, whose end the job itself has printed."""
         logs = getattr(record, "log", None) or []
         where = f"; its log: {' '.join(map(str, logs))}" if logs else ""
-        name, _, _ = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))  # type: ignore[attr-defined]
+        name, _, _ = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))
         return f"failed: {name}{where}"
 
 
