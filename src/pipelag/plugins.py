@@ -1,4 +1,4 @@
-"""Users' own modules, imported before a command runs: what they register (methods, models, data, rules) is then there.
+"""Users' own modules, imported before a command runs, by each worker too: what they register is then there.
 
 `PIPELAG_PLUGINS` names them, separated by commas; the workflow sets it from `plugins:` in its config. Modules are
 looked for in the working directory too.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -38,6 +40,25 @@ def checked(model: type[M], content: Any, kind: str) -> M:
         if names and isinstance(first["input"], str):
             raise unknown(f"{kind} '{key}'", first["input"], names) from error
         raise PipelagError(f"the {kind} '{place}' is {first['input']!r}: {first['msg']}") from error
+
+
+def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str], kind: str) -> None:
+    """Refuse keyword arguments that a function does not take after its `first` positional ones, or goes without.
+
+    Raises:
+        PipelagError: naming the keyword, what it is (`kind`), and the nearest right one.
+    """
+    named = list(signature(function).parameters.values())[first:]
+    known = {each.name: each for each in named if each.kind is not Parameter.VAR_KEYWORD}
+    names = set(given)
+    wrong = sorted(names - set(known))
+    if wrong and len(known) == len(named):
+        raise (
+            unknown(kind, wrong[0], known) if known else PipelagError(f"there is no {kind}: '{wrong[0]}' is not known")
+        )
+    missing = [name for name, each in known.items() if each.default is Parameter.empty and name not in names]
+    if missing:
+        raise PipelagError(f"the {kind} '{missing[0]}' is missing")
 
 
 def _names(annotation: Any) -> list[str]:

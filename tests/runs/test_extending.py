@@ -44,6 +44,11 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     assert claim["verdict"] in ("holds", "fails") and len(told["runs"]) == 6
     text = (figures / "mine/table_1.md").read_text()
     assert text.count("| deeper |") == 2 and re.search(r"\| \d+\.\d \|", text)
+    (row,) = re.findall(r"\| rounded \| ([\d.]+) \| ([\d.]+) \|", (figures / "mine/table_2.md").read_text())
+    (run,) = json.loads((figures / "mine/table_2.json").read_text())["runs"]
+    rows = [json.loads(line) for line in (project / f"results/quick/runs/{run['id']}/metrics.jsonl").open()]
+    assert f"{rows[-1]['confidence']:.1f}" == row[1] and 50 < rows[-1]["confidence"] <= 100
+    assert rows[-1]["lr"] == pytest.approx(0.01 * 1 / 45)  # the triangle's last step
     assert "norm" in (figures / "mine/figure_1.csv").read_text()
     assert "My paper" in (figures / "index.html").read_text()
     again = snakemake(project)
@@ -58,6 +63,13 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
         ("config/papers/mine.yaml", "{order: 1}", "{ordre: 1}", "did you mean 'order'?"),
         ("config/papers/mine.yaml", "kind: norms", "kind: norm", "did you mean 'norms'?"),
         ("config/papers/mine.yaml", "{name: stripes}", "{name: stripe}", "did you mean 'stripes'?"),
+        ("config/papers/mine.yaml", "name: sign_sgd", "name: sin_sgd", "did you mean 'sign_sgd'?"),
+        ("config/papers/mine.yaml", "{name: sign_sgd,", "{name: sign_sgd, momentum: 0.9,", "has no momentum"),
+        ("config/papers/mine.yaml", "{scale: 0.5}", "{scael: 0.5}", "did you mean 'scale'?"),
+        ("config/papers/mine.yaml", "name: triangle", "name: triangel", "did you mean 'triangle'?"),
+        ("config/papers/mine.yaml", "{peak: 0.25}", "{peek: 0.25}", "did you mean 'peak'?"),
+        ("config/papers/mine.yaml", "loss: focal", "loss: fokal", "did you mean 'focal'?"),
+        ("config/papers/mine.yaml", "[confidence]", "[confidense]", "did you mean 'confidence'?"),
     ],
 )
 def test_what_is_misspelt_is_refused_before_anything_runs(

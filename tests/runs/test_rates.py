@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, PolynomialLR
 
-from pipelag.runs.optimizers import factor
-from pipelag.runs.spec import LRScheduleSpec
+from pipelag.runs.rates import LRScheduleSpec, factor
 from pipelag.runs.tasks import best_of, classify
 
 TOTAL = 40

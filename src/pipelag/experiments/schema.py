@@ -11,7 +11,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pipelag.errors import PipelagError
-from pipelag.runs.spec import DataSpec, LRScheduleSpec, ModelSpec, OptimizerSpec
+from pipelag.runs.optimizers import OptimizerSpec
+from pipelag.runs.rates import LRScheduleSpec
+from pipelag.runs.spec import DataSpec, ModelSpec
 
 
 class Strict(BaseModel):

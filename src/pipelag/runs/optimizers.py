@@ -1,55 +1,133 @@
-"""Optimizers and learning rates as a run's spec names them."""
+"""Optimizers by name, and the settings that each takes. No torch until one is made: the workflow reads this.
+
+One of one's own is a function from the spec and its own options to what makes it from parameters or parameter groups:
+
+    @optimizer("sign_sgd")
+    def sign_sgd(spec, scale=1.0):
+        return lambda parameters: SignSGD(parameters, lr=scale * spec.lr)
+
+Methods that predict weights ask for its rule, too (`pipelag.methods.prediction.prediction_rule`).
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.optim import Optimizer
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipelag.runs.spec import LRScheduleSpec, OptimizerSpec
-from pipelag.stage.optimizers import LARS, CaffeSGD, OptimizerFactory
+from pipelag.errors import PipelagError, unknown
+from pipelag.typed import check_keywords
+
+if TYPE_CHECKING:
+    from pipelag.stage.optimizers import OptimizerFactory
+
+
+@dataclass(frozen=True)
+class Known:
+    """An optimizer: the settings of a spec that it takes, beside its rate, and (spec, **options) -> its factory."""
+
+    settings: tuple[str, ...]
+    make: Callable[..., OptimizerFactory]
+
+
+OPTIMIZERS: dict[str, Known] = {}
+
+
+def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make an optimizer known by name; `settings`: fields of `OptimizerSpec`, beside name, lr and options, it takes."""
+
+    def add(make: Callable[..., Any]) -> Callable[..., Any]:
+        if name in OPTIMIZERS:
+            raise PipelagError(f"an optimizer named '{name}' is registered already; choose another name")
+        for setting in settings:
+            if setting not in OptimizerSpec.model_fields:
+                raise unknown("setting of an optimizer", setting, OptimizerSpec.model_fields)
+        OPTIMIZERS[name] = Known(settings, make)
+        return make
+
+    return add
+
+
+class OptimizerSpec(BaseModel):
+    """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
+    Adam, AdamW and NAdam as PyTorch has them; LARS (a rate per layer) for large minibatches; others by `optimizer`.
+
+    Caffe's SGD differs only when the learning rate changes: its velocity remembers the old rate. SpecTrain's form
+    (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum. What a setting that is none stands for
+    is the optimizer's affair: PyTorch's defaults.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "sgd"
+    lr: float = Field(gt=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    nesterov: bool = False
+    dampening: float | None = Field(default=None, ge=0, le=1)
+    betas: tuple[float, float] | None = None
+    eps: float | None = Field(default=None, gt=0)
+    trust: float | None = Field(default=None, gt=0)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _own_settings(self) -> OptimizerSpec:
+        if self.name not in OPTIMIZERS:
+            raise unknown("optimizer", self.name, OPTIMIZERS)
+        known = OPTIMIZERS[self.name]
+        for key, field in type(self).model_fields.items():
+            if key not in ("name", "lr", "options", *known.settings) and getattr(self, key) != field.default:
+                raise ValueError(f"the optimizer '{self.name}' has no {key}")
+        check_keywords(known.make, 1, self.options, f"option of the optimizer '{self.name}'")
+        return self
+
+    def given(self, *settings: str) -> dict[str, Any]:
+        """These settings, but for those that are none."""
+        return {key: value for key in settings if (value := getattr(self, key)) is not None}
 
 
 def factory(spec: OptimizerSpec) -> OptimizerFactory:
     """What makes the optimizer of a spec from parameters or parameter groups."""
-    if spec.name == "caffe_sgd":
-        return lambda params: CaffeSGD(params, spec.lr, spec.momentum, spec.weight_decay, spec.nesterov)
-    own: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
-    if spec.name == "lars":
-        own |= {"momentum": spec.momentum} | ({} if spec.trust is None else {"trust": spec.trust})
-        return lambda params: LARS(params, **own)
-    if spec.name == "sgd":
-        own |= {"momentum": spec.momentum, "nesterov": spec.nesterov, "dampening": spec.dampening or 0.0}
-        return lambda params: torch.optim.SGD(params, **own)
-    own |= {key: value for key, value in (("betas", spec.betas), ("eps", spec.eps)) if value is not None}
-    kind: Callable[..., Optimizer] = {
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "nadam": torch.optim.NAdam,
-    }[spec.name]
-    return lambda params: kind(params, **own)
+    return OPTIMIZERS[spec.name].make(spec, **spec.options)
 
 
-def factor(spec: LRScheduleSpec, total: int) -> Callable[[int], float]:
-    """The factor on every base rate at step t (0-based over the whole run of `total` steps)."""
-    horizon = spec.horizon or total
-    bounds = [round(fraction * horizon) for fraction in spec.milestones]
+@optimizer("sgd", "momentum", "weight_decay", "nesterov", "dampening")
+def sgd(spec: OptimizerSpec) -> OptimizerFactory:
+    """PyTorch's."""
+    import torch
 
-    def at(step: int) -> float:
-        warm = min(1.0, (step + 1) / spec.warmup) if spec.warmup else 1.0
-        if spec.name == "inv":
-            return warm * float((1 + spec.gamma * step) ** -spec.power)
-        if spec.name == "inverse_sqrt":
-            return warm * float((max(1, spec.warmup) / max(step + 1, spec.warmup, 1)) ** 0.5)
-        if spec.name == "polynomial":
-            return warm * float(max(0.0, 1 - step / horizon) ** spec.power)
-        if spec.name == "cosine":
-            return warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / horizon)))
-        if spec.name == "milestones":
-            return warm * float(spec.gamma ** sum(step >= bound for bound in bounds))
-        return warm
+    own = spec.given("lr", "momentum", "weight_decay", "nesterov", "dampening")
+    return lambda parameters: torch.optim.SGD(parameters, **own)
 
-    return at
+
+@optimizer("caffe_sgd", "momentum", "weight_decay", "nesterov")
+def caffe_sgd(spec: OptimizerSpec) -> OptimizerFactory:
+    """Caffe's (`pipelag.stage.optimizers`)."""
+    from pipelag.stage.optimizers import CaffeSGD
+
+    return lambda parameters: CaffeSGD(parameters, spec.lr, spec.momentum, spec.weight_decay, spec.nesterov)
+
+
+@optimizer("lars", "momentum", "weight_decay", "trust")
+def lars(spec: OptimizerSpec) -> OptimizerFactory:
+    """Layer-wise adaptive rates (`pipelag.stage.optimizers`)."""
+    from pipelag.stage.optimizers import LARS
+
+    own = spec.given("lr", "momentum", "weight_decay", "trust")
+    return lambda parameters: LARS(parameters, **own)
+
+
+def _moments(kind: str) -> Callable[[OptimizerSpec], OptimizerFactory]:
+    def make(spec: OptimizerSpec) -> OptimizerFactory:
+        import torch
+
+        own = spec.given("lr", "weight_decay", "betas", "eps")
+        return lambda parameters: getattr(torch.optim, kind)(parameters, **own)
+
+    return make
+
+
+for _name, _kind in (("adam", "Adam"), ("adamw", "AdamW"), ("nadam", "NAdam")):
+    optimizer(_name, "weight_decay", "betas", "eps")(_moments(_kind))

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pipelag.errors import PipelagError, unknown
 from pipelag.methods import METHODS
 from pipelag.runs.kinds import KINDS
+from pipelag.runs.optimizers import OptimizerSpec
+from pipelag.runs.rates import LRScheduleSpec
 from pipelag.typed import Typed
 
 M = TypeVar("M", bound=Typed)
@@ -38,61 +40,6 @@ class DataSpec(_Strict):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class OptimizerSpec(_Strict):
-    """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
-    Adam, AdamW and NAdam as PyTorch has them; LARS (a rate per layer) for large minibatches.
-
-    Caffe's SGD differs only when the learning rate changes: its velocity remembers the old rate. SpecTrain's form
-    (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum.
-    """
-
-    name: Literal["sgd", "caffe_sgd", "lars", "adam", "adamw", "nadam"] = "sgd"
-    lr: float = Field(gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    nesterov: bool = False
-    dampening: float | None = Field(default=None, ge=0, le=1)  # sgd; none: 0
-    betas: tuple[float, float] | None = None  # adam, adamw, nadam; none: PyTorch's 0.9 and 0.999
-    eps: float | None = Field(default=None, gt=0)  # adam, adamw, nadam; none: PyTorch's 1e-8
-    trust: float | None = Field(default=None, gt=0)  # lars; none: 0.001
-
-    @model_validator(mode="after")
-    def _own_settings(self) -> OptimizerSpec:
-        moments = self.name in ("adam", "adamw", "nadam")
-        foreign = [
-            key
-            for key, wrong in (
-                ("momentum", moments and self.momentum),
-                ("nesterov", (moments or self.name == "lars") and self.nesterov),
-                ("trust", self.name != "lars" and self.trust is not None),
-                ("dampening", self.name != "sgd" and self.dampening is not None),
-                ("betas", not moments and self.betas is not None),
-                ("eps", not moments and self.eps is not None),
-            )
-            if wrong
-        ]
-        if foreign:
-            raise ValueError(f"the optimizer '{self.name}' has no {foreign[0]}")
-        return self
-
-
-class LRScheduleSpec(_Strict):
-    """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
-
-    constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
-    polynomial: (1 - t / horizon)^power. cosine: (1 + cos(pi t / horizon)) / 2. milestones: gamma^(number of milestones
-    <= t), milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
-    fractions refer to; the run's own total when null. Each is multiplied by the warm-up.
-    """
-
-    name: Literal["constant", "inv", "milestones", "inverse_sqrt", "polynomial", "cosine"] = "constant"
-    gamma: float = 0.1
-    power: float = 0.75
-    milestones: tuple[float, ...] = ()
-    horizon: int | None = None
-    warmup: int = Field(default=0, ge=0)  # steps of linear warm-up from lr/warmup
-
-
 class PhaseSpec(_Strict):
     """A stretch of a run with one method. Hybrid training is two phases; the pipeline drains between them."""
 
@@ -109,7 +56,8 @@ class PhaseSpec(_Strict):
 
 # Settings that came after logs had been published: left out of a run's identity while they have their defaults.
 LATER: dict[str, dict[str, Any]] = {
-    "optimizer": {"dampening": None, "betas": None, "eps": None, "trust": None},
+    "optimizer": {"dampening": None, "betas": None, "eps": None, "trust": None, "options": {}},
+    "lr_schedule": {"options": {}},
     "phases": {"microbatches": 1, "recompute": False, "replicas": []},
 }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError
 from pipelag.runs.kinds.options import TaskOptions
+from pipelag.runs.objectives import LOSSES, METRICS, Means
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
 
@@ -59,10 +60,15 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     1. Of parallel text, beam (default 1): hypotheses kept when translating; lenpen (1): power of the length by which
     their scores are divided; generator (pipelag): what translates, ours or fairseq's; label_smoothing; tokens (none):
     of a minibatch at most, whose sentences are then a multiple of the spec's `batch`, not as many. Of running text,
-    length (35): of a stretch.
+    length (35): of a stretch. Of all, loss and metrics (`pipelag.runs.objectives`).
     """
     assert spec.data is not None
-    found = data.load(spec.data.name, **spec.data.options)
+    options, found = spec.asked(TaskOptions), data.load(spec.data.name, **spec.data.options)
+    task = _task_of(spec, found, device)
+    return task if options.loss is None else replace(task, loss=LOSSES[options.loss])
+
+
+def _task_of(spec: RunSpec, found: Any, device: torch.device) -> Task:
     if isinstance(found, Corpus):
         return _translation(spec, found, device)
     if isinstance(found, LabelledText):
@@ -70,6 +76,13 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     if isinstance(found, ImageFolders):
         return _folders(spec, found, device)
     return _language(spec, found, device) if isinstance(found, RunningText) else _images(spec, found, device)
+
+
+Examples = Evaluation | FolderEvaluation | LabelledEvaluation
+
+
+def _classified(spec: RunSpec, test: Examples) -> Callable[[nn.Module], dict[str, float]]:
+    return partial(classify, test=test, metrics=spec.asked(TaskOptions).metrics)
 
 
 def _images(spec: RunSpec, images: Dataset, device: torch.device) -> Task:
@@ -80,7 +93,7 @@ def _images(spec: RunSpec, images: Dataset, device: torch.device) -> Task:
         images,
         Batches(images, spec.batch, spec.seed, spec.data.augment, device, True, standardise),
         nn.functional.cross_entropy,
-        partial(classify, test=test),
+        _classified(spec, test),
         {"classes": len(images.classes), "in_channels": int(images.train_images.shape[1])},
     )
 
@@ -91,7 +104,7 @@ def _folders(spec: RunSpec, folders: ImageFolders, device: torch.device) -> Task
         folders,
         FolderBatches(folders, spec.batch, spec.seed, bool(spec.data.augment), device, True),
         nn.functional.cross_entropy,
-        partial(classify, test=FolderEvaluation(folders, device=device, channels_last=True)),
+        _classified(spec, FolderEvaluation(folders, device=device, channels_last=True)),
         {"classes": len(folders.classes), "in_channels": 3},
     )
 
@@ -109,7 +122,7 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
         corpus,
         batches,
         loss,
-        TranslationTest(corpus, device, options.beam, lenpen=options.lenpen, write=_writer(spec)).measure,
+        TranslationTest(corpus, device, options.beam, 100, options.lenpen, _writer(spec), options.metrics).measure,
         {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)},
     )
 
@@ -130,12 +143,13 @@ def _writer(spec: RunSpec) -> Writer | None:
 
 
 def _language(spec: RunSpec, text: RunningText, device: torch.device) -> Task:
-    length = spec.asked(TaskOptions).length
+    options = spec.asked(TaskOptions)
+    length = options.length
     return Task(
         text,
         LanguageBatches(text, spec.batch, length, spec.seed, device),
         word_loss,
-        LanguageTest(text, device, length).measure,
+        LanguageTest(text, device, length, metrics=options.metrics).measure,
         {"words": len(text.words)},
     )
 
@@ -145,23 +159,24 @@ def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
         texts,
         LabelledBatches(texts, spec.batch, spec.seed, device),
         nn.functional.cross_entropy,
-        partial(classify, test=LabelledEvaluation(texts, device)),
+        _classified(spec, LabelledEvaluation(texts, device)),
         {"classes": len(texts.classes), "words": len(texts.words)},
     )
 
 
 @torch.no_grad()
-def classify(model: nn.Module, test: Evaluation | FolderEvaluation | LabelledEvaluation) -> dict[str, float]:
-    """Top-1 and, of more than five classes, top-5 accuracy (%), and mean cross-entropy over the test set.
+def classify(model: nn.Module, test: Examples, metrics: Sequence[str] = ()) -> dict[str, float]:
+    """Top-1 and, of more than five classes, top-5 accuracy (%), mean cross-entropy and `metrics` over the test set.
 
     With the live weights.
     """
     model.eval()
     right = torch.zeros(2, dtype=torch.int64, device=test.device)
     loss = torch.zeros((), dtype=torch.float64, device=test.device)
-    classes = 0
+    classes, own = 0, Means(metrics)
     for inputs, targets in test:
         logits = model(inputs)
+        own.add(logits, targets)
         classes = logits.shape[1]
         right[0] += (logits.argmax(1) == targets).sum()
         if classes > 5:
@@ -170,7 +185,7 @@ def classify(model: nn.Module, test: Evaluation | FolderEvaluation | LabelledEva
     model.train()
     first, fifth = (round(100.0 * count / test.samples, 4) for count in right.tolist())
     top5 = {"top5": fifth} if classes > 5 else {}
-    return {"accuracy": first, **top5, "test_loss": float(loss) / test.samples}
+    return {"accuracy": first, **top5, "test_loss": float(loss) / test.samples} | own.found()
 
 
 def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, float]:
@@ -183,4 +198,4 @@ def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, f
 
 def final_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a summary says of the last evaluation."""
-    return {key: row[key] for key in FINAL if key in row}
+    return {key: row[key] for key in (*FINAL, *METRICS) if key in row}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from pipelag.data.text.language import RunningText
 from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, padded
+from pipelag.runs.objectives import Means
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SharedLoss = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], torch.Tensor]
@@ -73,6 +74,7 @@ class LanguageTest:
     device: torch.device
     length: int
     batch: int = 20
+    metrics: Sequence[str] = ()
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
@@ -81,17 +83,19 @@ class LanguageTest:
         stretches = (len(self.data.test) - 1) // self.length
         given = self.data.test[: stretches * self.length].view(stretches, self.length)
         wanted = self.data.test[1 : stretches * self.length + 1].view(stretches, self.length)
-        right, loss = 0, 0.0
-        for inputs, targets in zip(given.split(self.batch), wanted.split(self.batch), strict=True):
-            scores = model(inputs.to(self.device))
-            right += int((scores.argmax(-1) == targets.to(self.device)).sum())
-            loss += float(word_loss(scores, targets.to(self.device))) * targets.numel()
+        right, loss, own = 0, 0.0, Means(self.metrics)
+        for inputs, words in zip(given.split(self.batch), wanted.split(self.batch), strict=True):
+            scores, targets = model(inputs.to(self.device)), words.to(self.device)
+            right += int((scores.argmax(-1) == targets).sum())
+            loss += float(word_loss(scores, targets)) * targets.numel()
+            own.add(scores, targets)
         model.train()
         mean = loss / wanted.numel()
         return {
             "perplexity": math.exp(min(mean, 50.0)),
             "accuracy": round(100.0 * right / wanted.numel(), 4),
             "test_loss": mean,
+            **own.found(),
         }
 
 
@@ -108,6 +112,7 @@ class TranslationTest:
     batch: int = 100
     lenpen: float = 1.0
     write: Writer | None = None
+    metrics: Sequence[str] = ()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(source, target in, target out), each int64 (n, longest)."""
@@ -128,7 +133,7 @@ class TranslationTest:
         model.eval()
         write = self.write or search
         right = total = 0
-        loss = 0.0
+        loss, own = 0.0, Means(self.metrics)
         written: list[str] = []
         for source, given, wanted in self:
             scores = model((source, given))
@@ -136,6 +141,7 @@ class TranslationTest:
             right += int(((scores.argmax(-1) == wanted) & words).sum())
             total += int(words.sum())
             loss += float(F.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum"))
+            own.add(scores, wanted, words)
             longest = int(source.shape[1] * 2 + 10)
             found = write(model, source, self.beam, longest, self.lenpen)
             written += [self.data.sentence(tokens) for tokens in found]
@@ -145,6 +151,7 @@ class TranslationTest:
             "bleu": round(bleu.score, 4),
             "accuracy": round(100.0 * right / total, 4),
             "test_loss": loss / total,
+            **own.found(),
         }
 
 

@@ -32,6 +32,7 @@ from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
 from pipelag.job import be_parent, leave_with_parent
+from pipelag.plugins import load_plugins
 
 SELF = "pipelag.distributed.launch.launch"
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
@@ -147,6 +148,7 @@ def main(words: Sequence[str]) -> int:
     rank = int(os.environ["RANK"])
     try:
         sys.path[:] = json.loads((folder / "path.json").read_text())
+        load_plugins()
         payload = cloudpickle.loads((folder / "payload.pkl").read_bytes())
         job = join(payload["device"], payload["threads"])
         result = payload["task"](job, **payload["arguments"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipelag.errors import PipelagError, unknown
+from pipelag.runs.objectives import LOSSES, METRICS
 from pipelag.typed import Typed
 
 
@@ -15,7 +16,8 @@ class TaskOptions(Typed):
     """Of every kind that opens a data set (`pipelag.runs.tasks`).
 
     standardise: images to mean 0 and deviation 1 per channel. label_smoothing, tokens (the most of a minibatch), beam,
-    lenpen, generator: of translation. length: of a stretch of running text.
+    lenpen, generator: of translation. length: of a stretch of running text. loss: instead of the task's own, and
+    metrics beside its own, by the names they are registered under (`pipelag.runs.objectives`).
     """
 
     standardise: bool = True
@@ -25,6 +27,17 @@ class TaskOptions(Typed):
     lenpen: float = 1.0
     generator: Literal["pipelag", "fairseq"] = "pipelag"
     length: int = Field(default=35, ge=1)
+    loss: str | None = None
+    metrics: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _known(self) -> TaskOptions:
+        if self.loss is not None and self.loss not in LOSSES:
+            raise unknown("loss", self.loss, LOSSES)
+        for name in self.metrics:
+            if name not in METRICS:
+                raise unknown("metric", name, METRICS)
+        return self
 
 
 class DiscrepancyOptions(Typed):

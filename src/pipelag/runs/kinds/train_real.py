@@ -15,7 +15,7 @@ from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
-from pipelag.runs import optimizers
+from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.kinds.train_simulated import describe_phases, phases_of
@@ -98,7 +98,7 @@ def _task(
     task = open_task(spec, job.device)
     model = task.model(spec, job.device)
     phases = phases_of(spec)
-    rate = optimizers.factor(spec.lr_schedule, spec.steps)
+    rate = rates.factor(spec.lr_schedule, spec.steps)
     make = optimizers.factory(spec.optimizer)
     training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, task.batches.uneven)
     if resume:

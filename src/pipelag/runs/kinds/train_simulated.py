@@ -18,7 +18,7 @@ from pipelag.allocator import keep_freed_memory
 from pipelag.data.minibatches import Minibatches
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
-from pipelag.runs import optimizers
+from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.spec import RunSpec
@@ -126,7 +126,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     task = open_task(spec, device)
     model = task.model(spec, device)
     phases = phases_of(spec)
-    rate = optimizers.factor(spec.lr_schedule, spec.steps)
+    rate = rates.factor(spec.lr_schedule, spec.steps)
     training = SimulatedTraining(model, phases, optimizers.factory(spec.optimizer), task.loss, rate, spec.seed, device)
     recorder = Recorder(folder)
     saved = checkpoint.load(folder.checkpoint)

@@ -1,0 +1,77 @@
+"""Losses and metrics of one's own, by name, for `options: {loss: ..., metrics: [...]}` of a run. No torch.
+
+    @loss("focal")
+    def focal(output, target):
+        return ((1 - chance) ** 2 * -chance.log()).mean()
+
+    @metric("confidence")
+    def confidence(output, target):
+        return output.softmax(-1).amax(-1)
+
+A loss takes the model's output and the targets of a microbatch and gives a scalar. A metric takes those of test
+examples and gives a number for each target (one per image or text; one per word where the task is to write words);
+their mean over the test set is logged under the metric's name, with every evaluation, and stands in the run's summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pipelag.errors import PipelagError
+
+Function = Callable[[Any, Any], Any]
+LOSSES: dict[str, Function] = {}
+METRICS: dict[str, Function] = {}
+# What evaluations say anyway.
+TAKEN = ("step", "epoch", "phase", "lr", "seconds", "bleu", "perplexity", "accuracy", "top5", "loss", "test_loss")
+
+
+def loss(name: str) -> Callable[[Function], Function]:
+    """Make a loss known by name: (output, target) -> scalar."""
+    return _register("loss", name, LOSSES)
+
+
+def metric(name: str) -> Callable[[Function], Function]:
+    """Make a metric known by name: (output, target) -> a number for each target."""
+    if name in TAKEN:
+        raise PipelagError(f"a metric cannot be named '{name}', as evaluations have that already; choose another name")
+    return _register("metric", name, METRICS)
+
+
+def _register(kind: str, name: str, registry: dict[str, Function]) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        if name in registry:
+            raise PipelagError(f"a {kind} named '{name}' is registered already; choose another name")
+        registry[name] = function
+        return function
+
+    return add
+
+
+class Means:
+    """The means of some metrics over a test set, batch by batch."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.totals, self.counts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+
+    def add(self, output: Any, targets: Any, counted: Any = None) -> None:
+        """Add a batch; `counted`: bool like `targets`, which of them count (all).
+
+        Raises:
+            PipelagError: a metric whose value is not a number for each target.
+        """
+        for name in self.totals:
+            values = METRICS[name](output, targets)
+            if getattr(values, "shape", None) != targets.shape:
+                raise PipelagError(
+                    f"the metric '{name}' gives {tuple(getattr(values, 'shape', ()))} numbers for targets of shape "
+                    f"{tuple(targets.shape)}; it should give one for each target"
+                )
+            values = values if counted is None else values[counted]
+            self.totals[name] += float(values.double().sum())
+            self.counts[name] += values.numel()
+
+    def found(self) -> dict[str, float]:
+        """The means."""
+        return {name: total / max(1, self.counts[name]) for name, total in self.totals.items()}

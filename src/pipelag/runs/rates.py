@@ -1,0 +1,109 @@
+"""Learning rates over a run, by name. No torch: the workflow reads this at every `snakemake` call.
+
+A schedule of one's own is a function from the spec, the run's steps and its own options to the factor at a step:
+
+    @rate_schedule("triangle")
+    def triangle(spec, total, peak=0.3):
+        return lambda step: ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.typed import check_keywords
+
+Course = Callable[[int], float]  # the factor on every base rate at step t, 0-based over the whole run
+RATES: dict[str, Callable[..., Course]] = {}
+
+
+def rate_schedule(name: str) -> Callable[[Callable[..., Course]], Callable[..., Course]]:
+    """Make a schedule known by name: a function (spec, total, **options) -> (step -> factor)."""
+
+    def add(function: Callable[..., Course]) -> Callable[..., Course]:
+        if name in RATES:
+            raise PipelagError(f"a rate schedule named '{name}' is registered already; choose another name")
+        RATES[name] = function
+        return function
+
+    return add
+
+
+class LRScheduleSpec(BaseModel):
+    """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
+
+    constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
+    polynomial: (1 - t / horizon)^power. cosine: (1 + cos(pi t / horizon)) / 2. milestones: gamma^(number of milestones
+    <= t), milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
+    fractions refer to; the run's own total when null. Each is multiplied by the warm-up. Others by `rate_schedule`,
+    whose own options are `options`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "constant"
+    gamma: float = 0.1
+    power: float = 0.75
+    milestones: tuple[float, ...] = ()
+    horizon: int | None = None
+    warmup: int = Field(default=0, ge=0)  # steps of linear warm-up from lr/warmup
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known(self) -> LRScheduleSpec:
+        if self.name not in RATES:
+            raise unknown("rate schedule", self.name, RATES)
+        check_keywords(RATES[self.name], 2, self.options, f"option of the rate schedule '{self.name}'")
+        return self
+
+
+def factor(spec: LRScheduleSpec, total: int) -> Course:
+    """The factor on every base rate at step t (0-based over the whole run of `total` steps), warm-up included."""
+    course = RATES[spec.name](spec, total, **spec.options)
+    if not spec.warmup:
+        return course
+    return lambda step: min(1.0, (step + 1) / spec.warmup) * course(step)
+
+
+@rate_schedule("constant")
+def constant(spec: LRScheduleSpec, total: int) -> Course:
+    """1."""
+    return lambda step: 1.0
+
+
+@rate_schedule("inv")
+def inv(spec: LRScheduleSpec, total: int) -> Course:
+    """(1 + gamma t)^-power: Caffe's."""
+    return lambda step: float((1 + spec.gamma * step) ** -spec.power)
+
+
+@rate_schedule("inverse_sqrt")
+def inverse_sqrt(spec: LRScheduleSpec, total: int) -> Course:
+    """sqrt(warmup / t) after the warm-up: fairseq's."""
+    return lambda step: float((max(1, spec.warmup) / max(step + 1, spec.warmup, 1)) ** 0.5)
+
+
+@rate_schedule("polynomial")
+def polynomial(spec: LRScheduleSpec, total: int) -> Course:
+    """(1 - t / horizon)^power."""
+    horizon = spec.horizon or total
+    return lambda step: float(max(0.0, 1 - step / horizon) ** spec.power)
+
+
+@rate_schedule("cosine")
+def cosine(spec: LRScheduleSpec, total: int) -> Course:
+    """(1 + cos(pi t / horizon)) / 2."""
+    horizon = spec.horizon or total
+    return lambda step: 0.5 * (1 + math.cos(math.pi * min(1.0, step / horizon)))
+
+
+@rate_schedule("milestones")
+def milestones(spec: LRScheduleSpec, total: int) -> Course:
+    """gamma^(number of milestones <= t), milestones as fractions of the horizon."""
+    bounds = [round(fraction * (spec.horizon or total)) for fraction in spec.milestones]
+    return lambda step: float(spec.gamma ** sum(step >= bound for bound in bounds))

@@ -1,0 +1,59 @@
+"""Metrics of one's own: means over what counts, against a count by hand; the names and values that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag import data
+from pipelag.data.text.parallel import PAD
+from pipelag.errors import PipelagError
+from pipelag.runs.objectives import METRICS, Means, metric
+from pipelag.runs.text_metrics import TranslationTest
+
+
+@pytest.fixture
+def squares() -> Iterator[str]:
+    metric("squares")(lambda output, target: (output.argmax(-1) - target).double() ** 2)
+    yield "squares"
+    del METRICS["squares"]
+
+
+def test_a_metric_is_the_mean_over_all_targets_not_over_batches(squares: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    scores, targets = torch.randn(7, 4, generator=draw), torch.randint(4, (7,), generator=draw)
+    means = Means([squares])
+    means.add(scores[:5], targets[:5])
+    means.add(scores[5:], targets[5:])
+    by_hand = sum((int(s.argmax()) - int(t)) ** 2 for s, t in zip(scores, targets, strict=True)) / 7
+    assert means.found() == {squares: pytest.approx(by_hand)}
+
+
+def test_padding_does_not_count_where_words_are_written(squares: str) -> None:
+    corpus = data.load("phrases")
+
+    class Constant(nn.Module):
+        """Writes word 5, whatever it reads."""
+
+        def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return nn.functional.one_hot(torch.full_like(pair[1], 5), len(corpus.target_words)).float()
+
+    def none(model: nn.Module, source: torch.Tensor, *rest: object) -> list[list[int]]:
+        return [[5] for _ in source]
+
+    test = TranslationTest(corpus, torch.device("cpu"), write=none, metrics=[squares])
+    words = [int(word) for _, _, wanted in test for word in wanted.flatten() if word != PAD]
+    assert test.measure(Constant())[squares] == pytest.approx(sum((5 - word) ** 2 for word in words) / len(words))
+
+
+def test_what_is_no_metric_is_refused(squares: str) -> None:
+    with pytest.raises(PipelagError, match="registered already"):
+        metric(squares)(lambda output, target: output)
+    with pytest.raises(PipelagError, match="evaluations have that already"):
+        metric("accuracy")
+    METRICS[squares] = lambda output, target: output.sum()
+    with pytest.raises(PipelagError, match=r"gives \(\) numbers for targets of shape \(3,\)"):
+        Means([squares]).add(torch.zeros(3, 2), torch.zeros(3))
