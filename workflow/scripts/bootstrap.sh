@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
 # Make the virtual environment from the locks. Usage: bootstrap.sh FOLDER
+#
+# PIPELAG_TORCH_INDEX: an index that has torch and torchvision in a smaller build, such as one for the CPU. They come from
+# there in the locked versions, unhashed (the lock knows PyPI's files alone), and what CUDA needs is left out.
 set -euo pipefail
 venv=$1
 envs=$(dirname "$0")/../envs
@@ -22,7 +25,11 @@ if [ -f "$venv/.installed" ] && [ "$venv/.installed" -nt requirements.lock ] && 
   exit 0 # another make, waited for above, has just done it
 fi
 
-echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6 GB on disk"
+if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
+  echo "making $venv with $("$python" --version): torch from \$PIPELAG_TORCH_INDEX; all else is about 0.7 GB on disk"
+else
+  echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6 GB on disk"
+fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$envs/uv.lock"
 install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@"; }
@@ -36,6 +43,18 @@ elif ! { install --require-hashes -r "$envs/fairseq-build.lock" &&
   install --require-hashes --no-deps --no-build-isolation -r "$envs/fairseq.lock"; }; then
   echo "fairseq could not be built, so it is left out: what trains its network says so" >&2
 fi
-install --require-hashes -r requirements.lock
+if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
+  rest=$(mktemp)
+  trap 'rm -f "$rest"' EXIT
+  awk '/^[^ #]/ { cuda = /^(torch|torchvision|triton|nvidia-.*|cuda-.*)==/ } !cuda' requirements.lock > "$rest"
+  install --require-hashes --no-deps -r "$rest"
+  mapfile -t torch < <(grep -oE '^torch(vision)?==[^ ]+' requirements.lock)
+  if ! install --no-deps --default-index "$PIPELAG_TORCH_INDEX" "${torch[@]}"; then
+    echo "\$PIPELAG_TORCH_INDEX has no ${torch[*]} for this Python: name an index that has both, or none, for PyPI's with CUDA" >&2
+    exit 1
+  fi
+else
+  install --require-hashes -r requirements.lock
+fi
 install --no-deps --no-build-isolation -e .
 touch "$venv/.installed"

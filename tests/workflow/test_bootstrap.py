@@ -1,0 +1,59 @@
+"""The environment's script, with a stand-in for uv that notes what it is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.workflow
+
+
+def asked(folder: Path, fails_with: str = "nothing fails", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run it; what uv was asked for is in the folder's uv.log, files written out."""
+    programs = folder / "venv/bin"
+    programs.mkdir(parents=True)
+    uv = f"""#!/bin/bash
+        echo "$*" >> {folder}/uv.log
+        while [ $# -gt 0 ]; do if [ "$1" = -r ]; then cat "$2" >> {folder}/uv.log; fi; shift; done
+        ! tail -n 1 {folder}/uv.log | grep -q '{fails_with}'
+    """
+    for name, text in (("python", "#!/bin/bash\n"), ("uv", uv)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = os.environ | variables
+    command = ["bash", "workflow/scripts/bootstrap.sh", str(folder / "venv")]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def packages(text: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9.-]+)==", text, re.M))
+
+
+def test_all_is_taken_from_the_lock_by_hash(tmp_path: Path) -> None:
+    done = asked(tmp_path)
+    assert done.returncode == 0 and "3 GB to download" in done.stdout
+    assert packages((tmp_path / "uv.log").read_text()) == packages((ROOT / "requirements.lock").read_text())
+    assert (tmp_path / "venv/.installed").exists()
+
+
+def test_a_smaller_torch_comes_from_the_users_index_and_nothing_of_cuda_from_the_lock(tmp_path: Path) -> None:
+    done = asked(tmp_path, PIPELAG_TORCH_INDEX="file:///somewhere")
+    assert done.returncode == 0 and "CUDA" not in done.stdout
+    log = (tmp_path / "uv.log").read_text()
+    everything = packages((ROOT / "requirements.lock").read_text())
+    left_out = everything - packages(log)
+    assert {"torch", "torchvision", "triton", "nvidia-cudnn-cu13", "cuda-bindings"} <= left_out
+    assert {name.split("-")[0] for name in left_out} == {"torch", "torchvision", "triton", "nvidia", "cuda"}
+    assert not re.search(r"[^\\]\n +--hash", log)  # every hash follows on its package's line
+    assert re.search(r"--no-deps --default-index file:///somewhere torch==[\d.]+ torchvision==[\d.]+$", log, re.M)
+
+
+def test_an_index_without_them_is_said_in_a_sentence(tmp_path: Path) -> None:
+    done = asked(tmp_path, fails_with="default-index", PIPELAG_TORCH_INDEX="file:///somewhere")
+    assert done.returncode == 1 and "$PIPELAG_TORCH_INDEX has no torch==" in done.stderr
+    assert not (tmp_path / "venv/.installed").exists()
