@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,18 @@ def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_
 def test_wrong_configuration_is_refused(project: Path, words: list[str], sentence: str) -> None:
     done = snakemake(project, "--dry-run", "--config", *words)
     assert done.returncode != 0 and sentence in done.stdout + done.stderr
+
+
+def test_runs_ask_a_cluster_for_as_many_gpus_as_they_use(project: Path) -> None:
+    words = ("--dry-run", "--config", "device=cuda", "--", "stale_weights_text_hybrid_speedup_bound")
+    text = snakemake(project, *words).stdout
+    asked = dict(re.findall(r"wildcards: id=(\w+)\s+(?:threads: \d+\s+)?resources: .*?gpu=(\d+)", text))
+    paper = load_paper("stale_weights")
+    specs = [arm.spec for arm in arms(paper, "text_hybrid_speedup_bound", load_scale("quick"))]
+    assert {spec.id: int(asked[spec.id]) for spec in specs} == {
+        spec.id: {"speed": 2, "profile": 1, "train": spec.workers}.get(spec.kind, 0) for spec in specs
+    }
+    assert {"0", "2"} <= {*asked.values()}
 
 
 def test_an_unknown_result_is_refused(project: Path) -> None:

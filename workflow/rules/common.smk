@@ -105,6 +105,12 @@ def threads_of(wildcards):
     return workflow.cores or 1 if KINDS[runs[wildcards.id].kind].times else config["threads_per_run"]
 
 
+def gpus_of(wildcards):
+    """GPUs to ask a cluster for: one for each real worker; none for a run that uses none."""
+    spec = runs[wildcards.id]
+    return spec.workers if has_gpu and KINDS[spec.kind].on_gpu else 0
+
+
 def gpu_share_of(wildcards):
     """Percent of a GPU: training runs share one, timing runs want it alone; nothing without a GPU."""
     kind = KINDS[runs[wildcards.id].kind]

@@ -15,6 +15,7 @@ if not trains_nothing:
             f"results/{scale.name}/logs/{{id}}.log",
         threads: threads_of
         resources:
+            gpu=gpus_of,
             gpu_share=gpu_share_of,
             device=config["device"],
         conda:
