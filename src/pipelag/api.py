@@ -120,6 +120,8 @@ def train(
                 methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches, recompute, tuple(replicas)
             )
         ]
+    for phase in phases:
+        phase.check()
     total = sum(phase.steps for phase in phases)
     sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers_of(model))
     for phase in phases:

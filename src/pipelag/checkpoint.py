@@ -1,8 +1,15 @@
-"""Atomic checkpoints: written aside, flushed to the disk, then renamed over the old one. A torn one is never read."""
+"""Atomic checkpoints: written aside, flushed to the disk, then renamed over the old one. A torn one is never read.
+
+Their sums (the CRC-32 that torch's archives hold of each member) are checked before a run goes on from one; one that
+does not match is set aside.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
+import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +40,8 @@ def alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def save(state: dict[str, Any], path: Path) -> None:
-    """Replace the checkpoint at `path`.
+def save(state: dict[str, Any], path: Path, keep: bool = False) -> None:
+    """Replace the checkpoint at `path`; keep: leave the one that was there at `before(path)`.
 
     Raises:
         PipelagError: the disk is full or not writable; the checkpoint that was there stays whole.
@@ -46,6 +53,8 @@ def save(state: dict[str, Any], path: Path) -> None:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
+        if keep and path.exists():
+            os.replace(path, before(path))
         os.replace(aside, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -54,19 +63,41 @@ def save(state: dict[str, Any], path: Path) -> None:
             os.close(folder)
     except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
         aside.unlink(missing_ok=True)
-        kept = "the one before it is kept" if path.exists() else "none is kept"
+        kept = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
         raise PipelagError(
             f"the checkpoint {path} could not be written ({_reason(error)}); {kept}: free some space and start again"
         ) from error
 
 
+def before(path: Path) -> Path:
+    """Where the checkpoint goes that one at `path` replaces, if it is kept."""
+    return path.with_name(f"{path.stem}-before{path.suffix}")
+
+
 def load(path: Path) -> dict[str, Any] | None:
-    """The newest complete checkpoint, on the CPU; None if there is none."""
+    """The checkpoint at `path`, on the CPU; None if there is none, or only a damaged one, which is set aside."""
     path.with_suffix(".tmp").unlink(missing_ok=True)
     if not path.exists():
         return None
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
+    try:
+        if whole(path):
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return state
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+        pass
+    aside = path.with_suffix(".damaged")
+    os.replace(path, aside)
+    print(f"pipelag: the checkpoint {path} is damaged and was set aside as {aside.name}", file=sys.stderr)
+    return None
+
+
+def whole(path: Path) -> bool:
+    """Whether every member of the archive has the sum that it was written with."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, OSError):
+        return False
 
 
 def _reason(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Users' own modules, imported before a command runs, by each worker too: what they register is then there.
 
-`PIPELAG_PLUGINS` names them, separated by commas; the workflow sets it from `plugins:` in its config. Modules are
-looked for in the working directory too.
+`PIPELAG_PLUGINS` names them, separated by commas; the workflow sets it from `plugins:` in its config, and where it is
+not set the commands read that of config/config.yaml. Modules are looked for in the working directory too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipelag.errors import PipelagError
 
@@ -22,7 +23,8 @@ def load_plugins() -> list[str]:
     Raises:
         PipelagError: a module that is not there, or that fails while it is imported.
     """
-    names = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+    named = os.environ.get(VARIABLE)
+    names = _configured() if named is None else [name.strip() for name in named.split(",") if name.strip()]
     if names and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in names:
@@ -35,6 +37,19 @@ def load_plugins() -> list[str]:
         except Exception as error:
             raise PipelagError(f"the plugin '{name}' fails: {type(error).__name__}: {error}") from error
     return names
+
+
+def _configured() -> list[str]:
+    """Those of the config in the working directory; none where there is no config."""
+    try:
+        text = Path("config/config.yaml").read_text()
+    except OSError:
+        return []
+    import yaml
+
+    content = yaml.safe_load(text)
+    names = content.get("plugins") if isinstance(content, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def use_plugins(names: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 NAMES: dict[str, str] = {}  # what a run is for, by its id; the workflow fills it
 WORTH = ("Nothing to be done",)  # of the sentences that are no event
+ECHO = "CalledProcessError in file"  # a failed job's whole command, beside what it said itself
 EARLY = 60.0  # seconds before which no time left is foretold
 
 
@@ -50,6 +51,8 @@ class LogHandler(LogHandlerBase):
         """The words for a record; none for most."""
         event, settings = getattr(record, "event", None), self.common_settings
         if settings.dryrun or settings.verbose or record.levelno >= logging.WARNING:
+            if ECHO in record.getMessage() and not settings.verbose:
+                return ""
             return self.failed(record) if event == LogEvent.JOB_ERROR else self.format(record)
         if event == LogEvent.RUN_INFO:
             self.runs = int(getattr(record, "stats", {}).get("run", 0))

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
+TYPED = 'class NormOptions(__import__("pipelag.typed", fromlist="T").Typed)'
 pytestmark = pytest.mark.workflow
 
 
@@ -41,9 +42,9 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     figures = project / "figures/quick"
     told = json.loads((figures / "mine/table_1.json").read_text())
     (claim,) = told["verdicts"]
-    assert claim["verdict"] in ("holds", "fails") and len(told["runs"]) == 6
+    assert claim["verdict"] in ("holds", "fails") and len(told["runs"]) == 12
     text = (figures / "mine/table_1.md").read_text()
-    assert text.count("| deeper |") == 2 and re.search(r"\| \d+\.\d \|", text)
+    assert text.count("| deeper |") == text.count("| averaged |") == 3 and re.search(r"\| \d+\.\d \|", text)
     (row,) = re.findall(r"\| rounded \| ([\d.]+) \| ([\d.]+) \|", (figures / "mine/table_2.md").read_text())
     (run,) = json.loads((figures / "mine/table_2.json").read_text())["runs"]
     rows = [json.loads(line) for line in (project / f"results/quick/runs/{run['id']}/metrics.jsonl").open()]
@@ -60,9 +61,18 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     [
         ("mine.py", '@drawing("mine", "table_1")', '@drawing("mine", "tabel_1")', "nothing draws table_1 of mine"),
         ("mine.py", '"table_1", "staleness_costs"', '"table_1", "stalenes"', "nothing judges the claim"),
-        ("config/papers/mine.yaml", "{order: 1}", "{ordre: 1}", "did you mean 'order'?"),
+        ("config/papers/mine.yaml", "{order: 1.0}", "{ordre: 1.0}", "did you mean 'order'?"),
         ("config/papers/mine.yaml", "kind: norms", "kind: norm", "did you mean 'norms'?"),
         ("config/papers/mine.yaml", "{name: stripes}", "{name: stripe}", "did you mean 'stripes'?"),
+        ("config/papers/mine.yaml", "{name: stripes}", "{name: stripes, options: {trian: 9}}", "did you mean 'train'?"),
+        ("config/papers/mine.yaml", "{keep: 0.8}", "{kep: 0.8}", "did you mean 'keep'?"),
+        ("config/papers/mine.yaml", "deeper, cuts: [1]}", "deeper, cuts: [1, 1]}", "increasing from 1, not [1, 1]"),
+        (
+            "mine.py",
+            "class NormOptions(TaskOptions)",
+            TYPED,
+            "derive NormOptions from pipelag.runs.kinds.options.TaskOptions",
+        ),
         ("config/papers/mine.yaml", "name: sign_sgd", "name: sin_sgd", "did you mean 'sign_sgd'?"),
         ("config/papers/mine.yaml", "{name: sign_sgd,", "{name: sign_sgd, momentum: 0.9,", "has no momentum"),
         ("config/papers/mine.yaml", "{scale: 0.5}", "{scael: 0.5}", "did you mean 'scale'?"),
@@ -80,7 +90,19 @@ def test_what_is_misspelt_is_refused_before_anything_runs(
     path.write_text(path.read_text().replace(old, new))
     refused = snakemake(project, "--dry-run")
     assert refused.returncode != 0 and said in refused.stdout + refused.stderr
-    assert "Traceback" not in refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stdout + refused.stderr and "common.smk" not in refused.stderr
+
+
+def test_a_result_may_be_a_table_here_and_a_figure_there(project: Path) -> None:
+    path = project / "config/papers/mine.yaml"
+    page = path.read_text()
+    path.write_text(page.replace("  figure_1:\n", "  table_3:\n    draw: figure_1\n"))  # the first paper's is a table
+    words = ("--dry-run", "--config", "plugins=[mine]", "papers=[stale_weights,mine]", "--", "mine_table_3")
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0 and "table_3.svg" in done.stdout
+    path.write_text(page[: page.index("  figure_1:")])  # a paper with tables only
+    assert snakemake(project, "--dry-run").returncode == 0
 
 
 def test_its_optimizer_trains_with_every_method_that_it_adds_or_that_predicts(project: Path) -> None:
@@ -90,7 +112,7 @@ def test_its_optimizer_trains_with_every_method_that_it_adds_or_that_predicts(pr
         "model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 1, bias=False))\n"
         "batches = [(torch.ones(2, 3), torch.zeros(2, 1))] * 12\n"
         "loss = lambda output, target: output.sum()\n"
-        "for method in ('pipeoptim', 'rounded', 'deeper'):\n"
+        "for method in ('pipeoptim', 'rounded', 'deeper', 'averaged'):\n"
         "    pipelag.train(model, iter(batches), method=method, cuts=(1,), steps=12, loss=loss,\n"
         "                  optimizer=lambda parameters: mine.SignSGD(parameters, lr=0.01))\n"
     )

@@ -45,7 +45,7 @@ def test_a_line_per_job_and_what_failed(tmp_path: Path) -> None:
     assert any(re.fullmatch(r"\[ ?\d+ %\] \d of 4: table_1, PipeDream, seed 0 \(\d+ s\)", line) for line in told), lines
     assert any("paper one drawn" in line for line in told)
     assert "failed: run b; its log: b.log" in done.stderr and "the rate is too high" in lines
-    for word in ("Select jobs", "Finished jobid", "Job stats", "rule run:", "Shell command"):
+    for word in ("Select jobs", "Finished jobid", "Job stats", "rule run:", "Shell command", "CalledProcessError"):
         assert word not in done.stderr, word
     assert len(lines) < 20, done.stderr
 

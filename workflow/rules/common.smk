@@ -23,8 +23,8 @@ TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; 
 
 
 def refuse(message):
-    """End with one sentence."""
-    raise WorkflowError(message)
+    """End with one sentence; an exception would be told with the place in this file, where nothing is wrong."""
+    sys.exit(f"pipelag: {message}")
 
 
 def check_config(config):
@@ -74,6 +74,18 @@ def products(paper, result):
     kind = experiments.load_paper(paper).results[result].kind
     ends = ["csv", "md", "tex"] if kind in TABLES else ["pdf", "svg", "png", "csv"]
     return [f"figures/{scale.name}/{paper}/{result}.{end}" for end in [*ends, "json"]]
+
+
+def drawn_as(wanted):
+    """A pattern for a paper whose result, next in the path, is of a kind that is wanted; one for nothing if there is none.
+
+    The same name may be a table in one paper and a figure in another.
+    """
+    results = {}
+    for paper, result in plan:
+        if wanted(experiments.load_paper(paper).results[result].kind):
+            results.setdefault(paper, []).append(result)
+    return "|".join(f"{paper}(?=/(?:{'|'.join(names)})\\.)" for paper, names in results.items()) or "(?!)"
 
 
 def asked_for(paper, result):
@@ -152,8 +164,7 @@ name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
-tables = sorted(r for p, r in plan if experiments.load_paper(p).results[r].kind in TABLES)
-figures = sorted({r for _, r in plan} - set(tables))
+tables, figures = drawn_as(lambda kind: kind in TABLES), drawn_as(lambda kind: kind not in TABLES)
 
 
 # `pipelag` in the rules is that of the interpreter that runs snakemake, activated environment or not: a fork of the warm

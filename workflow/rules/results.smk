@@ -17,7 +17,7 @@ rule table:
     log:
         f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
     wildcard_constraints:
-        result="|".join(tables),
+        paper=tables,
     priority: 1  # as soon as its logs are there: what is ready and waits is looked at again for every job
     conda:
         "../envs/pipelag.yaml"
@@ -44,7 +44,7 @@ rule figure:
     log:
         f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
     wildcard_constraints:
-        result="|".join(figures),
+        paper=figures,
     priority: 1
     conda:
         "../envs/pipelag.yaml"

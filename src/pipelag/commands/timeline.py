@@ -49,7 +49,22 @@ def main(args: argparse.Namespace) -> int:
     else:
         draw(rows, args.out, unit, args.until)
     print(f"{args.out}: {len(rows)} actions of {1 + max(row['worker'] for row in rows)} workers")
+    if not folder.is_dir():
+        print(staleness(args))
     return 0
+
+
+def staleness(args: argparse.Namespace) -> str:
+    """The delays that follow from the schedule, at any length, or why it has none that an executor could carry out."""
+    from pipelag.methods import METHODS
+    from pipelag.schedules import SCHEDULES, steady_delays
+
+    build = SCHEDULES[args.source] if args.source in SCHEDULES else METHODS[args.source].build
+    try:
+        found = steady_delays(build, args.stages, args.microbatches)
+    except PipelagError as error:
+        return f"no method can use it: {error}"
+    return f"updates missed, by stage: {list(found.forward)} in forwards, {list(found.backward)} in backwards"
 
 
 def planned(args: argparse.Namespace) -> list[dict[str, Any]]:

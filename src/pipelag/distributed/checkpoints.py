@@ -7,13 +7,15 @@ been broken. Where the pipeline to go on with is another one (other cuts, anothe
 they mean nothing; it then fills from the checkpoint's weights, as PipeDream does.
 
 Files of a set, each `<kind>-<stage>-of-<stages>.pt` in `step-<n>/`: `losses` and `stage` (weights and statistics, for
-the evaluations), and `resume` and `policy`, what only a restart needs, dropped once a later set is complete.
+the evaluations), and `resume` and `policy`, what only a restart needs, dropped once two later sets are complete: where
+the newest is damaged, the one before it serves.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +44,14 @@ class Checkpoints:
         return [step for step in sorted(found) if _complete(found[step])]
 
     def rewind(self) -> int:
-        """Drop what lies behind the newest complete set; returns its minibatches, 0 where there is none."""
-        newest = max(self.steps(), default=0)
+        """Drop what lies behind the newest complete and whole set; returns its minibatches, 0 where there is none."""
+        newest = 0
+        for step in reversed(self.steps()[-2:]):  # older ones have no longer what a restart needs
+            damaged = [path for path in sorted(self.at(step).iterdir()) if not checkpoint.whole(path)]
+            if not damaged:
+                newest = step
+                break
+            print(f"pipelag: the checkpoint {damaged[0]} is damaged; its set is left out", file=sys.stderr)
         for path in self.folder.glob("step-*"):
             if int(path.name.removeprefix("step-")) > newest:
                 shutil.rmtree(path)
@@ -142,7 +150,7 @@ class Keeper:
         self.last, folder, own = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
         for kind, content in files.items():
             checkpoint.save(content, folder / f"{kind}-{own}")
-        for old in self.checkpoints.steps()[:-1]:
+        for old in self.checkpoints.steps()[:-2]:
             for kind in ("resume", "policy"):
                 (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
 

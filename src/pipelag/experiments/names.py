@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
+from pipelag.typed import check_keywords
 
 # The registry of models loads torch, which reading the config must not; a test holds this list equal to it.
 MODELS = (
@@ -52,6 +53,12 @@ def check_names(spec: RunSpec, where: str) -> None:
         _known("model", spec.model.name, models(), where)
     if spec.data is not None:
         _known("data set", spec.data.name, DATASETS, where)
+        loader = DATASETS[spec.data.name]
+        if callable(loader):  # those that come with pipelag are looked up when they are read: importing them takes time
+            try:
+                check_keywords(loader, 0, spec.data.options, f"option of the data set '{spec.data.name}'")
+            except PipelagError as error:
+                raise PipelagError(f"{where}: {error}") from error
     for phase in spec.phases:
         _known("method", phase.method, METHODS, where)
         # What a method refuses it refuses of few stages too; deriving the delays of 1,712 would take seconds.

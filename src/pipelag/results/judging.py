@@ -75,7 +75,7 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
         return found
     if found:
         raise NotLogged(f"only {len(found)} of {len(items)} seeds of {named} have a log")
-    why = next((item.arm.left_out for item in items if item.arm.left_out), "")
+    why = next((item.why for item in items if item.why), "")
     raise NotLogged(f"{named} has no log" + (f" ({why})" if why else ""))
 
 

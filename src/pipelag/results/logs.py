@@ -11,7 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, Paper, Result, Scale, arms, load_scale, run_dir
+from pipelag.runs.folder import seal
 from pipelag.runs.spec import RunSpec
 
 
@@ -58,14 +60,37 @@ class RunLog:
         return self.summary.get("diverged_at")
 
 
-def read_log(folder: Path) -> RunLog | None:
-    """A run's log; None unless both files of a finished run are there."""
+def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
+    """A run's log; None unless both files of a finished run are there. spec: the run that it should be of.
+
+    Raises:
+        PipelagError: a log that is not whole, or of another run.
+    """
     metrics, summary, environment = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
     if not (metrics.exists() and summary.exists()):
         return None
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    made = json.loads(environment.read_text()) if environment.exists() else {}
-    return RunLog(folder, rows, json.loads(summary.read_text()), made)
+    try:
+        text, told = metrics.read_text(), json.loads(summary.read_text())
+        rows = [json.loads(line) for line in text.splitlines()]
+        made = json.loads(environment.read_text()) if environment.exists() else {}
+        parts = isinstance(told, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
+    except ValueError as error:
+        raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
+    if not parts or told.get("log", seal(text)) != seal(text):
+        raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
+    if spec is not None:
+        _check_run(folder, told, spec)
+    return RunLog(folder, rows, told, made)
+
+
+def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:
+    """Refuse a log that is another run's, or of fewer steps than it should have."""
+    if summary.get("id", spec.id) != spec.id:
+        raise PipelagError(f"the log in {folder} is of the run {summary['id']}; delete the folder to make this one")
+    if spec.kind == "train" and summary.get("status") == "finished" and summary.get("steps", spec.steps) != spec.steps:
+        raise PipelagError(
+            f"the log in {folder} ends after {summary['steps']} of {spec.steps} steps; delete it to make it again"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,6 +99,20 @@ class Item:
 
     arm: Arm
     log: RunLog | None
+    damaged: str = ""  # why a log that is there is not read
+
+    @property
+    def why(self) -> str:
+        """Why there is no log, as far as that is known."""
+        return self.damaged or self.arm.left_out
+
+    @classmethod
+    def of(cls, arm: Arm, scale: Scale) -> Item:
+        """Read the arm's log, where there is one."""
+        try:
+            return cls(arm, read_log(run_dir(scale, arm.spec.id), arm.spec))
+        except PipelagError as error:
+            return cls(arm, None, str(error))
 
 
 @dataclass
@@ -89,7 +128,7 @@ class Context:
     @classmethod
     def load(cls, paper: Paper, name: str, scale: Scale) -> Context:
         """Read the logs of a result's runs."""
-        items = [Item(arm, read_log(run_dir(scale, arm.spec.id))) for arm in arms(paper, name, scale)]
+        items = [Item.of(arm, scale) for arm in arms(paper, name, scale)]
         return cls(paper, name, paper.results[name], scale, items)
 
     def select(self, **labels: str) -> list[Item]:
@@ -177,18 +216,19 @@ class Context:
             f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + " updates"
             for what, steps in said.items()
         ]
+        left_out = self.left_out()
+        missing_runs = f"Left out: {left_out}." if left_out else ""
         if not lengths:
-            return ""
+            return missing_runs
         seeds = len({item.arm.seed for item in runs})
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         text = "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
-        left_out = self.left_out()
-        return text + (f" Left out: {left_out}." if left_out else "")
+        return f"{text} {missing_runs}".rstrip()
 
     def left_out(self) -> str:
-        """Why runs of this result are not made at this scale; empty where all are."""
-        return "; ".join(dict.fromkeys(i.arm.left_out for i in self.items if i.arm.left_out and i.log is None))
+        """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""
+        return "; ".join(dict.fromkeys(why for i in self.items if i.log is None and (why := i.why)))
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""
@@ -260,7 +300,7 @@ def tidy(items: Iterable[Item]) -> pd.DataFrame:
     for item in items:
         line: dict[str, Any] = {**item.arm.labels, "seed": item.arm.seed, "run": item.arm.spec.id}
         if item.log is None:
-            line["status"] = item.arm.left_out or "no log"
+            line["status"] = item.why or "no log"
         else:
             summary: Mapping[str, Any] = item.log.summary
             line |= {"status": summary.get("status"), "steps": summary.get("steps"), "accuracy": item.log.accuracy}

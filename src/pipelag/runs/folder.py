@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -17,18 +18,39 @@ from typing import Any
 
 import yaml
 
+from pipelag.errors import PipelagError
 from pipelag.runs.spec import RunSpec
 
 
 class RunFolder:
-    """`metrics.jsonl` grows in `partial/`; `finish` moves it into place and writes `summary.json` last."""
+    """`metrics.jsonl` grows in `partial/`; `finish` copies it into place and writes `summary.json` last.
+
+    A folder belongs to one run. Raises `PipelagError` where it holds another's log or checkpoint.
+    """
 
     def __init__(self, path: Path, spec: RunSpec) -> None:
         self.path, self.spec = path, spec
         self.partial = path / "partial"
-        self.partial.mkdir(parents=True, exist_ok=True)
         self.metrics = self.partial / "metrics.jsonl"
         self.checkpoint = self.partial / "checkpoint.pt"
+        owner = self._owner()
+        if owner not in (None, spec.id):
+            raise PipelagError(
+                f"the folder {path} holds the run {owner}, and this is {spec.id}; choose another, or remove that one"
+            )
+        self.partial.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.partial / "id", spec.id + "\n")
+
+    def _owner(self) -> str | None:
+        """The run that is here, finished or not; None where there is none."""
+        for file, read in ((self.partial / "id", str.strip), (self.path / "summary.json", _id_in)):
+            if file.is_file():
+                return read(file.read_text(errors="replace"))
+        return None
+
+    def length(self) -> int:
+        """Bytes of the growing log."""
+        return self.metrics.stat().st_size if self.metrics.exists() else 0
 
     def rewind(self, offset: int) -> None:
         """Cut the growing log back to the length it had at the checkpoint that is resumed."""
@@ -42,21 +64,44 @@ class RunFolder:
             file.flush()
             return file.tell()
 
+    def sync(self) -> None:
+        """Return when the log is on the disk: a checkpoint that counts on it may be written."""
+        with open(self.metrics, "ab") as file:
+            os.fsync(file.fileno())
+
     def finish(self, summary: dict[str, Any], environment: dict[str, Any]) -> None:
-        """Publish config, environment, metrics and, last, the summary; then drop `partial/`."""
+        """Publish config, environment, metrics and, last, the summary with the log's seal; then drop `partial/`."""
         self.metrics.touch()
+        log = self.metrics.read_text()
         write_atomically(self.path / "config.yaml", yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False))
         write_atomically(self.path / "environment.json", json.dumps(environment, indent=1) + "\n")
-        os.replace(self.metrics, self.path / "metrics.jsonl")
+        write_atomically(self.path / "metrics.jsonl", log)
         head = {"id": self.spec.id, "kind": self.spec.kind}
-        write_atomically(self.path / "summary.json", json.dumps(finite(head | summary), indent=1) + "\n")
+        written = finite(head | summary | {"log": seal(log)})
+        write_atomically(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
         shutil.rmtree(self.partial)
+
+
+def seal(log: str) -> dict[str, Any]:
+    """What a summary says of its log, by which a reader sees that it is whole: its lines and their SHA-256."""
+    return {"rows": len(log.splitlines()), "sha256": hashlib.sha256(log.encode()).hexdigest()}
+
+
+def _id_in(summary: str) -> str | None:
+    """The run that a summary is of; None where it is damaged."""
+    try:
+        return json.loads(summary).get("id")  # type: ignore[no-any-return]
+    except (ValueError, AttributeError):
+        return None
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old or the new text, never a part."""
     aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text)
+    with open(aside, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(aside, path)
 
 

@@ -53,6 +53,12 @@ class PhaseSpec(_Strict):
     recompute: bool | int = Field(default=False, ge=0)
     replicas: tuple[int, ...] = ()  # workers of each stage (1F1B-RR); none: one each
 
+    @model_validator(mode="after")
+    def _increasing(self) -> PhaseSpec:
+        if any(later <= cut for cut, later in zip((0, *self.cuts), self.cuts, strict=False)):
+            raise ValueError(f"cuts are the layers after which a stage ends, increasing from 1, not {list(self.cuts)}")
+        return self
+
 
 # Settings that came after logs had been published: left out of a run's identity while they have their defaults.
 LATER: dict[str, dict[str, Any]] = {

@@ -80,6 +80,9 @@ def versions(schedule: Schedule) -> dict[Action, int]:
     """
     updates = update_cycles(schedule)
     read: dict[Action, int] = {}
+    for stage, workers in enumerate(schedule.replicas, start=1):
+        if not workers:
+            raise PipelagError(f"schedule '{schedule.name}' never updates stage {stage}; add its U actions")
     for worker, row in enumerate(schedule.workers):
         done = dict.fromkeys(range(1, schedule.stages + 1), 0)
         for position, action in enumerate(row):
@@ -191,7 +194,7 @@ def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delay
             if not steady or row != expected:
                 raise PipelagError(
                     f"stage {stage}: the staleness does not settle to one value over {minibatches} minibatches "
-                    f"(versions read: {row}); such a schedule cannot be simulated by a constant delay"
+                    f"(versions read: {row}); it should be one for each microbatch of a minibatch"
                 )
     return derived
 

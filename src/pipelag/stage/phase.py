@@ -85,6 +85,9 @@ class Phase:
 
     def check(self) -> None:
         """Refuse what no executor can do, now and not at the switch hours later."""
+        for name, value in (("steps", self.steps), ("microbatches", self.microbatches)):
+            if not isinstance(value, int) or value < 1:
+                raise PipelagError(f"{name} is {value!r}; it should be a whole number from 1 on")
         wrong = [stage for stage in self.stage_lr if not 1 <= stage <= self.stages]
         if wrong:
             raise PipelagError(

@@ -8,7 +8,7 @@ stage's state at that version alone, so executors that agree on versions agree b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -104,13 +104,20 @@ class StageWeights:
         """Zeros in the layout of the weights."""
         return [torch.zeros_like(buffer) for buffer in self.live]
 
-    def remember(self, name: str, kind: type[M]) -> M:
-        """The memory of that name; whoever asks first makes it."""
+    def remember(self, name: str, kind: Callable[[StageWeights], M]) -> M:
+        """The memory of that name; whoever asks first makes it, by its class or any function of the stage.
+
+        Raises:
+            PipelagError: of that name, another kind is kept already.
+        """
         if name not in self.memories:
             self.memories[name] = kind(self)
         memory = self.memories[name]
-        assert isinstance(memory, kind)
-        return memory
+        if isinstance(kind, type) and not isinstance(memory, kind):
+            raise PipelagError(
+                f"a stage remembers a {type(memory).__name__} as '{name}', not a {kind.__name__}; choose another name"
+            )
+        return memory  # type: ignore[return-value]
 
     def _ring(self, size: int) -> Ring:
         return [self.like() for _ in range(size)]

@@ -63,6 +63,11 @@ def register(kind: Kind) -> Kind:
     """Make a kind known by its name; raises `PipelagError` where it is taken."""
     if kind.name in KINDS:
         raise PipelagError(f"a kind of runs named '{kind.name}' is registered already; choose another name")
+    asked = kind.options
+    if "data" in kind.needs and isinstance(asked, type) and not issubclass(asked, options.TaskOptions):
+        raise PipelagError(
+            f"runs of kind '{kind.name}' open data: derive {asked.__name__} from pipelag.runs.kinds.options.TaskOptions"
+        )
     KINDS[kind.name] = kind
     return kind
 

@@ -18,7 +18,7 @@ from pipelag.errors import PipelagError
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
-from pipelag.runs.kinds.train_simulated import describe_phases, phases_of
+from pipelag.runs.kinds.train_simulated import all_finite, describe_phases, phases_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.timing.trace import row_of, write_trace
@@ -127,6 +127,8 @@ def _task(
         best = best_of(rows[-1], best)
         done = step
     model.load_state_dict(final_state)
+    if diverged_at is None and not all_finite(model):
+        diverged_at = spec.steps
     summary = {
         "status": "finished" if diverged_at is None else "diverged",
         "diverged_at": diverged_at,

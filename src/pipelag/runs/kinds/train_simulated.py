@@ -129,7 +129,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     rate = rates.factor(spec.lr_schedule, spec.steps)
     training = SimulatedTraining(model, phases, optimizers.factory(spec.optimizer), task.loss, rate, spec.seed, device)
     recorder = Recorder(folder)
-    saved = checkpoint.load(folder.checkpoint)
+    saved = newest(folder)
     if saved is not None:
         training.load_state_dict(saved["training"])
         recorder.load_state_dict(saved["recorder"])
@@ -148,9 +148,13 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         recorder.line(position | measured | (watch() or {}))
 
     def save() -> None:
-        checkpoint.save({"training": training.state_dict(), "recorder": recorder.state_dict()}, folder.checkpoint)
+        folder.sync()
+        state = {"training": training.state_dict(), "recorder": recorder.state_dict()}
+        checkpoint.save(state, folder.checkpoint, keep=True)
 
     diverged_at = advance(training, task.batches, recorder, spec, device, evaluate_now, save)
+    if diverged_at is None and not all_finite(model):
+        diverged_at = training.done
     summary = {
         "status": "finished" if diverged_at is None else "diverged",
         "diverged_at": diverged_at,
@@ -166,6 +170,24 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         torch.save(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
     return summary
+
+
+def all_finite(model: nn.Module) -> bool:
+    """Whether every weight is a number: the last update can spoil them when the last loss was one."""
+    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+
+
+def newest(folder: RunFolder) -> dict[str, Any] | None:
+    """The newest whole checkpoint whose log is there to its end; None: the run starts from the beginning."""
+    for path in (folder.checkpoint, checkpoint.before(folder.checkpoint)):
+        saved = checkpoint.load(path)
+        if saved is not None and saved["recorder"]["offset"] <= folder.length():
+            return saved
+        if saved is not None:
+            print(
+                f"pipelag: {folder.metrics} is shorter than it was at {path.name}, which is left out", file=sys.stderr
+            )
+    return None
 
 
 def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str, Any] | None]:
