@@ -14,6 +14,7 @@ from pipelag.__main__ import main
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import ModelSpec, RunSpec
+from tests.results import made_up
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = "pipedream"
@@ -57,8 +58,7 @@ def verdicts(result: str) -> dict[str, str]:
 def change(rewrite: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Rewrite every plan's row of every log."""
     for log in Path("results/quick/runs").glob("*/metrics.jsonl"):
-        rows = [json.loads(line) for line in log.read_text().splitlines()]
-        log.write_text("".join(json.dumps(rewrite(row) if row["what"] == "plan" else row) + "\n" for row in rows))
+        made_up.rewrite(log, lambda row: rewrite(row) if row["what"] == "plan" else row)
 
 
 @pytest.mark.usefixtures("copy")

@@ -302,9 +302,9 @@ def test_reading_results_loads_neither_torch_nor_pyplot() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-@pytest.mark.parametrize(("samples", "told"), [(500, None), (10_000, True), (None, True)])
+@pytest.mark.parametrize(("samples", "told"), [(500, None), (10_000, True), (None, None)])
 def test_one_seed_tells_no_less_than_the_samples_of_its_test_set(samples: int | None, told: bool | None) -> None:
-    """90 % and 88 %: of 500 images 2.7 points apart would be chance, of 10,000 0.8."""
+    """90 % and 88 %: of 500 images 2.7 points apart would be chance, of 10,000 0.8; of who knows how many anything."""
     better, worse = ({0: Share.of(percent, samples)} for percent in (90.0, 88.0))
     found = Difference.of(better, worse)
     assert found.above() is told and Difference.of(worse, better).above() is (told and False)
@@ -318,7 +318,7 @@ def test_a_mean_over_models_is_surer_than_each() -> None:
     alone, four = Share.of(90.0, 500), over_models([{0: Share.of(90.0, 500)}] * 4)[0]
     assert isinstance(four, Share) and alone.error and four.error == pytest.approx(alone.error / 2)
     mixed = Difference.of(over_models([{0: Share.of(90.0, 500)}, {0: 80.0}]), {0: 10.0})
-    assert mixed.error is None and mixed.above() is True
+    assert mixed.error is None and mixed.above() is None and "error unknown" in mixed.text()
 
 
 def test_all_right_is_not_sure() -> None:

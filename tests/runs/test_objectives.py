@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 from collections.abc import Iterator
 
 import pytest
+import sacrebleu
 import torch
 from torch import nn
 
@@ -57,3 +60,32 @@ def test_what_is_no_metric_is_refused(squares: str) -> None:
     METRICS[squares] = lambda output, target: output.sum()
     with pytest.raises(PipelagError, match=r"gives \(\) numbers for targets of shape \(3,\)"):
         Means([squares]).add(torch.zeros(3, 2), torch.zeros(3))
+
+
+def test_the_error_of_bleu_is_its_spread_over_resampled_test_sets() -> None:
+    corpus = data.load("phrases", train=50, test=60)
+    draw = random.Random(0)
+    references = list(corpus.references)
+    # Half of the translations are right, the others are another sentence's.
+    numbers = [list(map(int, pair[1])) for pair in corpus.test]
+    kept = [words if i % 2 else numbers[i - 1] for i, words in enumerate(numbers)]
+    order = iter(kept)
+
+    def written(model: nn.Module, source: torch.Tensor, *rest: object) -> list[list[int]]:
+        return [next(order) for _ in source]
+
+    class Blind(nn.Module):
+        def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return torch.zeros(*pair[1].shape, len(corpus.target_words))
+
+    found = TranslationTest(corpus, torch.device("cpu"), write=written).measure(Blind())
+    hypotheses = [corpus.sentence(words) for words in kept]
+    scores = []
+    for _ in range(200):
+        chosen = [draw.randrange(len(references)) for _ in references]
+        again, wanted = [hypotheses[i] for i in chosen], [references[i] for i in chosen]
+        scores.append(sacrebleu.corpus_bleu(again, [wanted], tokenize="none", force=True).score)
+    assert found["bleu"] == pytest.approx(
+        sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", force=True).score, abs=1e-3
+    )
+    assert found["bleu_error"] == pytest.approx(statistics.stdev(scores), rel=0.3) and found["bleu_error"] > 1

@@ -102,7 +102,7 @@ class Lines:
             y.apply(axes, "y")
             axes.set_xlabel(x.label)
             axes.set_ylabel(wrapped(y.label, self.height - 0.5) if axes is grid[0][0] or not self.shared_y else "")
-            axes.set_title(greek(wrapped(str(panel), width / len(panels))))
+            axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
             axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
             if "iteration" in x.title:
                 axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
@@ -188,7 +188,7 @@ class Bars:
         for axes, panel in zip(grid[0], panels, strict=True):
             rows = frame[frame[self.panel] == panel] if self.panel else frame
             self._panel(axes, rows, y, bars, parts, small=count > 24)
-            axes.set_title(greek(wrapped(str(panel), width / len(panels))))
+            axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
             for label, level in self.levels.items():
                 axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
         grid[0][0].set_ylabel(wrapped(y.label, self.height - 0.5))
@@ -326,6 +326,9 @@ def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: 
         labelled = x
         place = {"textcoords": "offset points", "xytext": (0, 4 if over else -9), "ha": "center"}
         axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, **place)
+
+
+TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
 def wrapped(text: str, inches: float) -> str:

@@ -85,12 +85,35 @@ def together(values: Sequence[float]) -> float | None:
     return math.hypot(*errors) if len(errors) == len(values) else None
 
 
+def minus(a: float, b: float) -> Share:
+    """The difference; of shares, one that knows how sure it is."""
+    share = Share(a - b)
+    share.error = together((a, b))
+    return share
+
+
 def average(values: Sequence[float]) -> Share:
     """The mean; of shares, one that knows how sure it is."""
     error = together(values)
     share = Share(fmean(values))
     share.error = None if error is None else error / len(values)
     return share
+
+
+def learned(context: Context, named: str, /, **labels: str) -> None:
+    """Raise `NotLogged` unless every run with these labels ends further from chance than a tenth of the way to 100 %.
+
+    For claims about how well or fast an arm learns that learns in its paper: where it does not learn at a scale's rate,
+    they cannot be judged. Logs that do not say how many classes there are pass.
+    """
+    for item in context.select(**labels):
+        classes = ((item.log and item.log.summary.get("data")) or {}).get("classes")
+        if item.log is None or not classes:
+            continue
+        end, chance = item.log.accuracy, 100 / classes
+        if end is None or end <= chance + (100 - chance) / 10:
+            how = "diverges" if end is None else f"ends at {end:.1f} % of {classes} classes"
+            raise NotLogged(f"{named} does not learn here, as it does in the paper: seed {item.arm.seed} {how}")
 
 
 def over_models(
@@ -107,7 +130,8 @@ class Difference:
     """The mean of paired differences a - b over seeds, and half the width of its 95 % interval (Student's t).
 
     With one seed the interval is that of the test set's samples, which is too narrow: another seed would change more.
-    Where the values are no shares of samples there is none: the sign decides. `text` says so.
+    Where the values know no error (losses, means over a curve, BLEU of older logs) there is none, and nothing is told.
+    `text` says so.
     """
 
     mean: float
@@ -128,11 +152,12 @@ class Difference:
         return cls(fmean(pairs), quantile * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
 
     def above(self, bound: float = 0.0) -> bool | None:
-        """Whether a - b is above a bound; None where the seeds do not tell."""
-        error = self.error or 0.0
-        if self.mean - error > bound:
+        """Whether a - b is above a bound; None where the seeds do not tell, or one alone has no error."""
+        if self.error is None:
+            return None
+        if self.mean - self.error > bound:
             return True
-        return False if self.mean + error <= bound else None
+        return False if self.mean + self.error <= bound else None
 
     def below(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is at most a bound; None where the seeds do not tell."""
@@ -158,7 +183,8 @@ class Difference:
 
     def text(self) -> str:
         """In words."""
-        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        seeds = f"{self.seeds} seeds" if self.seeds > 1 else "one seed"
+        seeds += ", error unknown" if self.error is None else ""
         return f"{self.mean:+.2f}" + ("" if self.error is None else f" ± {self.error:.2f}") + f" ({seeds})"
 
 

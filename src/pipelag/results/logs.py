@@ -18,8 +18,8 @@ from pipelag.runs.spec import RunSpec
 
 
 class Share(float):
-    """A share of samples, in percent; `error`: its standard error, as far as these are a sample of all there could be
-    (binomial), None where their number is not logged. What another seed would change comes on top.
+    """A share of samples, or a BLEU, in percent; `error`: its standard error, as far as the test set is a sample of all
+    there could be, None where that is not logged. What another seed would change comes on top.
     """
 
     error: float | None = None
@@ -53,6 +53,12 @@ class RunLog:
         """An accuracy on the run's test set, which knows how sure it is. Of words: their number is not logged."""
         words = "bleu" in (self.summary.get("final") or {})
         return Share.of(percent, None if words else (self.summary.get("data") or {}).get("test"))
+
+    def bleu(self, row: Mapping[str, Any]) -> Share:
+        """The BLEU of an evaluation, which knows how sure it is where the log says so (by bootstrap)."""
+        score = Share(row["bleu"])
+        score.error = row.get("bleu_error")
+        return score
 
     @property
     def diverged_at(self) -> int | None:
@@ -176,6 +182,11 @@ class Context:
             if spec.kind not in ("train", "speed", "profile"):
                 continue
             assert spec.data and theirs.data and spec.model and theirs.model
+            if spec.kind == "train" and spec.steps < theirs.steps:
+                reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
+            rates = [each.optimizer.lr for each in (spec, theirs) if each.optimizer]
+            if spec.kind == "train" and len(set(rates)) == 2:
+                reasons[f"a rate of {rates[0]:g} instead of {rates[1]:g}"] = None
             if spec.data.name != theirs.data.name and spec.kind == "train":
                 reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
             if spec.model != theirs.model:
@@ -187,8 +198,6 @@ class Context:
             mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
             if mine != paper:
                 reasons[f"{mine} stages instead of {paper}"] = None
-            if spec.kind == "train" and spec.steps < theirs.steps:
-                reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
             if spec.batch != theirs.batch:
                 timed = "timed with " if spec.kind != "train" else ""
                 reasons[f"{timed}minibatches of {spec.batch} instead of {theirs.batch}"] = None
@@ -196,9 +205,6 @@ class Context:
             if pieces[0] != pieces[1]:
                 words = [" and ".join(map(str, each)) for each in pieces]
                 reasons[f"{words[0]} microbatches instead of {words[1]}"] = None
-            rates = [each.optimizer.lr for each in (spec, theirs) if each.optimizer]
-            if spec.kind == "train" and len(set(rates)) == 2:
-                reasons[f"a rate of {rates[0]:g} instead of {rates[1]:g}"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 

@@ -43,8 +43,9 @@ class RunFolder:
 
     def _owner(self) -> str | None:
         """The run that is here, finished or not; None where there is none."""
+        begun = any(self.partial.glob("checkpoint*"))  # else there is nothing to go on with
         for file, read in ((self.partial / "id", str.strip), (self.path / "summary.json", _id_in)):
-            if file.is_file():
+            if file.is_file() and (begun or file.parent == self.path):
                 return read(file.read_text(errors="replace"))
         return None
 

@@ -23,8 +23,8 @@ from pipelag.errors import PipelagError
 Function = Callable[[Any, Any], Any]
 LOSSES: dict[str, Function] = {}
 METRICS: dict[str, Function] = {}
-# What evaluations say anyway.
-TAKEN = ("step", "epoch", "phase", "lr", "seconds", "bleu", "perplexity", "accuracy", "top5", "loss", "test_loss")
+SAID = ("bleu", "bleu_error", "perplexity", "accuracy", "top5", "loss", "test_loss")  # by evaluations, anyway
+TAKEN = ("step", "epoch", "phase", "lr", "seconds", *SAID)
 
 
 def loss(name: str) -> Callable[[Function], Function]:

@@ -21,11 +21,9 @@ from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError
 from pipelag.runs.kinds.options import TaskOptions
-from pipelag.runs.objectives import LOSSES, METRICS, Means
+from pipelag.runs.objectives import LOSSES, METRICS, SAID, Means
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
-
-FINAL = ("bleu", "perplexity", "accuracy", "top5", "loss", "test_loss")  # what a summary says of the last evaluation
 
 
 @dataclass(frozen=True)
@@ -193,9 +191,9 @@ def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, f
     metric = "bleu" if "bleu" in row else "accuracy"
     if before is not None and row[metric] <= before[metric]:
         return before
-    return {key: row[key] for key in dict.fromkeys((metric, "accuracy", "top5", "step")) if key in row}
+    return {key: row[key] for key in dict.fromkeys((metric, "bleu_error", "accuracy", "top5", "step")) if key in row}
 
 
 def final_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a summary says of the last evaluation."""
-    return {key: row[key] for key in (*FINAL, *METRICS) if key in row}
+    return {key: row[key] for key in (*SAID, *METRICS) if key in row}

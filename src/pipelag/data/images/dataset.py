@@ -80,7 +80,7 @@ class Dataset(Released):
 
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
-        return self.described(train=len(self.train_labels), test=len(self.test_labels))
+        return self.described(train=len(self.train_labels), test=len(self.test_labels), classes=len(self.classes))
 
 
 _VALUES = torch.arange(256, dtype=torch.float64) / 255

@@ -50,7 +50,7 @@ class ImageFolders(Released):
 
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
-        return self.described(train=len(self.train), test=len(self.test))
+        return self.described(train=len(self.train), test=len(self.test), classes=len(self.classes))
 
 
 def imagenet(size: int = 224) -> ImageFolders:

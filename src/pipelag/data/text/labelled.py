@@ -43,6 +43,7 @@ class LabelledText(Released):
         return self.described(
             train=len(self.train),
             test=len(self.test),
+            classes=len(self.classes),
             vocabulary=len(self.words),
             length=self.train.shape[1],
             unknown=self.unknown,

@@ -68,7 +68,10 @@ def figure_15(context: Context) -> Drawn:
         HERE: Axis("real", "measured (samples/s)")
     }
     return Drawn.of(
-        Scatter(Axis("predicted", "predicted (samples/s)"), y, group="kind", panel="panel", equal=True), rows
+        Scatter(
+            Axis("predicted", "predicted (samples/s)"), y, group="kind", panel="panel", markers=MARKERS, equal=True
+        ),
+        rows,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, learned, measured, sized, trend
 from pipelag.results.logs import Context, Item, RunLog
 from pipelag.results.pipedream.planning import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
@@ -290,6 +290,7 @@ def text_asp(context: Context) -> Drawn:
 @judge(PAPER, "text_asp", "less_efficient")
 def less_efficient(context: Context) -> Finding:
     """ASP needs at least twice the epochs; where it never comes, at least those that it was trained for."""
+    learned(context, "ASP", arm="ASP", model=VGG)
     found = asp(context)
     factors = {}
     for seed, own in found.first.items():

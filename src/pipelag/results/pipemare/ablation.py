@@ -10,7 +10,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, average, minus, ordered, sized, trend
 from pipelag.results.logs import Context, Item
 from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, held, pipeline
 from pipelag.results.pipemare.quality import (
@@ -268,7 +268,7 @@ def transformer_needs_t2(context: Context) -> Finding:
 def worth(context: Context, task: str, split: str) -> dict[int, float]:
     """What T2 adds to T1, in the best score."""
     both, alone = (best(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
-    return {seed: both[seed] - alone[seed] for seed in both if seed in alone}
+    return {seed: minus(both[seed], alone[seed]) for seed in both if seed in alone}
 
 
 @judge(PAPER, "figure_8", "t2_worth_more")
@@ -347,7 +347,7 @@ def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Diff
     found = {arm: best(context, task=task, arm=arm) for arm in arms}
 
     def mean(some: Sequence[str]) -> dict[int, float]:
-        return {seed: fmean(found[arm][seed] for arm in some) for seed in found[some[0]]}
+        return {seed: average([found[arm][seed] for arm in some]) for seed in found[some[0]]}
 
     step = Difference.of(mean(arms[:many]), mean(arms[-many:]))
     return step, f"{each(context, *arms, task=task)}; the smallest above the largest by {step.text()}"

@@ -67,7 +67,7 @@ def goal_of(context: Context, model: str) -> Goal:
 
 def told(epochs: Mapping[int, float | None], unit: float = 1.0) -> str:
     """Epochs (or, times a unit, hours) by seed."""
-    return " ".join("never" if value is None else f"{unit * value:.2f}" for value in epochs.values())
+    return " ".join("never" if value is None else f"{unit * value:.3g}" for value in epochs.values())
 
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:

@@ -45,11 +45,15 @@ def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
 
 def one_number(item: Item, how: How, metric: str) -> float | None:
     """What a run comes to; None without a log, or where it diverged and it is the end that is asked for."""
-    values = [value for _, value in points(item.log, metric)]
-    lost = item.log is not None and item.log.diverged_at is not None
-    if item.log is None or not values or (lost and how is last):
+    if item.log is None:
         return None
-    return item.log.share(how(values)) if metric == "accuracy" and how in (max, last) else how(values)
+    rows = [row for row in item.log.rows if row.get(metric) is not None]
+    if not rows or (item.log.diverged_at is not None and how is last):
+        return None
+    if how not in (max, last) or metric not in ("accuracy", "top5", "bleu"):
+        return how([row[metric] for row in rows])
+    row = rows[-1] if how is last else max(rows, key=lambda row: row[metric])
+    return item.log.bleu(row) if metric == "bleu" else item.log.share(row[metric])
 
 
 def scores(context: Context, how: How = max, metric: str = "", **labels: str) -> Values:
@@ -74,8 +78,8 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
 
 def missing(item: Item) -> str:
     """Why a run has no number."""
-    if item.arm.left_out:
-        return item.arm.left_out
+    if item.log is None and item.why:
+        return item.why
     diverged = item.log is not None and item.log.diverged_at is not None
     return f"seed {item.arm.seed} " + ("diverged" if diverged else "has no log")
 

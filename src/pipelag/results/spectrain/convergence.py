@@ -43,7 +43,7 @@ def times(context: Context, model: str, data: str = DATA, piped: str = training.
         data: which timed data parallelism; piped: which trained PipeDream.
     """
     arms = TRAINED | {PIPED: piped}
-    reached = {scheme: training.best(context, model, arm) for scheme, arm in arms.items()}
+    reached = {scheme: training.as_trained(context, model, arm) for scheme, arm in arms.items()}
     found: dict[str, BySeed] = {scheme: {} for scheme in arms}
     for scheme, arm in arms.items():
         row = timing.needed(context, model, data if scheme == DATA else scheme)

@@ -20,6 +20,7 @@ from pipelag.results.spectrain.training import (
     STASHED,
     VANILLA,
     BySeed,
+    as_trained,
     points,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -66,6 +67,7 @@ def spread(values: Sequence[float]) -> float:
 
 def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
     """The spread of the Transformer's validation accuracy, by seed; for a judge."""
+    as_trained(context, "Transformer", arm)
     found = {
         item.arm.seed: spread(values)
         for item in context.select(what="training", model="Transformer", arm=arm)

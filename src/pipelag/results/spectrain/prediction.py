@@ -138,4 +138,4 @@ def text_prediction_rmse(context: Context) -> Drawn:
 def far_below(context: Context) -> Finding:
     """At s = 3."""
     own = percent(context)
-    return trend(context, own.below(50), share(own), "'far below' is read as at most half", arm=OWN)
+    return sized(context, own.below(50), share(own), "'far below' is read as at most half", arm=OWN)

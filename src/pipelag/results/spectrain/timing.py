@@ -110,4 +110,4 @@ def share(value: Difference) -> str:
 def timed(context: Context, holds: bool | None, why: str, tolerance: str) -> Finding:
     """A finding about timed plans, all of which are there."""
     log_of(context, what="plan")
-    return measured(context, holds, why, tolerance, what="plan")
+    return measured(context, holds, f"simulated from data sheets: {why}", tolerance, what="plan")

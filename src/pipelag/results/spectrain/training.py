@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, learned, over_models, sized, trend
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -47,18 +47,26 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
         if i.log is not None and (p := points(i.log, metric))
     }
     if not found or len(found) < len(items):
-        raise NotLogged(f"{arm} of {model} has no logged value" + (" of every seed" if found else ""))
+        why = next((f" ({i.why})" for i in items if i.why), "")
+        raise NotLogged(f"{arm} of {model} has no logged value" + (" of every seed" if found else "") + why)
     return found
+
+
+def as_trained(context: Context, model: str, arm: str) -> BySeed:
+    """`best`, for a judge: of PipeDream, which learns in the paper, only where it learns here."""
+    if arm in READINGS.values():
+        learned(context, f"{arm} of {model}", what="training", model=model, arm=arm)
+    return best(context, model, arm)
 
 
 def mean_best(context: Context, arm: str, models: Sequence[str] = MODELS) -> BySeed:
     """The greatest accuracies of an arm, mean over models, by seed; for a judge."""
-    return over_models(best(context, model, arm) for model in models)
+    return over_models(as_trained(context, model, arm) for model in models)
 
 
 def above(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> dict[str, Difference]:
     """By how much the first arm's best accuracy is above the second's, by model; for a judge."""
-    return {model: Difference.of(best(context, model, first), best(context, model, second)) for model in models}
+    return {m: Difference.of(as_trained(context, m, first), as_trained(context, m, second)) for m in models}
 
 
 def said(found: Mapping[str, Difference]) -> str:
