@@ -188,6 +188,11 @@ class Difference:
         return f"{self.mean:+.2f}" + ("" if self.error is None else f" ± {self.error:.2f}") + f" ({seeds})"
 
 
+def agreed(*readings: bool) -> bool | None:
+    """What all readings of an ambiguous sentence give; None where they do not agree."""
+    return readings[0] if len(set(readings)) == 1 else None
+
+
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     """True where all are; False where any is not; else it cannot be told."""
     found = list(outcomes)

@@ -297,13 +297,6 @@ def over_model_parallelism(context: Context) -> Finding:
     return measured(context, holds, why, f"both ends {SPEED_WORDS}")
 
 
-@judge(PAPER, "text_headline_other", "over_hybrid")
-def over_hybrid_parallelism(context: Context) -> Finding:
-    """The largest."""
-    gains, printed = over_hybrid(context), context.result.reported["over_hybrid"]
-    return measured(context, near(max(gains.values()), printed), in_words(gains), f"the largest {SPEED_WORDS}")
-
-
 @judge(PAPER, "text_headline_other", "over_gpipe")
 def over_gpipe_at_its_deepest(context: Context) -> Finding:
     """On Cluster-B at the largest depth that fits; the others beside it."""

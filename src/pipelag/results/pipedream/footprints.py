@@ -8,7 +8,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import measured
+from pipelag.results.judging import agreed, measured
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.pipedream.planning import Entry, entries, unpublished
 from pipelag.results.plans import ALONE, PRINTED, PRINTED_WORDS, RING, SEVERAL, Row, by_model, config_of, plan_in, saved
@@ -267,14 +267,14 @@ def saving(entry: Entry, reading: str) -> float | None:
     return saved(entry.log, reading)
 
 
-def savings(context: Context, model: str) -> tuple[list[float], str]:
-    """Of the plans of the recurrence as printed in all rows of a model; in words with a ring's beside it."""
+def savings(context: Context, model: str) -> tuple[list[list[float]], str]:
+    """Of the plans in all rows of a model, by the recurrence as printed and by a ring's cost; and in words."""
     rows = [entry for entry in entries(context) if entry.paper["model"] == model]
-    shares = [need(saving(entry, PRINTED), entry.name) for entry in rows]
+    shares = [[need(saving(entry, reading), entry.name) for entry in rows] for reading in (PRINTED, RING)]
     texts = [
         f"{100 * share:.1f} % by {entry.config(PRINTED)} on {entry.paper['servers']} (a ring's cost: "
-        f"{100 * need(saving(entry, RING), entry.name):.1f} % by {entry.config(RING)})"
-        for entry, share in zip(rows, shares, strict=True)
+        f"{100 * ring:.1f} % by {entry.config(RING)})"
+        for entry, share, ring in zip(rows, *shares, strict=True)
     ]
     return shares, ", ".join(texts) + unpublished(context, model)
 
@@ -284,7 +284,8 @@ def saves_more(model: str, bound: float) -> Any:
 
     def judged(context: Context) -> Finding:
         shares, text = savings(context, model)
-        return measured(context, min(shares) > bound, text, "none: more", what="plan", model=model)
+        holds = agreed(*(min(each) > bound for each in shares))
+        return measured(context, holds, text, "none: more", what="plan", model=model)
 
     return judged
 
@@ -295,7 +296,7 @@ def saves_about(model: str) -> Any:
     def judged(context: Context) -> Finding:
         shares, text = savings(context, model)
         printed = context.result.reported[model]
-        holds = all(abs(100 * share - printed) <= 0.5 for share in shares)
+        holds = agreed(*(all(abs(100 * share - printed) <= 0.5 for share in each) for each in shares))
         return measured(context, holds, f"for {printed} %: {text}", PRINTED_WORDS, what="plan", model=model)
 
     return judged

@@ -9,6 +9,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import agreed
 from pipelag.results.logs import Context
 from pipelag.results.plans import PRINTED_WORDS, SPEED_WORDS
 from pipelag.results.spectrain.timing import (
@@ -88,11 +89,6 @@ def dualpipe_highest(context: Context) -> Finding:
     second = {m: min(gains(context, DUAL_FREE, other, (m,))[m] for other in (RING, PIPED_FREE)) for m in MODELS}
     why = f"DualPipe over the better of the others: {over(lead)}; by a ring and without a common clock {over(second)}"
     return timed(context, min(lead.values()) >= FASTER, why, FASTER_WORDS)
-
-
-def agreed(first: bool, second: bool) -> bool | None:
-    """What both readings of data parallelism give, by a server and by a ring; None where they do not agree."""
-    return first if first == second else None
 
 
 @judge(PAPER, "figure_10", "cnn_data_above_pipedream")
