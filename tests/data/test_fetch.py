@@ -110,7 +110,7 @@ def test_another_release_is_used_and_named_as_what_it_is(tmp_path: Path, officia
     dataset = data.load("mnist", mirrors=(str(folder),))
     assert dataset.summary() == {
         "name": "mnist", "title": "MNIST", "release": str(release), "official": False, "note": "fewer images",
-        "train": 20, "test": 10,
+        "train": 20, "test": 10, "classes": 10,
     }  # fmt: skip
 
 

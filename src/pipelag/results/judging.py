@@ -34,6 +34,15 @@ def measured(context: Context, holds: bool | None, why: str, tolerance: str, **l
     return Finding(holds, why + (f" (here {short})" if short else ""), tolerance)
 
 
+def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
+    """For a time or speedup that belongs to GPUs: two cores of one processor that stand for them do not judge it."""
+    devices = {item.log.environment.get("device", "") for item in context.select(**labels) if item.log is not None}
+    cores = sorted(device for device in devices if device.endswith("cores)"))
+    if cores:
+        return Finding(None, f"{why}; this needs GPUs: here workers are cores of {' and '.join(cores)}", tolerance)
+    return measured(context, holds, why, tolerance, **labels)
+
+
 def trend(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """For an order among trained arms, judged at any scale, which the sentence names."""
     said = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)

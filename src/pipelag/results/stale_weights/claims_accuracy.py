@@ -448,8 +448,9 @@ def short_below(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "long_hybrid_reaches_baseline")
 def long_reaches(context: Context) -> Finding:
-    """The long hybrid above the baseline."""
-    return hybrid_steps(context, HYBRIDS[1], "Baseline 30k")
+    """The long hybrid above the baseline. Where a run is shortened its rate has fallen before the extra steps."""
+    gain = Difference.of(by_seed(context, arm=HYBRIDS[1]), by_seed(context, arm="Baseline 30k"))
+    return sized(context, gain.above(), f"{HYBRIDS[1]} minus Baseline 30k: {gain.text()} points", SEEDS)
 
 
 @judge(PAPER, "table_4", "short_hybrid_within_0_8")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, measured, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, measured, on_gpus, sized, trend
 from pipelag.results.logs import Context
 from pipelag.results.stale_weights.claims_accuracy import near
 from pipelag.results.stale_weights.memory import savings
@@ -90,7 +90,7 @@ def utilisation(context: Context) -> Finding:
     holds = all_of((above(used, 87.5), below(used, 92.5)))
     why = f"use of each worker in percent: {ranges({'ResNet-362': used})}"
     tolerance = "2.5 points: 91 % is called about 90, which rounds to fives; every timed block counts"
-    return measured(context, holds, why, tolerance, model="ResNet-362", kind="speed")
+    return on_gpus(context, holds, why, tolerance, model="ResNet-362", kind="speed")
 
 
 @judge(PAPER, "text_headline_speedup", "at_least_1_8")
@@ -100,7 +100,7 @@ def headline(context: Context) -> Finding:
     best = max(found, key=lambda model: median(found[model]))
     why = f"largest speedup {ranges({best: found[best]})}"
     tolerance = "none; of the depth with the largest median every timed block counts"
-    return measured(context, above(found[best], 1.8 - 1e-9), why, tolerance, kind="speed")
+    return on_gpus(context, above(found[best], 1.8 - 1e-9), why, tolerance, kind="speed")
 
 
 # -- table 5: accuracy -------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def ahead_of_gpipe(context: Context) -> Finding:
     holds = True if min(ours) > max(best) else False if max(ours) <= min(best) else None
     why = f"{ranges({'ours': ours})}; GPipe with {ranges(gpipe)}"
     tolerance = "none: our slowest block against the fastest of GPipe's best; overlap cannot be told"
-    return measured(context, holds, why, tolerance, model="ResNet-110")
+    return on_gpus(context, holds, why, tolerance, model="ResNet-110")
 
 
 @judge(PAPER, "text_vs_gpipe_speedup", "ahead_of_reported_gpipe")
@@ -428,4 +428,4 @@ def over_half(context: Context) -> Finding:
     """The share from the layer profile."""
     share = need(early_share(context), "ResNet-20's profile")
     why = f"layers 1 to 7 take {share:.1f} % of forward and backward time"
-    return measured(context, share > 50, why, "none: one profile, medians over its rounds")
+    return on_gpus(context, share > 50, why, "none: one profile, medians over its rounds")
