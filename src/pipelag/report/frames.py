@@ -298,7 +298,7 @@ class Scatter:
             y.apply(axes, "y")
             axes.set_xlabel(x.label)
             axes.set_ylabel(y.label)
-            axes.set_title(greek(str(panel)))
+            axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
         legend(fig, grid[0], width)
         return fig
 
