@@ -11,6 +11,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelag.errors import PipelagError, unknown
 
 
+class Closed(BaseModel):
+    """A closed set of fields, fixed once made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class Typed(BaseModel):
     """A closed set of fields, whose values are of the stated types and not merely convertible to them."""
 

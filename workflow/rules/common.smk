@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import snakemake_logger_plugin_pipelag as progress
-from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from pipelag import experiments

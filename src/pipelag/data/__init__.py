@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import unknown
+from pipelag.registry import entered
+from pipelag.typed import check_keywords
 
 if TYPE_CHECKING:
     from pipelag.data.images.dataset import Dataset
@@ -59,13 +60,7 @@ def register(name: str) -> Callable[[Loader], Loader]:
         PipelagError: the name is taken.
     """
 
-    def add(loader: Loader) -> Loader:
-        if name in DATASETS:
-            raise PipelagError(f"a data set named '{name}' is registered already; choose another name")
-        DATASETS[name] = loader
-        return loader
-
-    return add
+    return entered("data set", name, DATASETS)
 
 
 def load(name: str, **options: Any) -> Any:
@@ -82,10 +77,7 @@ def load(name: str, **options: Any) -> Any:
         raise unknown("data set", name, DATASETS)
     found = DATASETS[name]
     loader: Loader = resolve_name(found) if isinstance(found, str) else found
-    takes = inspect.signature(loader).parameters
-    for option in options:
-        if option not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-            raise unknown(f"option of data set '{name}':", option, takes)
+    check_keywords(loader, 0, options, f"option of data set '{name}':")
     return loader(**options)
 
 

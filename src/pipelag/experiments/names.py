@@ -56,7 +56,7 @@ def check_names(spec: RunSpec, where: str) -> None:
         loader = DATASETS[spec.data.name]
         if callable(loader):  # those that come with pipelag are looked up when they are read: importing them takes time
             try:
-                check_keywords(loader, 0, spec.data.options, f"option of the data set '{spec.data.name}'")
+                check_keywords(loader, 0, spec.data.options, f"option of data set '{spec.data.name}':")
             except PipelagError as error:
                 raise PipelagError(f"{where}: {error}") from error
     for phase in spec.phases:

@@ -27,6 +27,7 @@ from pipelag.models.snn import snn
 from pipelag.models.transformer import transformer
 from pipelag.models.vgg import vgg16
 from pipelag.randomness import preserved_randomness
+from pipelag.registry import entered
 
 Builder = Callable[..., nn.Sequential]
 
@@ -51,13 +52,7 @@ def register(name: str) -> Callable[[Builder], Builder]:
     It is called with `classes` and `in_channels` of the data at hand, and the options of the config.
     """
 
-    def add(builder: Builder) -> Builder:
-        if name in MODELS:
-            raise PipelagError(f"a model named '{name}' is registered already; choose another name")
-        MODELS[name] = builder
-        return builder
-
-    return add
+    return entered("model", name, MODELS)
 
 
 def build(name: str, seed: int | None = None, **options: Any) -> nn.Sequential:

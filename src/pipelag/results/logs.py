@@ -79,10 +79,11 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         text, told = metrics.read_text(), json.loads(summary.read_text())
         rows = [json.loads(line) for line in text.splitlines()]
         made = json.loads(environment.read_text()) if environment.exists() else {}
+        sealed = seal(text)
         parts = isinstance(told, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
     except ValueError as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    if not parts or told.get("log", seal(text)) != seal(text):
+    if not parts or told.get("log", sealed) != sealed:
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:
         _check_run(folder, told, spec)

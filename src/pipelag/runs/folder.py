@@ -43,11 +43,10 @@ class RunFolder:
 
     def _owner(self) -> str | None:
         """The run that is here, finished or not; None where there is none."""
-        begun = any(self.partial.glob("checkpoint*"))  # else there is nothing to go on with
-        for file, read in ((self.partial / "id", str.strip), (self.path / "summary.json", _id_in)):
-            if file.is_file() and (begun or file.parent == self.path):
-                return read(file.read_text(errors="replace"))
-        return None
+        growing, finished = self.partial / "id", self.path / "summary.json"
+        if growing.is_file() and any(self.partial.glob("checkpoint*")):  # without one there is nothing to go on with
+            return growing.read_text(errors="replace").strip()
+        return _id_in(finished.read_text(errors="replace")) if finished.is_file() else None
 
     def length(self) -> int:
         """Bytes of the growing log."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipelag.errors import PipelagError
+from pipelag.registry import entered
 
 Function = Callable[[Any, Any], Any]
 LOSSES: dict[str, Function] = {}
@@ -29,24 +30,14 @@ TAKEN = ("step", "epoch", "phase", "lr", "seconds", *SAID)
 
 def loss(name: str) -> Callable[[Function], Function]:
     """Make a loss known by name: (output, target) -> scalar."""
-    return _register("loss", name, LOSSES)
+    return entered("loss", name, LOSSES)
 
 
 def metric(name: str) -> Callable[[Function], Function]:
     """Make a metric known by name: (output, target) -> a number for each target."""
     if name in TAKEN:
         raise PipelagError(f"a metric cannot be named '{name}', as evaluations have that already; choose another name")
-    return _register("metric", name, METRICS)
-
-
-def _register(kind: str, name: str, registry: dict[str, Function]) -> Callable[[Function], Function]:
-    def add(function: Function) -> Function:
-        if name in registry:
-            raise PipelagError(f"a {kind} named '{name}' is registered already; choose another name")
-        registry[name] = function
-        return function
-
-    return add
+    return entered("metric", name, METRICS)
 
 
 class Means:

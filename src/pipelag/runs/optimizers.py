@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from pipelag.errors import PipelagError, unknown
-from pipelag.typed import check_keywords
+from pipelag.errors import unknown
+from pipelag.registry import free
+from pipelag.typed import Closed, check_keywords
 
 if TYPE_CHECKING:
     from pipelag.stage.optimizers import OptimizerFactory
@@ -39,8 +40,7 @@ def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Calla
     """Make an optimizer known by name; `settings`: fields of `OptimizerSpec`, beside name, lr and options, it takes."""
 
     def add(make: Callable[..., Any]) -> Callable[..., Any]:
-        if name in OPTIMIZERS:
-            raise PipelagError(f"an optimizer named '{name}' is registered already; choose another name")
+        free("optimizer", name, OPTIMIZERS)
         for setting in settings:
             if setting not in OptimizerSpec.model_fields:
                 raise unknown("setting of an optimizer", setting, OptimizerSpec.model_fields)
@@ -50,7 +50,7 @@ def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Calla
     return add
 
 
-class OptimizerSpec(BaseModel):
+class OptimizerSpec(Closed):
     """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
     Adam, AdamW and NAdam as PyTorch has them; LARS (a rate per layer) for large minibatches; others by `optimizer`.
 
@@ -58,8 +58,6 @@ class OptimizerSpec(BaseModel):
     (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum. What a setting that is none stands for
     is the optimizer's affair: PyTorch's defaults.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "sgd"
     lr: float = Field(gt=0)

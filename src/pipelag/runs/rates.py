@@ -13,10 +13,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from pipelag.errors import PipelagError, unknown
-from pipelag.typed import check_keywords
+from pipelag.errors import unknown
+from pipelag.registry import entered
+from pipelag.typed import Closed, check_keywords
 
 Course = Callable[[int], float]  # the factor on every base rate at step t, 0-based over the whole run
 RATES: dict[str, Callable[..., Course]] = {}
@@ -25,16 +26,10 @@ RATES: dict[str, Callable[..., Course]] = {}
 def rate_schedule(name: str) -> Callable[[Callable[..., Course]], Callable[..., Course]]:
     """Make a schedule known by name: a function (spec, total, **options) -> (step -> factor)."""
 
-    def add(function: Callable[..., Course]) -> Callable[..., Course]:
-        if name in RATES:
-            raise PipelagError(f"a rate schedule named '{name}' is registered already; choose another name")
-        RATES[name] = function
-        return function
-
-    return add
+    return entered("rate schedule", name, RATES)
 
 
-class LRScheduleSpec(BaseModel):
+class LRScheduleSpec(Closed):
     """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
 
     constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
@@ -43,8 +38,6 @@ class LRScheduleSpec(BaseModel):
     fractions refer to; the run's own total when null. Each is multiplied by the warm-up. Others by `rate_schedule`,
     whose own options are `options`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "constant"
     gamma: float = 0.1

@@ -9,30 +9,26 @@ import hashlib
 import json
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.methods import METHODS
 from pipelag.runs.kinds import KINDS
 from pipelag.runs.optimizers import OptimizerSpec
 from pipelag.runs.rates import LRScheduleSpec
-from pipelag.typed import Typed
+from pipelag.typed import Closed, Typed
 
 M = TypeVar("M", bound=Typed)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelSpec(_Strict):
+class ModelSpec(Closed):
     """A registered model (`pipelag.models`) and its keyword arguments."""
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class DataSpec(_Strict):
+class DataSpec(Closed):
     """A registered data set (`pipelag.data`) and its keyword arguments. augment: see `pipelag.data.images.batches`."""
 
     name: str
@@ -40,7 +36,7 @@ class DataSpec(_Strict):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class PhaseSpec(_Strict):
+class PhaseSpec(Closed):
     """A stretch of a run with one method. Hybrid training is two phases; the pipeline drains between them."""
 
     method: str
@@ -68,7 +64,7 @@ LATER: dict[str, dict[str, Any]] = {
 }
 
 
-class RunSpec(_Strict):
+class RunSpec(Closed):
     """One run, of one of the kinds of `pipelag.runs.kinds`; `options` are the kind's."""
 
     kind: str = "train"

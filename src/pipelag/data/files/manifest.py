@@ -15,9 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from pipelag.errors import PipelagError, unknown
+from pipelag.typed import Closed
 
 MD5 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 SHA256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -25,11 +26,7 @@ WebFolder = Annotated[str, StringConstraints(pattern=r"^https?://.+/$")]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Sums(_Strict):
+class Sums(Closed):
     """Size and sums of a file, at least one sum."""
 
     bytes: int = Field(gt=0)
@@ -60,7 +57,7 @@ class Sums(_Strict):
         return None if found == expected else f"has {name} {found} instead of {expected}"
 
 
-class OfficialFile(_Strict):
+class OfficialFile(Closed):
     """A file as its publisher offers it, under the same name in each of the web folders `urls`.
 
     Where nobody states its size and sum, `most_bytes` limits it instead; see `pipelag.data.files.first_seen`.
@@ -93,7 +90,7 @@ class OfficialFile(_Strict):
         return [folder + self.name for folder in self.urls]
 
 
-class Manifest(_Strict):
+class Manifest(Closed):
     """The official release of a data set. `aliases`: names under which a mirror's manifest may describe another."""
 
     title: str
@@ -116,7 +113,7 @@ class MirrorFile(Sums):
         return self
 
 
-class MirrorRelease(_Strict):
+class MirrorRelease(Closed):
     """A release of a data set that a mirror holds; `note` says how it differs from the official one."""
 
     layout: str
@@ -124,7 +121,7 @@ class MirrorRelease(_Strict):
     files: tuple[MirrorFile, ...] = Field(min_length=1)
 
 
-class MirrorManifest(_Strict):
+class MirrorManifest(Closed):
     """A mirror's `manifest.yaml`: releases by the data set's name, sets that pipelag does not know among them."""
 
     datasets: dict[str, MirrorRelease]

@@ -11,7 +11,19 @@ from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import agreed, measured
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.pipedream.planning import Entry, entries, unpublished
-from pipelag.results.plans import ALONE, PRINTED, PRINTED_WORDS, RING, SEVERAL, Row, by_model, config_of, plan_in, saved
+from pipelag.results.plans import (
+    ALONE,
+    PRINTED,
+    PRINTED_WORDS,
+    READINGS,
+    RING,
+    SEVERAL,
+    Row,
+    by_model,
+    config_of,
+    plan_in,
+    saved,
+)
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
@@ -270,7 +282,7 @@ def saving(entry: Entry, reading: str) -> float | None:
 def savings(context: Context, model: str) -> tuple[list[list[float]], str]:
     """Of the plans in all rows of a model, by the recurrence as printed and by a ring's cost; and in words."""
     rows = [entry for entry in entries(context) if entry.paper["model"] == model]
-    shares = [[need(saving(entry, reading), entry.name) for entry in rows] for reading in (PRINTED, RING)]
+    shares = [[need(saving(entry, reading), entry.name) for entry in rows] for reading in READINGS]
     texts = [
         f"{100 * share:.1f} % by {entry.config(PRINTED)} on {entry.paper['servers']} (a ring's cost: "
         f"{100 * ring:.1f} % by {entry.config(RING)})"

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipelag.errors import PipelagError
 from pipelag.partitioner.options import PlanOptions
+from pipelag.registry import free
 from pipelag.runs.kinds import options
 from pipelag.typed import Typed, checked
 
@@ -61,8 +62,7 @@ KINDS: dict[str, Kind] = {}
 
 def register(kind: Kind) -> Kind:
     """Make a kind known by its name; raises `PipelagError` where it is taken."""
-    if kind.name in KINDS:
-        raise PipelagError(f"a kind of runs named '{kind.name}' is registered already; choose another name")
+    free("kind of runs", kind.name, KINDS)
     asked = kind.options
     if "data" in kind.needs and isinstance(asked, type) and not issubclass(asked, options.TaskOptions):
         raise PipelagError(
