@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipelag.errors import PipelagError
 
 if TYPE_CHECKING:
+    __version__: str
     from pipelag import methods
     from pipelag.api import TrainedRun, train
     from pipelag.methods import Method, register
@@ -53,16 +54,27 @@ _HOMES = {
 __all__ = [
     "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Timing", "Topology",
     "TrainedRun", "balanced_cuts", "check", "delays", "linearise", "methods", "partition", "profile", "register",
-    "schedule", "time", "train", "uniform",
+    "schedule", "time", "train", "uniform", "__version__",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name == "methods":
         return import_module("pipelag.methods")
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module 'pipelag' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def _version() -> str:
+    """That of the installed package; "0+unknown" where the source runs without being installed."""
+    metadata = import_module("importlib.metadata")
+    try:
+        return str(metadata.version("pipelag"))
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
 
 
 def schedule(name: str | Method, *, stages: int, minibatches: int, **options: Any) -> Schedule:

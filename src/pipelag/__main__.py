@@ -3,48 +3,140 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shortened
 from pipelag.plugins import load_plugins
 
-# command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
-COMMANDS = {
-    "run": ("pipelag.commands.run", "carry out one run: train, time, profile or count, and leave its log"),
-    "fetch": ("pipelag.commands.fetch", "fetch a data set from the mirrors or the network, and verify it"),
-    "list": ("pipelag.commands.list", "list the runs that a paper, a result or a scale asks for"),
-    "result": ("pipelag.commands.result", "draw one table or figure from the logs, and judge its claims"),
-    "partition": (
-        "pipelag.commands.partition",
-        "plan stages and replicas for a profile on a cluster, as PipeDream does",
-    ),
-    "timeline": ("pipelag.commands.timeline", "draw a schedule, or what a run did, as a figure or a Perfetto trace"),
-    "digest": ("pipelag.commands.digest", "write what a scale's logs say into a document, such as the README"),
-    "report": ("pipelag.commands.report", "gather all results of a scale in one page"),
+# what one does: command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
+GROUPS = {
+    "See what is there": {
+        "list": ("pipelag.commands.list", "the runs that a paper, a result or a scale asks for, done or not"),
+        "methods": ("pipelag.commands.methods", "the training methods; `methods NAME`: source, settings, delays"),
+        "models": ("pipelag.commands.models", "the models; `models NAME`: its options"),
+        "schedules": ("pipelag.commands.schedules", "the pipeline schedules; `schedules NAME`: its options"),
+        "timeline": ("pipelag.commands.timeline", "draw a schedule, or what a run did, as a figure or Perfetto trace"),
+    },
+    "Plan for a cluster": {
+        "profile": ("pipelag.commands.profile", "measure a model's layers here, or by a data sheet, into a file"),
+        "partition": (
+            "pipelag.commands.partition",
+            "plan stages and replicas for a profile on a cluster, as PipeDream does",
+        ),
+        "advise": (
+            "pipelag.commands.advise",
+            "every method for a model on a cluster: throughput, memory, staleness, loss of accuracy; which to use",
+        ),
+    },
+    "Run": {
+        "fetch": ("pipelag.commands.fetch", "fetch a data set from the mirrors or the network, and verify it"),
+        "run": ("pipelag.commands.run", "carry out one run: train, time, profile or count, and leave its log"),
+    },
+    "Show results (the workflow calls these)": {
+        "result": ("pipelag.commands.result", "draw one table or figure from the logs, and judge its claims"),
+        "report": ("pipelag.commands.report", "gather all results of a scale in a site, or in typeset reports"),
+        "digest": ("pipelag.commands.digest", "write what a scale's logs say into a document, such as a page of docs"),
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+ABOUT = """Asynchronous pipeline-parallel training: what stale weights cost, and how that is mended.
+`snakemake --cores all`, in the project's folder, makes all results of the papers; docs/guide.md begins with Python."""
+
+
+class Version(argparse.Action):
+    """Prints the version, looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print and leave."""
+        import pipelag
+
+        print(f"pipelag {pipelag.__version__}")
+        parser.exit()
+
+
+def overview() -> str:
+    """The commands in the order in which one needs them, a line each."""
+    width = max(map(len, COMMANDS))
+    lines = []
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:{width}}  {text}" for name, (_, text) in group.items())]
+    return "\n".join([*lines, "", "`pipelag COMMAND --help` says more of each."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, load the one module the command needs, run it; bad input ends with one sentence and exit status 2."""
-    parser = argparse.ArgumentParser(prog="pipelag", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    """Parse, load the one module the command needs, run it.
+
+    Bad input and a full disk end with one sentence and exit status 2; what nobody foresaw with one sentence, the place
+    of a file that holds the traceback, and exit status 1.
+    """
+    parser = argparse.ArgumentParser(
+        prog="pipelag",
+        usage="pipelag [--version] COMMAND ...",
+        description=f"{ABOUT}\n{overview()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", nargs=0, action=Version, help="print the version and exit")
+    commands = parser.add_subparsers(
+        prog="pipelag", dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS
+    )
     argv = list(sys.argv[1:] if argv is None else argv)
-    for name, (module, text) in COMMANDS.items():
-        sub = commands.add_parser(name, help=text)
-        if argv[:1] == [name]:  # only the chosen command's module is imported: `--help` stays quick
-            importlib.import_module(module).configure(sub)
-    args = parser.parse_args(argv)
+    named = argv[0] if argv and argv[0] in COMMANDS else ""
+    debug = "--debug" in argv
     try:
+        for name, (module, text) in COMMANDS.items():
+            sub = commands.add_parser(name, description=text[:1].upper() + text[1:] + ".")
+            sub.add_argument("--debug", action="store_true", help="print the traceback of what fails unexpectedly")
+            if name == named:  # only the chosen command's module is imported: `--help` stays quick
+                importlib.import_module(module).configure(sub)
+        args = parser.parse_args(argv)
         load_plugins()
-        return importlib.import_module(COMMANDS[args.command][0]).main(args)
+        return int(importlib.import_module(COMMANDS[args.command][0]).main(args))
     except PipelagError as error:
-        print(f"pipelag {args.command}: {error}", file=sys.stderr)
+        print(f"pipelag {named}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"pipelag {args.command}: stopped by the keyboard; what was done is kept", file=sys.stderr)
+        print(f"pipelag {named}: stopped by the keyboard; what was done is kept", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full and not debug:
+            where = getattr(error, "filename", None) or "a file"
+            said = f"{where} could not be written (No space left on device); free some space and start again"
+            print(f"pipelag {named}: {said}", file=sys.stderr)
+            return 2
+        print(f"pipelag {named}: {unforeseen(error, debug)}", file=sys.stderr)
+        return 1
+
+
+def unforeseen(error: Exception, debug: bool) -> str:
+    """What is said of an error that nobody foresaw; its traceback goes into a file, or with `debug` before it."""
+    words = " ".join(str(error).split())
+    notes = [" ".join(str(note).split()) for note in getattr(error, "__notes__", ())]
+    what = ": ".join(filter(None, (type(error).__name__, shortened(words, 300)))) + "".join(
+        f" ({n})" for n in notes[:3]
+    )
+    if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
+        what = f"there is not enough memory ({what})"
+    told = "".join(traceback.format_exception(error))
+    if debug:
+        print(told, file=sys.stderr)
+        return what
+    try:
+        handle, path = tempfile.mkstemp(prefix="pipelag-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(told)
+    except OSError:  # a full disk
+        return f"{what}; --debug prints the traceback"
+    return f"{what}; the traceback is in {path} (--debug prints it)"
 
 
 if __name__ == "__main__":

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from pipelag import methods
-from pipelag.checkpoint import alone
+from pipelag import asked, methods
 from pipelag.errors import PipelagError, unknown
+from pipelag.library.supply import Supply, to
+from pipelag.library.telling import Telling, Wishes
+from pipelag.library.updating import factory_of, usual
+from pipelag.library.validation import Metric, Validation, metrics_of
 from pipelag.methods import Method
-from pipelag.models.cut import layers_of
 from pipelag.models.cut import stages as cut_stages
 from pipelag.randomness import preserved_randomness
 from pipelag.schedules import Delays
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
+from pipelag.typed import MOST_BATCH
 
 EXECUTORS = ("simulated", "real")
 
@@ -34,23 +34,27 @@ class TrainedRun:
     """What `train` returns.
 
     model: the trained model, live version of every stage (the very object given, for the simulated executor).
-    metrics: one row per step: `{"step", "loss"}`.
+    metrics: one row per step: `{"step", "loss"}`; steps count from 0.
     delays: the staleness per stage of the (last) phase, in updates.
     diverged_at: the first step whose loss was no number; None where there is none.
+    evaluations: one row per evaluation: `{"step" (steps done), "epoch" (where the data have a length), "loss" (of
+        training, mean since the row before), "validation_loss", ...}` and each metric by its name.
     """
 
     model: nn.Sequential
     metrics: list[dict[str, float]]
     delays: Delays
     diverged_at: int | None
+    evaluations: list[dict[str, float]] = field(default_factory=list)
 
 
 def train(
     model: nn.Sequential | Sequence[nn.Module],
     batches: Any,
     *,
-    loss: Callable[[Any, torch.Tensor], torch.Tensor] = nn.functional.cross_entropy,
-    optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    loss: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
+    optimizer: OptimizerFactory | torch.optim.Optimizer | str | Mapping[str, Any] = usual,
+    lr: float | None = None,
     method: str | Method = "stale_weights",
     cuts: Sequence[int] = (),
     executor: str = "simulated",
@@ -58,6 +62,7 @@ def train(
     recompute: bool | int = False,
     replicas: Sequence[int] = (),
     steps: int | None = None,
+    epochs: int | None = None,
     phases: Sequence[Phase] | None = None,
     rate: Callable[[int], float] = lambda step: 1.0,
     stage_lr: dict[int, float] | None = None,
@@ -68,14 +73,32 @@ def train(
     uneven: bool = False,
     checkpoints: str | Path | None = None,
     checkpoint_every: int = 0,
+    patience: float | None = None,
+    unpack: Callable[[Any], tuple[Any, Any]] | None = None,
+    validation: Any = None,
+    metrics: Mapping[str, Metric] | Iterable[str | Metric] = (),
+    evaluate_every: int = 0,
+    folder: str | Path | None = None,
+    on_step: Callable[[int, float], Any] | None = None,
+    on_evaluation: Callable[[int, dict[str, float]], Any] | None = None,
+    on_checkpoint: Callable[[int, Path], Any] | None = None,
+    progress: bool | None = None,
+    tensorboard: str | Path | None = None,
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
+    What is measured, told and shown meanwhile changes nothing in the training, to the bit.
+
     Args:
         model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.
-        batches: minibatches as (inputs, targets): indexable by minibatch number, or any iterable.
-        loss: (output, targets) -> scalar.
-        optimizer: called with parameter groups, one per stage.
+        batches: minibatches as (inputs, targets): indexable by minibatch number, or any iterable, such as a
+            `DataLoader`. The first dimension of every tensor is the batch. Inputs, which the first layer takes as one
+            argument, and targets are a tensor, or a tuple or a dict of such.
+        loss: (output, targets) -> scalar, the mean over the minibatch.
+        optimizer: a class, or a function called with parameter groups, one per stage; or an instance over the model's
+            parameters, of which the kind and the settings count; or a registered name ("adamw") or a mapping as in the
+            config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
+        lr: the base rate of a class or a name. A name's other settings are those of the config files: nothing decays.
         method: a registered name or a `Method`.
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
         executor: "simulated", or "real" with one process per stage on this machine.
@@ -84,23 +107,42 @@ def train(
             number from 2 on: that of so many stages together (PipeMare Recompute).
         replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
             in turn and make one update of every r. None: one each.
-        steps: minibatches to train on; needed unless `batches` has a length or `phases` are given.
+        steps: minibatches to train on; by default, those of one epoch.
+        epochs: instead of steps, for batches with a length: how often to go through them, each time as they are
+            iterated anew (a `DataLoader` shuffles). Beside phases: how often their steps may.
         phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.
         stage_lr: base learning rates of single stages.
         seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor.
-        device: "cpu" or "cuda"; the real executor then uses one GPU per stage.
+        device: "cpu", "cuda", or "auto", which is a GPU where there is one (for each worker); the real executor uses
+            one GPU per stage.
         threads: CPU threads of each real worker.
         workers: real processes; one per stage by default, and the number of replicas of data-parallel methods.
         uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
         checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
-            flight) from its weights (PipeDream section 4).
+            flight) from its weights (PipeDream section 4). What was before it is told again.
         checkpoint_every: minibatches between two checkpoints; there is one at the end of each phase anyway.
+        patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
+        unpack: makes (inputs, targets) of what `batches` and `validation` hold, e.g. of a dict.
+        validation: minibatches with an end, as `batches`; all of them are gone through at every evaluation, the model
+            being in its mode for that (`eval()`).
+        metrics: (output, targets) -> a number for each target, or their mean: functions by name, or a list of
+            functions, of "accuracy" (%) and of registered names (`pipelag.runs.objectives`).
+        evaluate_every: steps between two evaluations; there is one at the end anyway.
+        folder: where `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
+        on_step: called with each step's number, from 0, and its loss.
+        on_evaluation: called with the steps done and what was found.
+        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints.
+        progress: a bar on stderr; by default where that is a terminal.
+        tensorboard: a folder for TensorBoard's event files; needs its package.
+
+    With real workers all this is told whenever a checkpoint is complete, in order: at evaluations, at the end of phases
+    and every `checkpoint_every`; the model is measured by the calling process, while the workers go on.
 
     Raises:
-        PipelagError: cuts that do not fit the model, an unknown method or executor, too few minibatches,
-            a failed worker.
+        PipelagError: anything given that does not fit (`pipelag.asked`), too few minibatches, a failed worker. What
+            your own code raises goes on as it is, with a note: step, stage, layer, shapes.
 
     >>> from torch import nn
     >>> data = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])) for _ in range(8)]
@@ -109,114 +151,68 @@ def train(
     (2, 0)
     """
     if executor not in EXECUTORS:
-        raise unknown("executor", executor, EXECUTORS)
+        raise unknown("executor", str(executor), EXECUTORS)
+    asked.check_numbers(seed, threads, workers, checkpoint_every)
+    microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
+    asked.check_recompute(recompute)
+    asked.check_rates(stage_lr if stage_lr is not None else {})
+    asked.check_functions(loss=loss, rate=rate, **({"unpack": unpack} if unpack is not None else {}))
+    asked.check_batches(batches)
+    place = asked.check_device(device)
+    sequence = asked.check_model(model)
+    make = factory_of(optimizer, lr, sequence)
+    cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:
-        if steps is None:
-            if not hasattr(batches, "__len__"):
-                raise PipelagError("how long to train is not given: pass steps=..., since the batches have no length")
-            steps = len(batches)
-        phases = [
-            Phase(
-                methods.get(method), steps, tuple(cuts), dict(stage_lr or {}), microbatches, recompute, tuple(replicas)
-            )
-        ]
-    for phase in phases:
-        phase.check()
-    total = sum(phase.steps for phase in phases)
-    sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers_of(model))
+        count, rates = asked.steps_of(batches, steps, epochs), dict(stage_lr or {})
+        phases = [Phase(methods.get(method), count, cuts, rates, microbatches, recompute, replicas)]
+    else:
+        given = {"steps": steps is not None, "cuts": bool(cuts), "replicas": bool(replicas)}
+        given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_lr)}
+        phases = asked.check_phases(phases, given)
     for phase in phases:
         cut_stages(sequence, phase.cuts)
+        phase.check()
+    asked.refuse_ignored(phases, executor)
+    if checkpoints is not None and executor == "simulated":
+        raise PipelagError(
+            "checkpoints are written by the stages of executor='real'; leave them out here, or use `pipelag run`, "
+            "which keeps simulated runs safe too"
+        )
+    measured, found = None, metrics_of(metrics)
+    if validation is not None:
+        measured = Validation(Supply(validation, unpack=unpack), loss, found, seed)
+    elif found:
+        raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
+    wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
+    wishes.check(kept=checkpoints is not None)
+    supply = Supply(batches, asked.epochs_of(epochs), unpack)
+    how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed}
     sequence.train()
     if executor == "simulated":
-        if checkpoints is not None:
-            raise PipelagError(
-                "checkpoints are written by the stages of executor='real'; leave them out here, or use `pipelag run`, "
-                "which keeps simulated runs safe too"
-            )
-        place = torch.device(device)
-        with preserved_randomness(place) as callers:
-            training = SimulatedTraining(sequence.to(place), phases, optimizer, loss, rate, seed, place)
-            losses = []
-            for inputs, targets in callers.while_drawing(_first(batches, total)):
-                losses.append(training.step(_to(inputs, place), _to(targets, place)))
-        values = torch.stack(losses).double().tolist()
+        values, evaluations = _simulated(sequence, supply, phases, wishes, place, **how)
     else:
-        kept = _checkpoints(checkpoints, checkpoint_every, phases)
-        how = {"phases": list(phases), "optimizer": optimizer, "loss": loss, "rate": rate, "seed": seed}
-        how |= {"uneven": uneven, "checkpoints": kept}
-        with alone(kept.folder) if kept is not None else nullcontext():
-            values = _train_real(sequence, batches, total, workers, device, threads, how)
-    last = phases[-1]
+        from pipelag.library.real import train_real
+
+        how |= {"uneven": uneven, "threads": threads, "patience": patience}
+        how |= {"workers": workers, "device": device, "checkpoints": checkpoints, "every": checkpoint_every}
+        values, evaluations = train_real(sequence, supply, phases, wishes, **how)
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
-    return TrainedRun(sequence, rows, last.delays, diverged_at)
+    return TrainedRun(sequence, rows, phases[-1].delays, diverged_at, evaluations)
 
 
-def _train_real(
-    model: nn.Sequential,
-    batches: Any,
-    total: int,
-    count: int | None,
-    device: str,
-    threads: int,
-    how: dict[str, Any],
-) -> list[float]:
-    from pipelag.distributed.launch.launch import launch
-    from pipelag.distributed.training import check_workers
-
-    phases, kept = how["phases"], how["checkpoints"]
-    workers = count or max(sum(phase.replicas) or phase.stages for phase in phases)
-    for phase in phases:
-        check_workers(phase, workers)
-    indexed = batches if hasattr(batches, "__getitem__") else list(_first(batches, total))
-    resume = kept.rewind() if kept is not None else 0
-    alike = copy.deepcopy(model).cpu()
-    state, values = launch(_real_task, workers, device, threads, model=alike, batches=indexed, resume=resume, **how)
-    model.load_state_dict(state)
-    return values  # type: ignore[no-any-return]
-
-
-def _real_task(job: Any, model: nn.Sequential, batches: Any, **how: Any) -> tuple[dict[str, torch.Tensor], list[float]]:
-    from pipelag.distributed.training import RealTraining
-
-    resume = how.pop("resume")
-    training = RealTraining(job, model.train(), **how)
-    if resume:
-        training.resume(resume)
-    training.run(
-        lambda step: _to(batches[step][0], job.device),
-        lambda step: _to(batches[step][1], job.device),
-    )
-    return {name: value.cpu() for name, value in model.state_dict().items()}, training.losses
-
-
-def _checkpoints(folder: str | Path | None, every: int, phases: Sequence[Phase]) -> Any:
-    from pipelag.distributed.checkpoints import Checkpoints
-
-    if folder is None:
-        return None
-    ends = list(accumulate(phase.steps for phase in phases))
-    return Checkpoints(Path(folder), frozenset({*range(every, ends[-1], every), *ends} if every else ends))
-
-
-def _first(batches: Any, count: int) -> Iterable[tuple[Any, torch.Tensor]]:
-    """The first `count` minibatches, by number or in order; too few are refused."""
-    if hasattr(batches, "__getitem__"):
-        if hasattr(batches, "__len__") and len(batches) < count and not hasattr(batches, "epoch"):
-            raise PipelagError(
-                f"{count} steps need {count} minibatches, and there are {len(batches)}; train fewer steps"
-            )
-        yield from (batches[step] for step in range(count))
-        return
-    taken = 0
-    for pair in islice(batches, count):
-        taken += 1
-        yield pair
-    if taken < count:
-        raise PipelagError(f"{count} steps need {count} minibatches, and there were only {taken}; train fewer steps")
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_to(item, device) for item in value)
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+def _simulated(
+    model: nn.Sequential, supply: Supply, phases: Sequence[Phase], wishes: Wishes, place: torch.device, **how: Any
+) -> tuple[list[float], list[dict[str, float]]]:
+    """Train in this process; returns the losses and the evaluations. how: more that `SimulatedTraining` is told."""
+    total = sum(phase.steps for phase in phases)
+    with preserved_randomness(place) as callers:
+        training = SimulatedTraining(model.to(place), phases, device=place, **how)
+        if wishes.validation is not None:  # an hour later would be late for a mistake
+            wishes.validation.measure(model, place, most=1)
+        with Telling(wishes, total, supply.length, bar=True) as telling:
+            for inputs, targets in callers.while_drawing(supply.first(total)):
+                telling.step(training.step(to(inputs, place), to(targets, place)))
+                if telling.due:
+                    telling.evaluate(model, place)
+            return telling.losses(), telling.evaluations

@@ -1,27 +1,34 @@
 """`pipelag digest`: what a scale's logs say, written into a document between two marks, so that none of it is typed.
 
 The document holds `<!-- digest -->` and `<!-- end of digest -->`; what stands between them is written anew: how many
-claims of each paper hold, every claim that fails with the numbers it fails by, and the tables that are asked for.
+claims of each paper hold, every claim that fails with the numbers it fails by, and the tables that are asked for. A
+document that begins it with `<!-- digest: brief -->` gets a line per paper, with the results in which claims fail, and
+one with `<!-- digest: at_scale.table_1 at_scale.table_3 -->` these tables alone. What stands between other marks is the
+evidence of single sentences (`pipelag.commands.evidence`).
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipelag.commands.report import title_of
+from pipelag.commands import evidence
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers, result_of
 from pipelag.experiments.schema import Paper, Scale, reading_order
+from pipelag.files import read_text, write_whole
+from pipelag.report.gather import title_of
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Context
 from pipelag.results.verdict import WORDS, Verdict, verdicts
 
-BEGIN, END = "<!-- digest -->", "<!-- end of digest -->"
+BEGIN, BRIEF, END = "<!-- digest -->", "<!-- digest: brief -->", "<!-- end of digest -->"
+BEGINS = re.compile(r"<!-- digest(?:: ([\w. ]+))? -->")  # brief, or tables
 SHOWN = ("stale_weights.table_2", "pipedream.table_1")
 LONG = 260  # characters of a reason; the page has all of it
 
@@ -37,27 +44,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the digest, or with --check compare it."""
-    try:
-        text = args.document.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PipelagError(f"{args.document} cannot be read as text ({error}); name a Markdown file") from error
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise PipelagError(f"{args.document} needs the marks {BEGIN} and {END}, once each")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    new = f"{before}{BEGIN}\n\n{digest(load_scale(args.scale, args.published), args.tables)}\n{END}{after}"
+    text = read_text(args.document, "a Markdown file")
+    scale = load_scale(args.scale, args.published)
+    new = evidence.fill(text, scale, str(args.document))
+    begins = list(BEGINS.finditer(new))
+    if begins or evidence.BEGIN not in text:
+        if len(begins) != 1 or new.count(END) != 1:
+            raise PipelagError(f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, once each")
+        before, after = new[: begins[0].start()], new[new.index(END) + len(END) :]
+        new = f"{before}{begins[0][0]}\n\n{said(begins[0][1], args.tables, scale)}\n{END}{after}"
     if args.check and new != text:
         raise PipelagError(
             f"{args.document} says other numbers than the logs; write them anew: pipelag digest {args.document}"
         )
     if new != text:
-        args.document.write_text(new)
+        write_whole(args.document, new)
     return 0
+
+
+def said(asked: str | None, tables: Sequence[str], scale: Scale) -> str:
+    """What stands after a mark: `brief`, named tables alone, or (no word) the whole digest with `tables`."""
+    if asked == "brief":
+        return brief(scale)
+    for name in asked.split() if asked else tables:
+        paper, _, key = name.partition(".")
+        result_of(load_paper(paper), key)  # refuses one that is not there
+    if asked:
+        return "\n".join(drawn_table(name, scale) + "\n" for name in asked.split())
+    return digest(scale, tables)
 
 
 def digest(scale: Scale, tables: Sequence[str]) -> str:
     """Markdown: counts of verdicts by paper, the claims that fail, and the tables (PAPER.RESULT)."""
-    judged = {name: list(judgements(load_paper(name), scale)) for name in papers()}
+    judged = {name: list(judgements(load_paper(name), scale)) for name in claiming()}
     failing = {name: [v for v in found if v[1].verdict == WORDS[False]] for name, found in judged.items()}
     lines = [scoreboard(judged), ""]
     for name, found in failing.items():
@@ -67,6 +86,36 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     for shown in tables:
         lines += [drawn_table(shown, scale), ""]
     return "\n".join(lines)
+
+
+def brief(scale: Scale) -> str:
+    """Markdown: counts of verdicts by paper, and the results in which claims fail."""
+    rows = []
+    for name in claiming():
+        found = list(judgements(load_paper(name), scale))
+        counts: Counter[str] = Counter(verdict.verdict for _, verdict in found)
+        failing = dict.fromkeys(result for result, verdict in found if verdict.verdict == WORDS[False])
+        rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing)) or "–"})
+    cols = [Col("paper", "paper")]
+    cols += [Col(word, lambda row, word=word: row.get(word, 0)) for word in WORDS.values()]  # type: ignore[misc]
+    return table(rows, [*cols, Col("what fails is in", "where")]).markdown()
+
+
+def claiming() -> list[str]:
+    """The papers that claim something."""
+    return [name for name in papers() if any(result.claims for result in load_paper(name).results.values())]
+
+
+def in_short(results: Sequence[str]) -> str:
+    """`table_1`, `table_3`, `figure_10`, `text_x` -> "Tables 1, 3; Figure 10; the text"."""
+    kinds: dict[str, list[str]] = {}
+    for result in results:
+        kind, _, rest = result.partition("_")
+        kinds.setdefault(kind, []).append(rest)
+    return "; ".join(
+        "the text" if kind == "text" else f"{kind.capitalize()}{'s' * (len(rest) > 1)} {', '.join(rest)}"
+        for kind, rest in kinds.items()
+    )
 
 
 def judgements(paper: Paper, scale: Scale) -> Iterator[tuple[str, Verdict]]:
@@ -97,7 +146,6 @@ def drawn_table(name: str, scale: Scale) -> str:
     """A table of a paper as Markdown."""
     paper_name, _, key = name.partition(".")
     paper = load_paper(paper_name)
-    result_of(paper, key)  # refuses one that is not there
     load_results(paper)
     drawn = draw(Context.load(paper, key, scale))
     if drawn.table is None:

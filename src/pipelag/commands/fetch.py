@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelag.data.files import manifest
 from pipelag.data.files.fetch import Release, data_folder, fetch
+from pipelag.files import write_whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +26,7 @@ def main(args: argparse.Namespace) -> int:
     text = describe(fetch(args.name, args.to, args.mirror))
     print(text, end="")
     if args.stamp is not None:
-        args.stamp.parent.mkdir(parents=True, exist_ok=True)
-        args.stamp.write_text(text, encoding="utf-8")
+        write_whole(args.stamp, text)
     return 0
 
 

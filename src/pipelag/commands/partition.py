@@ -7,28 +7,38 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from pipelag.commands.arguments import number, whole
+from pipelag.errors import PipelagError
+from pipelag.files import write_whole
 from pipelag.partitioner.cluster import SYNC, Cluster
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, timed_period
 from pipelag.partitioner.published import chain, read_graph
 from pipelag.partitioner.search import partition
 from pipelag.timing.layers import Profile
+from pipelag.typed import MOST_WORKERS
+
+DRAWN = (".pdf", ".svg", ".png")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("profile", type=Path, help="a profile that pipelag saved (.jsonl), or PipeDream's graph.txt")
     parser.add_argument("--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth}")
-    parser.add_argument("--workers", type=int, help="refuse a cluster of another size")
+    parser.add_argument("--workers", type=whole(1, MOST_WORKERS), help="refuse a cluster of another size")
     parser.add_argument(
         "--communication", choices=sorted(SYNC), default="ring", help="cost of summing gradients (ring)"
     )
     parser.add_argument("--straight", action="store_true", help="one stage per worker, no replicas")
-    parser.add_argument("--scale", type=float, default=1.0, help="a minibatch so many times the profiled one (1)")
+    parser.add_argument(
+        "--scale", type=number(above=0), default=1.0, help="a minibatch so many times the profiled one (1)"
+    )
     parser.add_argument("--out", type=Path, help="write the plan here: .json, or .pdf, .svg, .png to draw it")
 
 
 def main(args: argparse.Namespace) -> int:
     """Read, search, print."""
+    if args.out is not None and args.out.suffix not in (".json", *DRAWN):
+        raise PipelagError(f"'{args.out}' is no file for a plan; its name must end in .json, .pdf, .svg or .png")
     profile, notes = read_profile(args.profile)
     profile = profile.scaled(args.scale)
     cluster = Cluster.load(args.cluster, args.workers)
@@ -54,10 +64,10 @@ def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str) 
     alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
     lines = [f"plan {plan.config}: {len(plan.stages)} stages on {plan.workers} workers, NOAM {plan.noam}"]
     memory = memory_of(profile, plan)
-    for number, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
+    for place, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
         layers = profile.layers[stage.first - 1 : stage.last]
         lines.append(
-            f"  stage {number}: layers {stage.first}-{stage.last} ({layers[0].name} ... {layers[-1].name}), "
+            f"  stage {place}: layers {stage.first}-{stage.last} ({layers[0].name} ... {layers[-1].name}), "
             f"{stage.replicas} worker{'s' if stage.replicas > 1 else ''}, "
             f"{sum(layer.total_ms for layer in layers):.2f} ms, {held / 1e6:.0f} MB"
         )
@@ -72,10 +82,9 @@ def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str) 
 
 def write(out: Path, profile: Profile, plan: Plan) -> None:
     """The plan as JSON, or as a figure."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".json":
         content = {"stages": [asdict(stage) for stage in plan.stages], "period": plan.period, "cuts": list(plan.cuts)}
-        out.write_text(json.dumps(content, indent=1) + "\n")
+        write_whole(out, json.dumps(content, indent=1) + "\n")
         return
     from pipelag.report.diagrams import plan_of_layers
     from pipelag.report.style import save

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelag.experiments import load_paper, load_scale, result_of
+from pipelag.files import write_whole
 from pipelag.results.drawing import Drawn, draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Context
@@ -33,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     base = Path("figures") / scale.name / paper.id / args.result
     drawn = draw(context)
     save(drawn, base, result.kind, context.footer())
-    base.with_suffix(".json").write_text(json.dumps(record(context, drawn), indent=1) + "\n")
+    write_whole(base.with_suffix(".json"), json.dumps(record(context, drawn), indent=1) + "\n")
     return 0
 
 
@@ -47,7 +48,7 @@ def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
 
         save_figure(drawn.figure, base, footer=footer)
         assert drawn.data is not None
-        base.with_suffix(".csv").write_text(drawn.data.to_csv(index=False))
+        write_whole(base.with_suffix(".csv"), drawn.data.to_csv(index=False))
     else:
         assert drawn.table is not None, kind
         drawn.table.save(base)
@@ -85,6 +86,7 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
         "kind": context.result.kind,
         "caption": context.result.caption,
         "is_figure": drawn.figure is not None,
+        "chart": drawn.chart,
         "table": drawn.table.texts() if drawn.table is not None else None,
         "shortfall": "; ".join(text for text in (context.shortfall(), context.releases()) if text),
         "data": sorted(sources),

@@ -3,30 +3,63 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipelag.commands.arguments import number, whole
 from pipelag.errors import PipelagError
+from pipelag.files import json_of, read_text, written
+from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 
+MOST_TRACE = 256 * 2**20  # bytes
 DRAWN = (".pdf", ".svg", ".png")
+MOST_ACTIONS = 200_000  # that a drawing is of: beyond, no page has room and no browser time
+KINDS = {"forward": "F", "backward": "B", "recompute": "R", "transfer": "send"}
+Time = Annotated[float, Field(ge=0, le=1e15)]
+Number = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+
+
+class Event(BaseModel):
+    """What is read of an action in a trace: times in microseconds. Browsers know more fields."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    tid: int = Field(ge=0, le=MOST_WORKERS)
+    ts: Time
+    dur: Time
+    cat: str
+    args: Action
+
+
+class Action(BaseModel):
+    """Which action it is."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+    stage: Number
+    minibatch: Number
+    microbatch: Number | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or the folder of a run")
     parser.add_argument("--out", type=Path, required=True, help="a .pdf, .svg or .png to draw, or a .json trace")
-    parser.add_argument("--stages", type=int, default=4)
-    parser.add_argument("--minibatches", type=int, default=8)
-    parser.add_argument("--microbatches", type=int, default=1)
-    parser.add_argument("--forward", type=float, default=1.0, help="time of a stage's forward (default: 1)")
-    parser.add_argument("--backward", type=float, default=2.0, help="time of a stage's backward (default: 2)")
-    parser.add_argument("--transfer", type=float, default=0.0, help="time of a message between stages (default: 0)")
+    parser.add_argument("--stages", type=whole(1, 1000), default=4)
+    parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8)
+    parser.add_argument("--microbatches", type=whole(1, 1000), default=1)
+    parser.add_argument("--forward", type=number(above=0), default=1.0, help="time of a stage's forward (default: 1)")
+    parser.add_argument("--backward", type=number(above=0), default=2.0, help="time of a stage's backward (default: 2)")
     parser.add_argument(
-        "--segment", type=int, default=0, help="stages recomputed together (pipemare only; default: none)"
+        "--transfer", type=number(least=0), default=0.0, help="time of a message between stages (default: 0)"
     )
-    parser.add_argument("--until", type=float, help="draw only what begins before this time")
+    parser.add_argument(
+        "--segment", type=whole(0, 1000), default=0, help="stages recomputed together (pipemare only; default: none)"
+    )
+    parser.add_argument("--until", type=number(above=0), help="draw only what begins before this time")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,10 +71,10 @@ def main(args: argparse.Namespace) -> int:
         rows, unit = recorded(folder), "seconds"
     else:
         rows, unit = planned(args), "time (one forward pass = 1)" if args.forward == 1 else "time"
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     if args.out.suffix == ".json":
         if folder.is_dir():
-            shutil.copyfile(folder / "trace.json", args.out)
+            with written(args.out) as aside:
+                shutil.copyfile(folder / "trace.json", aside)
         else:
             from pipelag.timing.trace import write_trace
 
@@ -74,6 +107,11 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     from pipelag.timing.timed import time_schedule
     from pipelag.timing.trace import row_of, transfer_rows
 
+    if args.stages * args.minibatches * args.microbatches > MOST_ACTIONS:
+        raise PipelagError(
+            f"{args.stages} stages x {args.minibatches} minibatches x {args.microbatches} microbatches are more than "
+            f"{MOST_ACTIONS:,} passes; draw fewer"
+        )
     options = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
     options |= {"segment": args.segment} if args.segment else {}
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
@@ -90,13 +128,25 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
         raise PipelagError(
             f"'{folder}' has no trace.json; timeline runs and training runs of the real executor leave one"
         )
-    kinds = {"forward": "F", "backward": "B", "recompute": "R", "transfer": "send"}
-    return [
-        {"worker": event["tid"], "start": event["ts"] / 1e6, "end": (event["ts"] + event["dur"]) / 1e6}
-        | {"kind": kinds[event["cat"]], **event["args"]}
-        for event in json.loads(path.read_text())["traceEvents"]
-        if event["ph"] == "X" and event["cat"] in kinds
-    ]
+    content = json_of(read_text(path, "a trace", MOST_TRACE), f"'{path}'", 100 * MOST_ACTIONS)
+    events = content.get("traceEvents") if isinstance(content, dict) else None
+    if not isinstance(events, list):
+        raise PipelagError(f"'{path}' is no trace: it should be a mapping with the list traceEvents")
+    rows = []
+    for place, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("ph") != "X" or str(event.get("cat")) not in KINDS:
+            continue
+        try:
+            one = checked(Event, event, "key")
+        except PipelagError as error:
+            raise PipelagError(f"'{path}', event {place}: {error}") from error
+        rows.append(
+            {"worker": one.tid, "start": one.ts / 1e6, "end": (one.ts + one.dur) / 1e6}
+            | {"kind": KINDS[one.cat], **one.args.model_dump(exclude_none=True)}
+        )
+    if not rows:
+        raise PipelagError(f"'{path}' holds no action that could be drawn")
+    return rows
 
 
 def draw(rows: list[dict[str, Any]], out: Path, unit: str, until: float | None) -> None:

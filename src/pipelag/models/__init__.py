@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.catalogue import HOMES, check_model
+from pipelag.errors import PipelagError
 from pipelag.models.alexnet import alexnet
 from pipelag.models.bert import bert
 from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
@@ -55,7 +59,7 @@ def register(name: str) -> Callable[[Builder], Builder]:
     return entered("model", name, MODELS)
 
 
-def build(name: str, seed: int | None = None, **options: Any) -> nn.Sequential:
+def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequential:
     """A fresh model.
 
     Args:
@@ -66,17 +70,42 @@ def build(name: str, seed: int | None = None, **options: Any) -> nn.Sequential:
     Raises:
         PipelagError: unknown name (the nearest is named), unknown option, a depth that is not 6n + 2.
     """
-    builder = MODELS.get(name)
-    if builder is None:
-        depth = re.fullmatch(r"resnet(\d+)", name)
-        if depth is None:
-            raise unknown("model", name, MODELS)
-        builder = lambda **rest: resnet(int(depth[1]), **rest)  # noqa: E731
+    check_model(name, options, set(MODELS))
+    builder = MODELS.get(name) or partial(resnet, int(name.removeprefix("resnet")))
     try:
-        if seed is None:
-            return builder(**options)
-        with preserved_randomness():
-            torch.manual_seed(seed)
+        with fitting(name), nullcontext() if seed is None else preserved_randomness():
+            if seed is not None:
+                torch.manual_seed(seed)
             return builder(**options)
     except TypeError as error:
+        if HOMES.get(name) is not None:  # the options fit: the mistake is ours
+            raise
         raise PipelagError(f"model '{name}' does not take these options: {error}") from error
+
+
+@contextmanager
+def fitting(name: str) -> Iterator[None]:
+    """Refuse a model whose weights would not fit into this machine's memory, before they are written to."""
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**63
+    taken = 0
+
+    def count(module: nn.Module, own: str, parameter: nn.Parameter | None) -> None:
+        nonlocal taken
+        taken += parameter.nbytes if parameter is not None and not parameter.is_meta else 0
+        if taken > room:
+            raise PipelagError(
+                f"model '{name}' with these options has more than {taken / 2**30:,.0f} GiB of weights, and this "
+                f"machine has {room / 2**30:,.0f} GiB of memory; make it smaller"
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise PipelagError(
+                f"model '{name}' with these options does not fit into memory; make it smaller"
+            ) from error
+        raise
+    finally:
+        hook.remove()

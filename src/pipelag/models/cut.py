@@ -7,19 +7,41 @@ from itertools import accumulate, pairwise
 
 from torch import nn
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, a
 
 Model = nn.Sequential | Sequence[nn.Module]
 
 
 def layers_of(model: Model) -> list[nn.Module]:
     """The model's layers in order; raises `PipelagError` for a model that is not a sequence of layers."""
+    if isinstance(model, nn.Sequential):
+        _refuse_more(model)
     if isinstance(model, (nn.Sequential, nn.ModuleList, list, tuple)):
         return list(model)
     raise PipelagError(
-        f"a {type(model).__name__} cannot be cut: give the model as an nn.Sequential, or a list of layers, each taking "
-        "what the one before returns; pipelag.linearise(model) makes that of most branching models"
+        f"{a(type(model).__name__)} cannot be cut: give the model as an nn.Sequential, or a list of layers, each "
+        "taking what the one before returns; pipelag.linearise(model) makes that of most branching models"
     )
+
+
+def _refuse_more(model: nn.Sequential) -> None:
+    """Refuse a Sequential that does more than call its layers: a pipeline calls these, and would leave it out."""
+    kind, more = type(model).__name__, ""
+    if type(model).forward is not nn.Sequential.forward or "forward" in vars(model):
+        more = "a forward of its own"
+    elif type(model).__call__ is not nn.Module.__call__:
+        more = "a __call__ of its own"
+    elif any(getattr(model, name) for name in HOOKS):
+        more = "hooks on the whole"
+    elif any(True for _ in model.parameters(recurse=False)) or any(True for _ in model.buffers(recurse=False)):
+        more = "parameters or buffers outside its layers"
+    if more:
+        raise PipelagError(
+            f"the {kind} has {more}, which a pipeline of its layers would leave out; move that into a layer"
+        )
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def layer_numbers(model: Model) -> list[tuple[int, int]]:
@@ -85,8 +107,27 @@ def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
                     raise PipelagError(
                         f"stages {first} and {stage} share a parameter of shape {list(parameter.shape)} (layers "
                         f"'{name}' and '{name_of(layer)}'); a weight can belong to one stage only: move the cut, or "
-                        "untie the layers"
+                        "untie the layers (layer.weight = torch.nn.Parameter(layer.weight.detach().clone()); in "
+                        "transformers a config with tie_word_embeddings=False)"
                     )
+    _refuse_overlaps(pieces)
+
+
+def _refuse_overlaps(pieces: Sequence[nn.Sequential]) -> None:
+    """Refuse two parameters over the same memory: stages keep their weights in buffers of their own."""
+    found: dict[int, tuple[int, int, str, nn.Parameter]] = {}
+    for stage, piece in enumerate(pieces, start=1):
+        for name, p in piece.named_parameters():
+            if not isinstance(p, nn.parameter.UninitializedParameter) and p.numel() and not p.is_meta:
+                found.setdefault(id(p), (p.data_ptr(), stage, name, p))
+    spans = sorted(found.values(), key=lambda one: (str(one[3].device), one[0]))
+    for (start, stage, _, p), (begin, other, _, q) in pairwise(spans):
+        size = 1 + sum((length - 1) * stride for length, stride in zip(p.shape, p.stride(), strict=True))
+        if begin < start + size * p.element_size() and p.device == q.device:
+            raise PipelagError(
+                f"two parameters, of shapes {list(p.shape)} in stage {stage} and {list(q.shape)} in stage {other}, lie "
+                "over the same memory; give each its own (.clone()), or make them one nn.Parameter within a stage"
+            )
 
 
 def stages(model: Model, cuts: Sequence[int]) -> list[nn.Sequential]:

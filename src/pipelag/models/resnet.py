@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pipelag.errors import PipelagError
+from pipelag.catalogue import check_depth
 from pipelag.models.layers import BranchEnd, BranchStart, Layer, Mean, channels
 
 
@@ -18,10 +18,8 @@ def resnet(depth: int, width: float = 1.0, classes: int = 10, in_channels: int =
     Raises:
         PipelagError: the depth is not 6n + 2; the nearest that are get named.
     """
-    blocks, rest = divmod(depth - 2, 6)
-    if rest or blocks < 1:
-        below = max(8, 6 * blocks + 2)
-        raise PipelagError(f"a CIFAR ResNet has depth 6n + 2, not {depth}; the nearest are {below} and {below + 6}")
+    check_depth(depth)
+    blocks = (depth - 2) // 6
     into = channels(16, width)
     first = Layer(
         f"conv3x3 {in_channels}-{into}",

@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
 
-class Mode(Enum):
-    """Stands for `self.training` among a step's arguments."""
+@dataclass(frozen=True)
+class ByMode:
+    """Among a step's arguments: one value in training and another in evaluation, as `self.training` is."""
 
-    IN_TRAINING = "training"
+    training: Any
+    evaluation: Any
+
+
+class Here(Enum):
+    """Stands for the device on which a layer's inputs lie, among a step's arguments."""
+
+    DEVICE = "device"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One of torch's own operators by its name ("aten.linear.default"), which pickles as the operator does not."""
+
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name.split(".")[1]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the operator gives."""
+        return _operator(self.name)(*args, **kwargs)
+
+
+@cache
+def _operator(name: str) -> Any:
+    return attrgetter(name)(torch.ops)
 
 
 class Ref(str):
@@ -26,6 +56,8 @@ class Step:
     """One operator, `name` = `target`(`args`), as torch.fx writes it.
 
     op: call_module, call_function, call_method or get_attr. inplace: whether it overwrites its first argument.
+    several: whether its value is known to be a tuple. within: the path of the module that calls it, where it is known
+    and has no children.
     """
 
     name: str
@@ -34,6 +66,8 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inplace: bool = False
+    several: bool = False
+    within: str = ""
 
     @property
     def called(self) -> str:
@@ -45,9 +79,9 @@ class Step:
         """The values among its arguments."""
         return list(refs((self.args, self.kwargs)))
 
-    def run(self, values: Mapping[str, Any], original: nn.Module) -> Any:
+    def run(self, values: Mapping[str, Any], original: nn.Module, device: torch.device | None = None) -> Any:
         """Its value, with the modules and parameters of `original`."""
-        args, kwargs = filled((self.args, self.kwargs), values, original.training)
+        args, kwargs = filled((self.args, self.kwargs), values, original.training, device)
         if self.op == "call_module":
             return original.get_submodule(self.target)(*args, **kwargs)
         if self.op == "get_attr":
@@ -59,11 +93,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Traced:
-    """A model's operators. inputs: names of what it takes; output: `Ref`s, alone or in tuples."""
+    """A model's operators.
+
+    inputs: names of what it takes, by `asked` in the model's own words; output: `Ref`s, alone or in tuples.
+    shapes: of values, where known: sizes, or names of sizes that differ from minibatch to minibatch. sizes: values that
+    are such sizes, and their names. sized: the steps that follow from the inputs' sizes alone, these among them.
+    """
 
     inputs: tuple[str, ...]
     steps: tuple[Step, ...]
     output: Any
+    asked: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    sized: frozenset[str] = frozenset()
 
 
 def attribute(model: nn.Module, path: str) -> Any:
@@ -72,9 +115,9 @@ def attribute(model: nn.Module, path: str) -> Any:
     return getattr(model.get_submodule(parent), name)
 
 
-def constant(value: torch.Tensor) -> torch.Tensor:
-    """A tensor that the model makes itself."""
-    return value
+def constant(value: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """A tensor that the model makes itself; where a device is named, there."""
+    return value if device is None else value.to(device)
 
 
 def refs(value: Any) -> Iterator[str]:
@@ -104,9 +147,14 @@ def mapped(value: Any, change: Any) -> Any:
     return change(value)
 
 
-def filled(value: Any, values: Mapping[str, Any], training: bool) -> Any:
+def filled(value: Any, values: Mapping[str, Any], training: bool, device: torch.device | None = None) -> Any:
     """Arguments with the values in place of their names."""
-    return mapped(
-        value,
-        lambda leaf: values[leaf] if isinstance(leaf, Ref) else training if leaf is Mode.IN_TRAINING else leaf,
-    )
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, Ref):
+            return values[leaf]
+        if isinstance(leaf, ByMode):
+            return leaf.training if training else leaf.evaluation
+        return device if leaf is Here.DEVICE else leaf
+
+    return mapped(value, change)

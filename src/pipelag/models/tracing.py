@@ -5,33 +5,47 @@ from __future__ import annotations
 import inspect
 import operator
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.fx.proxy import TraceError
 
-from pipelag.errors import PipelagError
-from pipelag.models.steps import Mode, Ref, Step, Traced, constant, mapped
+from pipelag.errors import PipelagError, unknown
+from pipelag.models.steps import ByMode, Ref, Step, Traced, constant, mapped
 
 OVERWRITING = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
 
 
-def trace(model: nn.Module, whole: Sequence[str | type[nn.Module]] = ()) -> Traced:
+def trace(
+    model: nn.Module,
+    whole: Sequence[str | type[nn.Module]] = (),
+    inputs: Sequence[str] | Mapping[str, Any] = (),
+    output: str | None = None,
+) -> Traced:
     """The operators of a model in the order in which it calls them; arguments with defaults keep these.
 
     Args:
         whole: modules, by path or class, to take as one operator each.
+        inputs: arguments with defaults that are inputs nevertheless; or examples of all inputs, and then it is
+            torch.export that traces, and `output` the one to keep of what the model gives by name.
 
     Raises:
         PipelagError: control flow that depends on the data (where), a model that computes something else in training
             than in evaluation, or one that takes any number of inputs or returns no tensor or tuple.
     """
+    if isinstance(inputs, Mapping):
+        from pipelag.models.exporting import exported
+
+        look = partial(exported, inputs=inputs, output=output)
+    else:
+        look = partial(_traced, whole=whole, kept=tuple(inputs))
     modes = {module: module.training for module in model.modules()}
     try:
-        training, evaluation = (_traced(model.train(mode), whole) for mode in (True, False))
+        training, evaluation = (look(model.train(mode)) for mode in (True, False))
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -68,11 +82,19 @@ class _Tracer(fx.Tracer):
             raise
 
 
-def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]]) -> Traced:
+def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], kept: Sequence[str]) -> Traced:
     parameters = inspect.signature(model.forward).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
-    fixed = {p.name: p.default for p in parameters if p.default is not p.empty}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise PipelagError(
+            f"{type(model).__name__} takes arguments of any name, as models of transformers do; give examples of its "
+            "inputs, linearise(model, inputs={'input_ids': tensor})"
+        )
+    for name in kept:
+        if name not in (names := [p.name for p in parameters]):
+            raise unknown(f"input of {type(model).__name__}", name, names)
+    fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in kept}
     tracer = _Tracer(whole)
     for name in tracer.names:
         if name not in dict(model.named_modules()):
@@ -84,9 +106,9 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]]) -> Traced:
         raise _untraceable(model, tracer, error) from error
     finally:  # tensors that forward makes without looking at its input: torch.fx hangs them onto the model
         constants = {name: model.__dict__.pop(name) for name in set(vars(model)) - before}
-    kept = {p.name for p in parameters} - set(fixed)
+    taken = {p.name for p in parameters} - set(fixed)
     for node in list(graph.nodes):
-        if node.op == "placeholder" and node.target not in kept:
+        if node.op == "placeholder" and node.target not in taken:
             _erase(graph, node)
     named = lambda value: mapped(value, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)  # noqa: E731
     steps, output = [], None
@@ -102,8 +124,9 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]]) -> Traced:
     output = tuple(output) if isinstance(output, list) else output
     if not isinstance(output, (Ref, tuple)):
         raise PipelagError(f"{type(model).__name__} returns a {type(output).__name__}; a tensor or a tuple is wanted")
-    inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
-    return _renamed(Traced(inputs, tuple(steps), output))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    asked = tuple(str(node.target) for node in inputs)
+    return renamed(Traced(tuple(node.name for node in inputs), tuple(steps), output, asked))
 
 
 def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> PipelagError:
@@ -113,7 +136,8 @@ def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> Pipelag
     place = tracer.failed_in or "its forward"
     return PipelagError(
         f"{type(model).__name__} cannot be traced by torch.fx: {place} fails{where}: {what}; "
-        "modules named in whole=(...), by path or class, are taken as one operator"
+        "modules named in whole=(...), by path or class, are taken as one operator; with examples of its inputs, "
+        "inputs={'name': tensor}, torch.export lays out more"
     )
 
 
@@ -132,7 +156,7 @@ def _overwrites(step: Step, module: nn.Module | None) -> bool:
     return step.target in OVERWRITING or bool(step.kwargs.get("inplace")) or step.called.endswith("_")
 
 
-def _renamed(traced: Traced) -> Traced:
+def renamed(traced: Traced) -> Traced:
     """Whoever uses a value after it was overwritten uses the operator's that did so."""
     now: dict[str, str] = {}
     rename = lambda value: mapped(value, lambda leaf: Ref(now.get(leaf, leaf)) if isinstance(leaf, Ref) else leaf)  # noqa: E731
@@ -143,7 +167,7 @@ def _renamed(traced: Traced) -> Traced:
             old = step.uses[0]
             now |= {name: step.name for name, current in now.items() if current == old} | {old: step.name}
         steps.append(step)
-    return Traced(traced.inputs, tuple(steps), rename(traced.output))
+    return replace(traced, steps=tuple(steps), output=rename(traced.output))
 
 
 class _Differs(Exception):
@@ -151,7 +175,7 @@ class _Differs(Exception):
 
 
 def _one(training: Traced, evaluation: Traced) -> Traced:
-    """Where the two differ in a True and a False, `Mode.IN_TRAINING`."""
+    """Where the two differ in a True and a False, or in a share of dropout and none, a `ByMode`."""
     if len(training.steps) != len(evaluation.steps) or training.output != evaluation.output:
         raise _Differs
     steps = []
@@ -159,12 +183,12 @@ def _one(training: Traced, evaluation: Traced) -> Traced:
         if (a.name, a.op, a.target, a.inplace) != (b.name, b.op, b.target, b.inplace):
             raise _Differs
         steps.append(replace(a, args=_both(a.args, b.args), kwargs=_both(a.kwargs, b.kwargs)))
-    return Traced(training.inputs, tuple(steps), training.output)
+    return replace(training, steps=tuple(steps))
 
 
 def _both(a: Any, b: Any) -> Any:
-    if a is True and b is False:
-        return Mode.IN_TRAINING
+    if (a is True and b is False) or (isinstance(a, float) and b == 0 != a):
+        return ByMode(a, b)
     if isinstance(a, (tuple, list)) and type(a) is type(b) and len(a) == len(b):
         return tuple(map(_both, a, b)) if isinstance(a, tuple) else list(map(_both, a, b))
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():

@@ -5,12 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import Field, model_validator
 
 from pipelag.errors import PipelagError, unknown
+from pipelag.files import read_yaml
+from pipelag.typed import MOST_WORKERS, Typed, checked, shown
+
+
+class LevelOptions(Typed):
+    """A level in a file: bytes per second."""
+
+    workers: int = Field(ge=1, le=MOST_WORKERS)
+    bandwidth: float = Field(gt=0, le=1e18)
+
+
+class ClusterOptions(Typed):
+    """A cluster in a file: bytes of a worker, where they are limited."""
+
+    levels: list[LevelOptions] = Field(min_length=1, max_length=4)
+    memory: float | None = Field(default=None, gt=0, le=1e18)
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ClusterOptions:
+        workers = prod(level.workers for level in self.levels)
+        if workers > MOST_WORKERS:
+            raise ValueError(
+                f"{workers:,} workers are more than a plan can be searched for; the limit is {MOST_WORKERS:,}"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -21,9 +48,11 @@ class Level:
     bandwidth: float
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or not self.bandwidth > 0:
+        whole, number = isinstance(self.workers, int), isinstance(self.bandwidth, Real)
+        if not (whole and number and self.workers >= 1 and self.bandwidth > 0):
             raise PipelagError(
-                f"a level needs 1 or more workers and a bandwidth above 0, not {self.workers} and {self.bandwidth}"
+                "a level needs 1 or more workers and a bandwidth above 0, not "
+                f"{shown(self.workers)} and {shown(self.bandwidth)}"
             )
 
 
@@ -37,8 +66,12 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.levels:
             raise PipelagError("a cluster needs at least one level of workers")
-        if not self.memory > 0:
-            raise PipelagError(f"a worker's memory must be above 0 bytes, not {self.memory}")
+        if not (isinstance(self.levels, (tuple, list)) and all(isinstance(level, Level) for level in self.levels)):
+            raise PipelagError(
+                f"a cluster's levels are Level(workers, bandwidth), not {shown(self.levels)}; Cluster.of takes mappings"
+            )
+        if not (isinstance(self.memory, Real) and self.memory > 0):
+            raise PipelagError(f"a worker's memory must be above 0 bytes, not {shown(self.memory)}")
 
     @property
     def workers(self) -> int:
@@ -81,34 +114,25 @@ class Cluster:
         Args:
             workers: refuse a cluster of another size.
         """
-        for key in content:
-            if key not in ("levels", "memory", "note"):
-                raise unknown("key of a cluster", key, ("levels", "memory", "note"))
-        try:
-            levels = tuple(Level(int(one["workers"]), float(one["bandwidth"])) for one in content["levels"])
-            cluster = cls(levels, float(content.get("memory") or "inf"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise PipelagError(
-                "a cluster is given as levels, a list of {workers, bandwidth} from the GPUs of a server outwards, and "
-                f"optionally memory in bytes; this one lacks or misspells {error}"
-            ) from error
+        given = checked(ClusterOptions, content, "key of a cluster")
+        cluster = cls(tuple(Level(one.workers, one.bandwidth) for one in given.levels), given.memory or float("inf"))
         if workers is not None and cluster.workers != workers:
             raise PipelagError(
-                f"the levels hold {' x '.join(str(level.workers) for level in levels)} = {cluster.workers} workers, "
-                f"not the {workers} asked for"
+                f"the levels hold {' x '.join(str(level.workers) for level in cluster.levels)} = {cluster.workers} "
+                f"workers, not the {workers} asked for"
             )
         return cluster
 
     @classmethod
-    def load(cls, path: Path, workers: int | None = None) -> Cluster:
+    def load(cls, path: Path | str, workers: int | None = None) -> Cluster:
         """Read a YAML file."""
-        try:
-            content = yaml.safe_load(path.read_text())
-        except (OSError, yaml.YAMLError) as error:
-            raise PipelagError(f"'{path}' is not a cluster file: {str(error).splitlines()[0]}") from error
+        content = read_yaml(Path(path), "a cluster file")
         if not isinstance(content, dict):
             raise PipelagError(f"'{path}' is not a cluster file: it must have the key levels")
-        return cls.of(content, workers)
+        try:
+            return cls.of(content, workers)
+        except PipelagError as error:
+            raise PipelagError(f"'{path}': {error}") from error
 
 
 def flat(workers: int, bandwidth: float = float("inf")) -> Cluster:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pipelag.typed import Typed
+from pipelag.partitioner.cluster import Cluster
+from pipelag.typed import Typed, checked
 
 
 class InputOptions(Typed):
@@ -89,3 +90,11 @@ class PlanOptions(Typed):
     workers: list[int] = Field(default_factory=list)
     memory: float | None = Field(default=None, gt=0)
     moving: Literal["separate", "fused", "free"] = "separate"
+
+    @model_validator(mode="after")
+    def _parts(self) -> PlanOptions:
+        Cluster.of(self.cluster)
+        checked(ProfileOptions, self.profile, "option of a plan's profile")
+        for name, arm in self.arms.items():
+            checked(ArmOptions, arm, f"option of the plan's arm '{name}'")
+        return self

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelag.errors import PipelagError
+from pipelag.files import read_text
 from pipelag.timing.layers import LayerTime, Profile
 
 NODE = re.compile(
@@ -18,6 +19,7 @@ NODE = re.compile(
     r"activation_size=(\[[^\]]*\]|[\d.eE+-]+), parameter_size=([\d.eE+-]+)$"
 )
 MOST_LAYERS = 128
+MOST_LINES = 20_000
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,12 @@ class Graph:
     edges: tuple[tuple[str, str], ...]
 
 
-def read_graph(path: Path) -> Graph:
+def read_graph(path: Path | str) -> Graph:
     """Read a graph file; raises `PipelagError` with the line that is no node and no edge, or an edge to nowhere."""
     nodes, edges = {}, []
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise PipelagError(f"'{path}' cannot be read: {error.strerror}") from error
+    lines = read_text(Path(path), "a published profile").splitlines()
+    if len(lines) > MOST_LINES:
+        raise PipelagError(f"'{path}' has {len(lines):,} lines, too many for a profile ({MOST_LINES:,} at most)")
     for number, line in enumerate(lines, start=1):
         if line.startswith("\t"):
             source, _, target = line.strip().partition(" -- ")
@@ -55,8 +56,16 @@ def read_graph(path: Path) -> Graph:
         if found is None:
             raise PipelagError(f"'{path}', line {number} is no node and no edge of a profile: '{line[:60]}'")
         name, what, forward, backward, output, weights = found.groups()
-        size = sum(float(part) for part in output.strip("[]").split(";"))
-        nodes[name] = Node(what, float(forward), float(backward), size, float(weights))
+        if name in nodes:
+            raise PipelagError(f"'{path}', line {number}: the node '{name}' is there twice")
+        try:
+            size = sum(float(part) for part in output.strip("[]").split(";"))
+            numbers = [float(forward), float(backward), size, float(weights)]
+        except ValueError as error:
+            raise PipelagError(f"'{path}', line {number} holds no number where one should be ({error})") from error
+        if not all(0 <= value <= 1e15 for value in numbers):
+            raise PipelagError(f"'{path}', line {number}: times and sizes lie between 0 and 1e15, not {numbers}")
+        nodes[name] = Node(what, *numbers)
     for source, target in edges:
         for end in (source, target):
             if end not in nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from pipelag.errors import PipelagError
 from pipelag.partitioner.cluster import Cluster, Level, sync_of
 from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.timing.layers import Profile
+
+MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
 
 
 def partition(
@@ -35,6 +38,11 @@ def partition(
     """
     check_times(profile)
     sync_of(communication)
+    if (len(profile.layers) * cluster.workers) ** 2 > MOST_WORK:
+        raise PipelagError(
+            f"{len(profile.layers)} layers on {cluster.workers:,} workers are more than can be searched in minutes; "
+            "plan for fewer workers, or merge layers"
+        )
     if straight and cluster.workers > len(profile.layers):
         raise PipelagError(
             f"a straight plan for {cluster.workers} workers needs as many layers, and the profile has "
@@ -86,12 +94,13 @@ def _search(profile: Profile, cluster: Cluster, communication: str, straight: bo
     upper = np.triu(np.ones((count, count), dtype=bool))
     between = np.where(upper, weights[1:][None, :] - weights[:-1][:, None], 0.0)  # weight bytes of layers i..j
     inner = np.where(upper, time[1:][None, :] - time[:-1][:, None], np.inf)  # A^0(i -> j): their time
-    solved: list[_Solved] = []
+    solved: list[_Level] = []
     for number, level in enumerate(cluster.levels):
         top = number == len(cluster.levels) - 1
-        fits = _fitting(profile, cluster) if top and cluster.memory < float("inf") else None
-        solved.append(_Solved(level, inner, between, output, communication, straight, top, fits, data_parallel))
-        inner = solved[-1].best[level.workers]
+        limit = _Limit(profile, cluster) if top and cluster.memory < float("inf") else None
+        stage = _Stage(level, inner, between, sync_of(communication), straight)
+        solved.append(_Level(stage, 2 * output / level.bandwidth, top, limit, data_parallel))
+        inner = solved[-1].best[:, level.workers]
     period = float(inner[0, count - 1])
     if not np.isfinite(period):
         return None
@@ -99,92 +108,121 @@ def _search(profile: Profile, cluster: Cluster, communication: str, straight: bo
     return Plan(tuple(PlanStage(i + 1, j + 1, replicas) for i, j, replicas in stages), period)
 
 
-class _Solved:
-    """All subproblems of one level: best[m][i, j] = A^k(i -> j, m) and how it came about.
+class _Stage:
+    """T^k(i -> j, m): seconds of one stage, replicated on m components of the level below."""
+
+    def __init__(self, level: Level, inner: np.ndarray, between: np.ndarray, sync: Any, straight: bool) -> None:
+        self.level, self.inner, self.between, self.sync, self.straight = level, inner, between, sync, straight
+        self.replicas = np.arange(1, level.workers + 1)[:, None]
+
+    def seconds(self, i: Any, j: Any) -> np.ndarray:
+        """[m, layers], m from 1, of the stages from `i` to `j`, one of which is a slice."""
+        inner, weights = self.inner[i, j][None, :], self.between[i, j][None, :]
+        seconds = np.maximum(inner, self.sync(weights, self.replicas, self.level.bandwidth)) / self.replicas
+        seconds[0] = inner
+        if self.straight:
+            seconds[1:] = np.inf
+        return seconds
+
+
+class _Limit:
+    """Which stages fit into memory: as `plan.memory_of` counts, versions of weights and activations, and gradients.
+
+    A stage holds ceil(workers from here on / its replicas) versions.
+    """
+
+    def __init__(self, profile: Profile, cluster: Cluster) -> None:
+        layers = profile.layers
+        weights = np.concatenate([[0.0], np.cumsum([float(layer.weight_bytes) for layer in layers])])
+        kept = np.concatenate([[0.0], np.cumsum([float(layer.kept_bytes) for layer in layers])])
+        entering = np.array([0.0, *(float(layer.output_bytes) for layer in layers[:-1])])
+        self.own = weights[1:][None, :] - weights[:-1][:, None]
+        self.stashed = self.own + kept[1:][None, :] - kept[:-1][:, None] + entering[:, None]
+        self.memory, self.workers = cluster.memory, cluster.workers
+
+    def keep(self, seconds: np.ndarray, i: Any, j: Any, before: int) -> np.ndarray:
+        """These stages' seconds, [m, layers], infinite of those that do not fit with so many workers before them."""
+        replicas = np.arange(1, len(seconds) + 1)[:, None]
+        versions = -(-(self.workers - before) // replicas)
+        return np.where(versions * self.stashed[i, j] + self.own[i, j] <= self.memory, seconds, np.inf)
+
+
+class _Level:
+    """All subproblems of one level: best[i, m, j] = A^k(i -> j, m), m from 0 (which cannot be).
 
     On the top level only those that begin at the first layer are needed.
     """
 
     def __init__(
-        self,
-        level: Level,
-        inner: np.ndarray,
-        between: np.ndarray,
-        output: np.ndarray,
-        communication: str,
-        straight: bool,
-        top: bool,
-        fits: np.ndarray | None,
-        data_parallel: bool,
+        self, stage: _Stage, message: np.ndarray, top: bool, limit: _Limit | None, data_parallel: bool
     ) -> None:
-        count, total = len(output), level.workers
-        sync = sync_of(communication)
-        begin = 1 if top else count  # how many first layers are needed
-        # T^k(i -> j, m): one stage, replicated on m components of the level below
-        replicated = {1: inner}
-        for m in range(2, total + 1):
-            replicated[m] = (
-                np.full_like(inner, np.inf) if straight else np.maximum(inner, sync(between, m, level.bandwidth)) / m
-            )
-        message = 2 * output / level.bandwidth
-        self.best: dict[int, np.ndarray] = {}
-        self.split: dict[int, np.ndarray] = {}  # (last layer before the last stage, its m'), or -1
-        for m in range(1, total + 1):
-            best = replicated[m][:begin].copy()
-            if top and not data_parallel:
-                best[0, count - 1] = np.inf
-            if fits is not None:
-                best[~fits[total - m, m][:begin]] = np.inf
-            split = np.full((begin, count, 2), -1, dtype=np.int32)
-            for last in range(1, m):  # m': components of the last stage
-                before, tail = self.best[m - last], replicated[last]
-                if fits is not None:
-                    tail = np.where(fits[total - m, last], tail, np.inf)
-                for s in range(count - 1):
-                    rows = min(s + 1, begin)
-                    candidate = np.maximum(
-                        np.maximum(before[:rows, s], message[s])[:, None], tail[s + 1, s + 1 :][None, :]
-                    )
-                    here = best[:rows, s + 1 :]
-                    better = candidate < here
-                    if better.any():
-                        here[better] = candidate[better]
-                        split[:rows, s + 1 :][better] = (s, last)
-            self.best[m], self.split[m] = best, split
+        self.stage, self.message, self.limit = stage, message, limit
+        self.count, self.total = len(message), stage.level.workers
+        self.forbidden = top and not data_parallel
+        begin = 1 if top else self.count  # how many first layers are needed
+        self.best = np.full((begin, self.total + 1, self.count), np.inf)
+        for i in range(begin):
+            self.best[i, 1:, i:] = self.whole(i)
+        for s in range(self.count - 1):  # the last layer before the last stage
+            after = slice(s + 1, None)
+            tail = stage.seconds(s + 1, after)
+            for i in range(min(s + 1, begin)):
+                self.extend(self.best[i, :, after], np.maximum(self.best[i, :, s], message[s]), tail, s)
+
+    def whole(self, i: int) -> np.ndarray:
+        """[m, last layers from i on]: seconds of the stages that hold all there is."""
+        seconds = self.stage.seconds(i, slice(i, None))
+        if self.limit is not None:
+            seconds = self.limit.keep(seconds, i, slice(i, None), 0)
+        if self.forbidden:
+            seconds[:, -1] = np.inf
+        return seconds
+
+    def extend(self, best: np.ndarray, front: np.ndarray, tail: np.ndarray, s: int) -> None:
+        """Take one more stage behind layer s into account.
+
+        Args:
+            best: [m, last layers], made smaller where this is better.
+            front: [m], of the stages up to s and the message behind them; tail: [m, last layers], of the stage itself.
+        """
+        worst = np.maximum.accumulate(best.max(axis=1)[::-1])[::-1]
+        scratch = np.empty_like(tail)
+        for before in range(1, self.total):
+            if front[before] >= worst[before + 1]:
+                continue  # nothing gets better
+            last = tail[: self.total - before]
+            if self.limit is not None:
+                last = self.limit.keep(last, s + 1, slice(s + 1, None), before)
+            here = np.maximum(last, front[before], out=scratch[: len(last)])
+            np.minimum(best[before + 1 :], here, out=best[before + 1 :])
+
+    def split(self, i: int, j: int, m: int) -> tuple[int, int]:
+        """(last layer before the last stage, its m') of the best plan, or (-1, m): there is one stage.
+
+        Of equally good ones that with the smallest m', then with the shortest front.
+        """
+        least = self.best[i, m, j]
+        if self.whole(i)[m - 1, j - i] == least:
+            return -1, m
+        seconds = self.stage.seconds(slice(i + 1, j + 1), j)[: m - 1]
+        front = np.maximum(self.best[i, m - 1 : 0 : -1, i:j], self.message[i:j])
+        if self.limit is not None:
+            for last in range(1, m):
+                kept = self.limit.keep(seconds[:last], slice(i + 1, j + 1), j, m - last)
+                seconds[last - 1] = kept[last - 1]
+        last, s = np.argwhere(np.maximum(front, seconds) == least)[0].tolist()
+        return i + s, last + 1
 
 
-def _stages(solved: list[_Solved], level: int, i: int, j: int, m: int, replicas: int) -> Iterator[tuple[int, int, int]]:
+def _stages(solved: list[_Level], level: int, i: int, j: int, m: int, replicas: int) -> Iterator[tuple[int, int, int]]:
     """The stages of A^level(i -> j, m), each on `replicas` times as many workers as the subproblem says."""
     if level < 0:
         yield i, j, replicas
         return
-    s, last = solved[level].split[m][i, j]
-    inner = (level - 1, _workers(solved, level - 1))
+    s, last = solved[level].split(i, j, m)
+    inner = (level - 1, solved[level - 1].total if level else 1)
     if s < 0:
         yield from _stages(solved, inner[0], i, j, inner[1], replicas * m)
         return
-    yield from _stages(solved, level, i, int(s), m - int(last), replicas)
-    yield from _stages(solved, inner[0], int(s) + 1, j, inner[1], replicas * int(last))
-
-
-def _workers(solved: list[_Solved], level: int) -> int:
-    return max(solved[level].best) if level >= 0 else 1
-
-
-def _fitting(profile: Profile, cluster: Cluster) -> np.ndarray:
-    """fits[after, m, i, j]: whether layers i..j on m replicas, with `after` workers behind them, fit into memory.
-
-    As `plan.memory_of` counts: ceil((m + after) / m) versions of weights and activations, and one set of gradients.
-    """
-    layers, total = profile.layers, cluster.workers
-    count = len(layers)
-    weights = np.concatenate([[0.0], np.cumsum([float(layer.weight_bytes) for layer in layers])])
-    kept = np.concatenate([[0.0], np.cumsum([float(layer.kept_bytes) for layer in layers])])
-    entering = np.array([0.0, *(float(layer.output_bytes) for layer in layers[:-1])])
-    own = weights[1:][None, :] - weights[:-1][:, None]
-    stashed = own + kept[1:][None, :] - kept[:-1][:, None] + entering[:, None]
-    fits = np.zeros((total, total + 1, count, count), dtype=bool)
-    for after in range(total):
-        for m in range(1, total - after + 1):
-            fits[after, m] = -(-(m + after) // m) * stashed + own <= cluster.memory
-    return fits
+    yield from _stages(solved, level, i, s, m - last, replicas)
+    yield from _stages(solved, inner[0], s + 1, j, inner[1], replicas * last)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,12 +22,15 @@ from torch import nn
 from pipelag.data.split import split
 from pipelag.randomness import seed_stage
 from pipelag.simulate.rounds import Rounds
+from pipelag.stage.guard import Guard
 from pipelag.stage.optimizers import set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
+from pipelag.stage.rounded import Masters, RoundedParameters, computing
 from pipelag.stage.weights import FlatParameters
-from pipelag.tensors import unchanged_buffers
+from pipelag.stage.where import noted
+from pipelag.tensors import trainable, unchanged_buffers
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -42,6 +46,9 @@ class SimulatedPipeline:
         rate: the factor on all base rates at a step of the *run*.
         seed: of dropout; draws are made per (seed, minibatch, stage).
         start: the step of the run at which this phase starts; its first minibatch reads version 0 of the phase.
+        spare_memory: let every stage recompute that is asked to; otherwise those alone whose backward reads other
+            weights than their forward: the others' second forward would give, bit for bit, what the first one gave.
+        masters: in bfloat16, the float32 ones, which the optimizer has.
     """
 
     def __init__(
@@ -55,13 +62,17 @@ class SimulatedPipeline:
         seed: int = 0,
         start: int = 0,
         device: torch.device | None = None,
+        spare_memory: bool = True,
+        masters: Masters | None = None,
     ) -> None:
         self.stages, self.phase, self.optimizer, self.loss = list(stages), phase, optimizer, loss
         self.method, self.microbatches, self.recompute = phase.method, phase.microbatches, phase.recompute
-        self.rate, self.seed, self.start = rate, seed, start
+        self.rate, self.seed, self.start, self.spare_memory = rate, seed, start, spare_memory
         count = len(self.stages)
         self.delays, self.periods = phase.delays, phase.delays.periods
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
+        self.rounded = masters is not None
+        self.computing = nullcontext if masters is None else partial(computing, self.device)
         # Of random delays of the gradient: those of the last minibatches, newest first, per stage and parameter.
         self.old_gradients: deque[list[list[torch.Tensor | None]]] | None = None
         law = self.method.random
@@ -69,7 +80,8 @@ class SimulatedPipeline:
             self.old_gradients = deque(maxlen=law.bound(self.method.taus(count)) + 1)
         self.weights = []
         for number, stage in enumerate(self.stages, start=1):
-            flat = FlatParameters(stage.parameters())
+            own = stage.parameters()
+            flat = FlatParameters(own) if masters is None else RoundedParameters(own, masters)
             back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
             back = 0 if self.old_gradients is not None else back
             self.weights.append(
@@ -79,6 +91,11 @@ class SimulatedPipeline:
         self.heads = {segment[0] for segment in self.segments}
         for weights, lags in zip(self.weights, phase.recompute_lags, strict=False):
             weights.correct_recomputation(lags)
+        alone = self.recompute and not self.segments
+        self.guards = [
+            Guard(stage, weights, recompute=bool(alone))
+            for stage, weights in zip(self.stages, self.weights, strict=True)
+        ]
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
@@ -91,8 +108,16 @@ class SimulatedPipeline:
     def step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Forward, backward and updates for the run's minibatch number `step`; returns the detached loss.
 
-        The caller must take the steps of a phase in order.
+        The caller must take the steps of a phase in order. What a layer, the loss or the optimizer raises goes on, with
+        a note of where.
         """
+        try:
+            return self._step(step, inputs, targets)
+        except Exception as error:
+            noted(error, step, self.stages)
+            raise
+
+    def _step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         t = step - self.start
         total: torch.Tensor | None = None
         self.set_rates(t)
@@ -108,14 +133,16 @@ class SimulatedPipeline:
             for index, weights in self.moved:
                 weights.load("F", *self.version(index, m, forward))
             self._observed("F", t, only=j == 0)
-            entering = []
+            entering, kept = [], {}
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
                     entering.append(value)
                 seed_stage(self.seed, step * self.microbatches + j, number, self.device)
-                with self._statistics(stage, number, m):
+                with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
                     value = stage(value)
+                if self.recompute and self._alike(number - 1, m, forward, backward):
+                    kept[number] = value
             loss = self._loss(value, target)
             if self.segments:
                 self._recomputed_by_segments(entering, target, m)
@@ -124,7 +151,7 @@ class SimulatedPipeline:
                     weights.load("B", *self.version(index, m, backward))
                 self._observed("B", t, only=j == 0)
                 if self.recompute:
-                    self._recomputed(entering, target, m)
+                    self._recomputed(entering, kept, target, m)
                 else:
                     loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -147,21 +174,28 @@ class SimulatedPipeline:
 
     def _loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         """A microbatch's part of the minibatch's mean loss."""
-        loss = self.loss(output, target)
+        with self.computing():
+            loss = trainable(self.loss(output, target))
         return loss / self.microbatches if self.microbatches > 1 else loss
 
     def _again(self, number: int, m: int, value: Any) -> Any:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
-        with unchanged_buffers(self.stages[number - 1]):
+        with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
             return self.stages[number - 1](value)
 
-    def _recomputed(self, entering: list[Any], target: torch.Tensor, m: int) -> None:
-        """The backward of microbatch m from the stages' inputs: last stage first, each forward run again."""
+    def _alike(self, index: int, m: int, forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> bool:
+        """Whether a stage need not run microbatch m's forward again, since its backward reads the same weights."""
+        if self.spare_memory or self.segments:
+            return False
+        return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
+
+    def _recomputed(self, entering: list[Any], kept: dict[int, Any], target: torch.Tensor, m: int) -> None:
+        """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
         gradients: tuple[torch.Tensor | None, ...] = (None,)
         for number in range(len(self.stages), 0, -1):
             inputs = entering[number - 1]
-            output = self._again(number, m, inputs)
+            output = kept.pop(number) if number in kept else self._again(number, m, inputs)
             if number == len(self.stages):
                 output = self._loss(output, target)
             gradients = backward_through(output, gradients, inputs)
@@ -218,6 +252,8 @@ class SimulatedPipeline:
         self.optimizer.step()
         for weights in moved:
             weights.after_step()
+        for weights in self.weights if self.rounded else ():
+            weights.flat.publish()
         self.optimizer.zero_grad(set_to_none=True)
 
     def set_rates(self, t: int) -> None:

@@ -13,13 +13,15 @@ from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
 from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage
 from pipelag.stage.phase import Phase
+from pipelag.stage.rounded import masters_of
 
 
 class SimulatedTraining:
     """Training over phases, minibatch by minibatch.
 
     At the end of a phase the pipeline drains (every minibatch in flight updates) and the next phase starts from the
-    weights that leaves; momentum stays with its parameter.
+    weights that leaves; momentum stays with its parameter. `bf16`: passes read the weights rounded to bfloat16, whose
+    masters in float32 the optimizer steps on (`pipelag.stage.rounded`).
     """
 
     def __init__(
@@ -31,16 +33,21 @@ class SimulatedTraining:
         rate: Callable[[int], float] = lambda step: 1.0,
         seed: int = 0,
         device: torch.device | None = None,
+        spare_memory: bool = True,
+        bf16: bool = False,
     ) -> None:
         self.model = model if isinstance(model, nn.Sequential) else nn.Sequential(*model)
         self.phases, self.make_optimizer, self.loss, self.rate = list(phases), optimizer, loss, rate
-        self.seed, self.device = seed, device
+        self.seed, self.device, self.spare_memory = seed, device, spare_memory
+        self.masters: dict[nn.Parameter, nn.Parameter] | None = None
         self.total = sum(phase.steps for phase in self.phases)
         self.done = 0
         self.optimizer: torch.optim.Optimizer | None = None
         for phase in self.phases:
             phase.check()
             stages(self.model, phase.cuts)  # refuses bad cuts now, not at the switch hours later
+        if bf16:
+            self.masters = masters_of(self.model.parameters())
         self._enter(0)
 
     def _enter(self, index: int) -> None:
@@ -50,7 +57,7 @@ class SimulatedTraining:
         before: Mapping[Any, Any] = self.optimizer.state if self.optimizer is not None else {}
         self.optimizer = group_by_stage(
             self.make_optimizer,
-            [list(piece.parameters()) for piece in pieces],
+            [[(self.masters or {}).get(p, p) for p in piece.parameters()] for piece in pieces],
             phase.stage_lr,
             range(1, len(pieces) + 1),
         )
@@ -66,6 +73,8 @@ class SimulatedTraining:
             seed=self.seed,
             start=start,
             device=self.device,
+            spare_memory=self.spare_memory,
+            masters=self.masters,
         )
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -86,7 +95,7 @@ class SimulatedTraining:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer is not None else None,
             "pipeline": self.pipeline.state_dict(),
-        }
+        } | ({"masters": [master.data for master in self.masters.values()]} if self.masters is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state` bit for bit as if never interrupted."""
@@ -96,4 +105,7 @@ class SimulatedTraining:
         self.model.load_state_dict(state["model"])
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
+        if self.masters is not None:
+            for master, saved in zip(self.masters.values(), state["masters"], strict=True):
+                master.data.copy_(saved)
         self.pipeline.load_state_dict(state["pipeline"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, signature
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from pipelag.errors import PipelagError
 from pipelag.methods.prediction import prediction_rule
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
@@ -102,10 +105,43 @@ def group_by_stage(
     ]
     if not groups:
         return None
-    optimizer = make(groups)
+    asked = [(number, [id(p) for p in own]) for number, own in zip(numbers, stages, strict=True) if len(own)]
+    try:
+        optimizer = make(groups)
+    except ValueError as error:
+        if "parameter groups" in str(error):
+            raise PipelagError(f"the optimizer takes no parameter groups, and stages are such: {error}") from error
+        error.add_note(f"while the optimizer of the stages {[stage for stage, _ in asked]} was made")
+        raise
+    _check(optimizer, asked)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
+
+
+def _check(optimizer: Any, asked: list[tuple[int, list[int]]]) -> None:
+    """Refuse what is no optimizer, one that stages cannot step by themselves, and one over other parameters."""
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        raise PipelagError(f"the optimizer's function gives {kind}; it should give a torch.optim.Optimizer")
+    closure = signature(optimizer.step).parameters.get("closure")
+    if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is Parameter.empty):
+        raise PipelagError(f"{kind} computes the loss again within its step, which a pipeline cannot; use SGD or Adam")
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
+    groups = optimizer.param_groups
+    if [(group.get("stage"), [id(p) for p in group["params"]]) for group in groups] != asked:
+        raise PipelagError(
+            f"{kind} is over other parameters than it was given; hand on what the function is called with: "
+            "lambda params: torch.optim.SGD(params, lr=0.1)"
+        )
+    for group in groups:
+        if (
+            isinstance(group.get("lr"), bool)
+            or not isinstance(group.get("lr"), (int, float))
+            or not isfinite(group["lr"])
+        ):
+            raise PipelagError(f"{kind} has the learning rate {group.get('lr')!r}; it should be a finite number")
 
 
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:

@@ -11,6 +11,7 @@ from pipelag.methods import Method
 from pipelag.schedules import Delays, Schedule
 from pipelag.schedules.replicated import check_replicas
 from pipelag.stage.recompute import recompute_lags, segmented
+from pipelag.typed import check_passes
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,9 @@ class Phase:
     def check(self) -> None:
         """Refuse what no executor can do, now and not at the switch hours later."""
         for name, value in (("steps", self.steps), ("microbatches", self.microbatches)):
-            if not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PipelagError(f"{name} is {value!r}; it should be a whole number from 1 on")
+        check_passes(self.stages, self.microbatches)
         wrong = [stage for stage in self.stage_lr if not 1 <= stage <= self.stages]
         if wrong:
             raise PipelagError(

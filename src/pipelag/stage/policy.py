@@ -183,6 +183,10 @@ class StageWeights:
         if self.plain:
             self._show(self._content(kind, version, j))
 
+    def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
+        """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
+        return not self.plain or self._content("F", *forward) == self._content("B", *backward)
+
     def restore(self) -> None:
         """Let the parameters hold the live version again."""
         if self.plain:
@@ -201,6 +205,7 @@ class StageWeights:
             assert ring is not None
             source = ring[version % len(ring)]
         torch._foreach_copy_(self.live, source)
+        self.flat.publish()
         self.shown = content
 
     def _save(self) -> None:

@@ -10,6 +10,7 @@ age between: tau_bkwd <= tau_recomp < tau_fwd. T2 corrects what the recomputatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from pipelag.tensors import as_tuple
 
 def fresh(value: Any) -> Any:
     """The same tensors without history: leaves that collect gradients where their originals had a history."""
+    if isinstance(value, Mapping):  # a minibatch's inputs, into which no gradient goes
+        return value
     leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in as_tuple(value))
     return leaves if isinstance(value, tuple) else leaves[0]
 

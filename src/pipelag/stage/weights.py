@@ -50,6 +50,9 @@ class FlatParameters:
             for which, offset in [self.places[parameter]]
         ]
 
+    def publish(self) -> None:
+        """Tell who shows the weights otherwise that they have changed (`pipelag.stage.rounded`)."""
+
 
 def _dense(tensor: torch.Tensor) -> bool:
     """Whether the strides cover the storage exactly once (contiguous, channels_last, transposed)."""

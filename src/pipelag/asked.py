@@ -1,0 +1,249 @@
+"""What `pipelag.train` is given, checked before anything is trained: each refusal says what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from operator import index
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from pipelag.errors import PipelagError, a, unknown
+from pipelag.methods import Method
+from pipelag.models.cut import layers_of
+from pipelag.stage.phase import Phase
+from pipelag.tensors import trainable
+from pipelag.typed import MOST_STEPS, MOST_WORKERS, shown
+
+PAIRS = "give minibatches as pairs (inputs, targets) of tensors"
+
+
+def check_model(model: Any) -> nn.Sequential:
+    """The model as a row of layers; refused where nothing in it can be trained, or nobody knows yet what.
+
+    Raises:
+        PipelagError: no layers, something that is no module, a lazy module, no parameter that learns.
+    """
+    layers = layers_of(model)
+    for number, layer in enumerate(layers, start=1):
+        if not isinstance(layer, nn.Module):
+            raise PipelagError(f"layer {number} of the model is {shown(layer)}, and should be an nn.Module")
+    sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers)
+    if not layers:
+        raise PipelagError("the model has no layers; give an nn.Sequential, or a list of modules")
+    for name, tensor in [*sequence.named_parameters(), *sequence.named_buffers()]:
+        if isinstance(tensor, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)):
+            raise PipelagError(f"'{name}' of a lazy module has no shape yet; run one minibatch through the model first")
+        if tensor.is_meta:
+            raise PipelagError(
+                f"'{name}' is on the device 'meta', which holds no numbers; build the model on a real one"
+            )
+    if not any(parameter.requires_grad for parameter in sequence.parameters()):
+        frozen = "all its parameters are frozen" if any(True for _ in sequence.parameters()) else "it has no parameters"
+        raise PipelagError(f"there is nothing to train in the model: {frozen}; let some require a gradient")
+    return sequence
+
+
+def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
+    """A list of phases; refused beside what they stand for. instead: arguments, and whether they are given."""
+    if isinstance(phases, (str, bytes, Phase, Mapping)) or not isinstance(phases, Iterable):
+        raise PipelagError(f"phases is {shown(phases)}; it should be a list of pipelag.Phase")
+    found = list(phases)
+    for number, phase in enumerate(found, start=1):
+        if not isinstance(phase, Phase):
+            raise PipelagError(f"phase {number} is {shown(phase)}; it should be a pipelag.Phase(method, steps, ...)")
+        if not isinstance(phase.method, Method):
+            raise PipelagError(
+                f"the method of phase {number} is {shown(phase.method)}; it should be a Method, such as "
+                "pipelag.methods.get('stale_weights')"
+            )
+        wholes(f"the cuts of phase {number}", phase.cuts)
+        wholes(f"the replicas of phase {number}", phase.replicas)
+        check_rates(phase.stage_lr)
+        check_recompute(phase.recompute)
+    if not found:
+        raise PipelagError("phases is empty; give at least one pipelag.Phase, or a method and steps")
+    given = [name for name, is_given in instead.items() if is_given]
+    if given:
+        raise PipelagError(f"{given[0]} is given beside phases, which have their own; leave one of them out")
+    return found
+
+
+def whole(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number in a range, also one of numpy's; True is none."""
+    try:
+        number = None if isinstance(value, (bool, torch.Tensor)) else index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise PipelagError(f"{name} is {shown(value)}; it should be a whole number from {least} to {most:,}")
+    return number
+
+
+def wholes(name: str, values: Any) -> tuple[int, ...]:
+    """A row of whole numbers from 1 on."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise PipelagError(f"{name} is {shown(values)}; it should be a row of whole numbers, such as (2, 5)")
+    return tuple(whole(f"each of {name}", value, 1, 10**6) for value in values)
+
+
+def check_numbers(seed: Any, threads: Any, workers: Any, every: Any) -> None:
+    """Refuse what is out of range, or no number."""
+    whole("seed", seed, 0, 2**63 - 1)
+    whole("threads", threads, 1, MOST_WORKERS)
+    whole("checkpoint_every", every, 0, MOST_STEPS)
+    if workers is not None:
+        whole("workers", workers, 1, MOST_WORKERS)
+
+
+def check_recompute(value: Any) -> None:
+    """True, or so many stages together."""
+    if not isinstance(value, bool):
+        whole("recompute", value, 0, 10_000)
+
+
+def check_rates(stage_lr: Any) -> None:
+    """Base rates of stages by number."""
+    if not isinstance(stage_lr, Mapping):
+        raise PipelagError(f"stage_lr is {shown(stage_lr)}; it should map stages to rates, such as {{1: 0.01}}")
+    for stage, rate in stage_lr.items():
+        whole("a stage in stage_lr", stage, 1, 10**6)
+        check_rate(f"the rate of stage {stage}", rate)
+
+
+def check_rate(name: str, rate: Any) -> None:
+    """A learning rate."""
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate <= 0:
+        raise PipelagError(f"{name} is {shown(rate)}; it should be a finite number above 0")
+
+
+def check_functions(**functions: Any) -> None:
+    """Refuse what cannot be called, and a module's class in the place of a module."""
+    for name, function in functions.items():
+        if not callable(function) or (isinstance(function, type) and issubclass(function, nn.Module)):
+            raise PipelagError(f"{name} is {shown(function)}; it should be a function, such as {EXAMPLES[name]}")
+
+
+EXAMPLES = {
+    "loss": "torch.nn.functional.cross_entropy",
+    "rate": "lambda step: 0.99**step",
+    "unpack": "lambda batch: (batch['image'], batch['label'])",
+}
+
+
+def check_optimizer(make: Any) -> None:
+    """Refuse what is no function from parameters to an optimizer."""
+    if not callable(make):
+        raise PipelagError(
+            f"optimizer is {shown(make)}; it should be a function from parameters to an optimizer, such as "
+            "lambda params: torch.optim.SGD(params, lr=0.1)"
+        )
+
+
+def check_device(name: Any) -> torch.device:
+    """The device; refused where it is unknown or not here. "auto": a GPU where there is one."""
+    if isinstance(name, str) and name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise unknown("device", str(name), ("auto", "cpu", "cuda", "cuda:0")) from error
+    try:
+        here = device.type != "meta" and torch.empty(1, device=device).device.type == device.type
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
+        here = False
+    if not here:
+        there = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        raise PipelagError(f"the device '{name}' is not here; the devices are {', '.join(['cpu', *there])}")
+    return device
+
+
+def steps_of(batches: Any, steps: Any, epochs: Any = None) -> int:
+    """How many minibatches to train on."""
+    if steps is not None and epochs is not None:
+        raise PipelagError("steps and epochs are both given, and each says how long to train; leave one of them out")
+    if steps is not None:
+        return whole("steps", steps, 1, MOST_STEPS)
+    try:
+        count = len(batches)
+    except TypeError as error:
+        raise PipelagError(
+            "how long to train is not given: pass steps=..., since the batches have no length"
+        ) from error
+    if not count:
+        raise PipelagError("there are no minibatches to train on")
+    return whole("the number of steps", count * epochs_of(epochs), 1, MOST_STEPS)
+
+
+def epochs_of(epochs: Any) -> int:
+    """How often the data are gone through."""
+    return 1 if epochs is None else whole("epochs", epochs, 1, MOST_STEPS)
+
+
+def check_batches(batches: Any, name: str = "batches") -> None:
+    """Refuse what holds no minibatches: one tensor, a mapping, a text, nothing."""
+    whole_set = isinstance(batches, (torch.Tensor, str, bytes, Mapping)) or hasattr(batches, "__array__")
+    if whole_set or not (hasattr(batches, "__getitem__") or isinstance(batches, Iterable)):
+        raise PipelagError(f"{name} is {_kind(batches)}; {PAIRS}: a list of them, a DataLoader, or any iterable")
+
+
+def numbered(batches: Any) -> bool:
+    """Whether minibatches are taken by number; else in order."""
+    return hasattr(batches, "__getitem__") and not isinstance(batches, IterableDataset)
+
+
+def check_pair(item: Any, step: int, unpacked: bool = False) -> tuple[Any, Any]:
+    """A minibatch as a pair; a sample, a dict that nobody takes apart and arrays of another library are refused."""
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        count = f" of {len(item)} things" if isinstance(item, (tuple, list, dict)) else ""
+        apart = "" if unpacked else ", or unpack=..., a function that makes them of it"
+        which = f"what unpack makes of minibatch {step}" if unpacked else f"minibatch {step}"
+        raise PipelagError(f"{which} is {_kind(item)}{count}; {PAIRS}{apart if isinstance(item, Mapping) else ''}")
+    for name, value in zip(("inputs", "targets"), item, strict=True):
+        parts = value if isinstance(value, tuple) else value.values() if isinstance(value, Mapping) else (value,)
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        if not tensors:
+            raise PipelagError(f"the {name} of minibatch {step} are {_kind(value)}; they should be {_fitting(value)}")
+        if all(tensor.dim() == 0 for tensor in tensors):
+            raise PipelagError(
+                f"the {name} of minibatch {step} are a single number: this is a sample, not a minibatch; gather "
+                "samples with torch.utils.data.DataLoader(dataset, batch_size=...)"
+            )
+    return item[0], item[1]
+
+
+def _fitting(value: Any) -> str:
+    if hasattr(value, "__array__"):
+        return "a tensor: torch.from_numpy(...)"
+    if isinstance(value, (int, float)):
+        return "a tensor: gather samples with torch.utils.data.DataLoader(dataset, batch_size=...)"
+    return "a tensor, or a tuple or a dict of tensors"
+
+
+def _kind(value: Any) -> str:
+    kind = type(value).__name__
+    return "None" if value is None else a(kind)
+
+
+class Loss:
+    """A loss whose values are looked at: one number, with a gradient. It travels to workers as the function does."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, output: Any, target: Any) -> torch.Tensor:
+        """The loss; raises `PipelagError` where it is no scalar, or nothing could be learned from it."""
+        return trainable(self.function(output, target))
+
+
+def refuse_ignored(phases: Sequence[Phase], executor: str) -> None:
+    """Refuse microbatches where nobody would split."""
+    for phase in phases:
+        if executor == "real" and phase.method.data_parallel and phase.microbatches > 1:
+            raise PipelagError(
+                f"real workers of '{phase.method.name}' take their share of a minibatch in one piece; use "
+                "microbatches=1"
+            )

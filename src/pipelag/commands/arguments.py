@@ -1,0 +1,38 @@
+"""Types of arguments, for argparse: what is out of range is refused with the range."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from math import inf, isfinite
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number in a range."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text[:40])
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"'{text[:40]}' is no whole number") from error
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]} is out of range; give {least} to {most:,}")
+        return value
+
+    return read
+
+
+def number(above: float = -inf, least: float = -inf) -> Callable[[str], float]:
+    """A finite number above one bound, and from another on."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"'{text[:40]}' is no number") from error
+        if not isfinite(value) or value <= above or value < least or abs(value) > 1e12:
+            bound = f"above {above:g}" if above > -inf else f"from {least:g} on"
+            raise argparse.ArgumentTypeError(f"{text[:40]} is out of range; give a number {bound}, at most 1e12")
+        return value
+
+    return read

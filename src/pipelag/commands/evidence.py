@@ -1,0 +1,90 @@
+"""Evidence under the sentences of a document.
+
+A sentence that rests on claims is followed by two marks. The first names each claim and the verdict that the sentence
+takes it to have; between them stands what the logs say, written anew by `pipelag digest`:
+
+    <!-- evidence: stale_weights.table_2.monotone holds, pipedream.table_1.vgg16 fails -->
+    <!-- end of evidence -->
+
+A claim whose verdict is another by now is refused, so that the sentence is written again, not its numbers alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.experiments import load_paper, result_of
+from pipelag.experiments.schema import Scale
+from pipelag.report.gather import title_of
+from pipelag.results.loading import load_results
+from pipelag.results.logs import Context
+from pipelag.results.verdict import WORDS, Verdict, verdicts
+
+Judged = Callable[[str, str], tuple[Context, dict[str, Verdict]]]
+_BLOCK = re.compile(r"(<!-- evidence: (?P<named>[^>]*?) -->\n).*?(<!-- end of evidence -->)", re.S)
+BEGIN, END = "<!-- evidence:", "<!-- end of evidence -->"
+LOGS = 3  # named of a claim's logs; `pipelag list` names all
+
+
+def fill(text: str, scale: Scale, where: str) -> str:
+    """The document with every evidence written anew.
+
+    Raises:
+        PipelagError: a mark without the other, an unknown claim, or a verdict that is not the one a sentence rests on.
+    """
+    if not len(_BLOCK.findall(text)) == text.count(BEGIN) == text.count(END):
+        raise PipelagError(f"{where} needs the marks '{BEGIN} PAPER.RESULT.CLAIM holds -->' and '{END}' in turn")
+    judged = cache(lambda paper, result: _judged(paper, result, scale))
+
+    def block(match: re.Match[str]) -> str:
+        lines = [_line(name, verdict, judged, where) for name, verdict in _named(match["named"], where)]
+        return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[3]
+
+    return _BLOCK.sub(block, text)
+
+
+def _named(words: str, where: str) -> Iterator[tuple[str, str]]:
+    """`a.b.c holds, d.e.f cannot be judged` -> pairs of a claim and its verdict."""
+    for part in words.split(","):
+        name, _, verdict = part.strip().partition(" ")
+        if name.count(".") != 2 or verdict not in WORDS.values():
+            raise PipelagError(
+                f"{where}: {part.strip()!r} is no evidence; it should be PAPER.RESULT.CLAIM and one of "
+                f"{', '.join(WORDS.values())}"
+            )
+        yield name, verdict
+
+
+def _judged(paper_name: str, result: str, scale: Scale) -> tuple[Context, dict[str, Verdict]]:
+    """A result's runs and its claims' verdicts."""
+    paper = load_paper(paper_name)
+    result_of(paper, result)
+    load_results(paper)
+    context = Context.load(paper, result, scale)
+    return context, {verdict.claim: verdict for verdict in verdicts(context)}
+
+
+def _line(name: str, verdict: str, judged: Judged, where: str) -> str:
+    """A claim with what the logs say of it."""
+    paper, result, claim = name.split(".")
+    context, found = judged(paper, result)
+    if claim not in found:
+        raise unknown(f"claim of {paper}.{result}", claim, found)
+    said = found[claim]
+    if said.verdict != verdict:
+        raise PipelagError(
+            f"{where} rests on {name}, of which it says {verdict!r}; the logs say {said.verdict!r} ({said.why}): "
+            "write the sentence above it again"
+        )
+    why = " ".join(said.why.split()).replace("*", "\\*")
+    return f"- {context.paper.short}, {title_of(result)}, “{said.text}” {said.verdict}: {why} ({_logs(context)})"
+
+
+def _logs(context: Context) -> str:
+    """The logs of a claim's table or figure."""
+    ids = list(dict.fromkeys(item.arm.spec.id for item in context.items if item.log is not None))
+    more = f" and {len(ids) - LOGS} more" if len(ids) > LOGS else ""
+    return f"{title_of(context.name)}'s logs: {', '.join(f'`{one}`' for one in ids[:LOGS]) or 'none'}{more}"

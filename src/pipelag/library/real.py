@@ -1,0 +1,134 @@
+"""`pipelag.train` on real workers, followed from here by the checkpoints that its stages write.
+
+A stage's part of a checkpoint holds its weights, and the last one's the losses since the mark before. So whoever
+started the workers can tell of steps and measure the model while they go on, and they know nothing of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.checkpoint import alone
+from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.launch.processes import workers_folder
+from pipelag.distributed.training import RealTraining, check_workers
+from pipelag.library.supply import Supply, to
+from pipelag.library.telling import Telling, Wishes
+from pipelag.stage.phase import Phase
+
+
+def train_real(
+    model: nn.Sequential,
+    supply: Supply,
+    phases: Sequence[Phase],
+    wishes: Wishes,
+    *,
+    workers: int | None,
+    device: str,
+    checkpoints: str | Path | None,
+    every: int,
+    threads: int,
+    patience: float | None,
+    **how: Any,
+) -> tuple[list[float], list[dict[str, float]]]:
+    """Train on real workers; returns the losses and the evaluations. The model then has the trained weights.
+
+    Args:
+        how: what `RealTraining` is told beside job, model and phases.
+    """
+    ends = list(accumulate(phase.steps for phase in phases))
+    total, workers = ends[-1], workers or max(sum(phase.replicas) or phase.stages for phase in phases)
+    for phase in phases:
+        check_workers(phase, workers)
+    if device == "auto":
+        device = "cuda" if torch.cuda.device_count() >= workers else "cpu"
+    epoch = supply.length
+    if not supply.numbered:
+        supply = Supply(list(supply.first(total)))
+    next(iter(supply.first(total)))  # refused here rather than by every worker
+    marks = {*range(every, total, every), *ends} if every else {*ends}
+    if wishes.validation is not None:  # an hour later would be late for a mistake
+        wishes.validation.measure(model, next(model.parameters()).device, most=1)
+    with _kept(checkpoints, marks, wishes, total) as kept:
+        resume = kept.rewind() if kept is not None else 0
+        follower = None
+        with Telling(wishes, total, epoch, kept is not None, bool(resume)) as telling:
+            if kept is not None:
+                follower = Follower(kept, telling, copy.deepcopy(model), checkpoints is not None)
+            given: dict[str, Any] = {"model": copy.deepcopy(model).cpu(), "batches": supply, "phases": list(phases)}
+            given |= {"checkpoints": kept, "resume": resume, "meanwhile": follower, "patience": patience}
+            state, losses = launch(_task, workers, device, threads, **given, **how)
+            if follower is not None:
+                follower()
+            model.load_state_dict(state)
+            return losses, telling.evaluations
+
+
+@contextmanager
+def _kept(folder: str | Path | None, marks: set[int], wishes: Wishes, total: int) -> Iterator[Checkpoints | None]:
+    """The checkpoints: in the user's folder, in one that goes at the end where only the telling needs them, or none."""
+    marks = marks | wishes.marks(total)
+    if folder is not None:
+        with alone(Path(folder)):
+            yield Checkpoints(Path(folder), frozenset(marks))
+    elif wishes.follows or wishes.progress:
+        with workers_folder() as aside:  # should this process be killed, the next launcher removes it
+            yield Checkpoints(aside, frozenset(marks))
+    else:
+        yield None
+
+
+class Follower:
+    """Looks for checkpoints that have become complete, and tells of the steps up to them.
+
+    Args:
+        model: a copy to measure, on the device where that is to be.
+        stay: the checkpoints are the user's; else those that have been told of are removed.
+    """
+
+    def __init__(self, kept: Checkpoints, telling: Telling, model: nn.Sequential, stay: bool) -> None:
+        self.kept, self.telling, self.model, self.stay = kept, telling, model, stay
+        self.place = next(model.parameters()).device
+        done = kept.steps()
+        self.left = [*done, *(mark for mark in sorted(kept.marks) if mark > max(done, default=0))]
+
+    def __call__(self) -> None:
+        """Tell of every mark, in order, whose checkpoint is complete."""
+        while self.left and self.kept.complete(self.left[0]):
+            step = self.left.pop(0)
+            for part in self.kept.parts(step, "losses"):
+                for loss in part["losses"]:
+                    self.telling.step(torch.tensor(loss, dtype=torch.float64))
+            wishes = self.telling.wishes
+            if wishes.on_checkpoint is not None:
+                wishes.on_checkpoint(step, self.kept.at(step))
+            if self.telling.due:
+                if wishes.validation is not None:
+                    self.model.load_state_dict(self.kept.model(step))
+                self.telling.evaluate(self.model, self.place)
+            if not self.stay:  # the folder stays: stages look through it
+                for path in self.kept.at(step).iterdir():
+                    path.unlink(missing_ok=True)
+
+
+def _task(
+    job: Any, model: nn.Sequential, batches: Supply, resume: int, **how: Any
+) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """What every worker does."""
+    training = RealTraining(job, model.train(), **how)
+    if resume:
+        training.resume(resume)
+    training.run(
+        lambda step: to(batches[step][0], job.device),
+        lambda step: to(batches[step][1], job.device),
+    )
+    return {name: value.cpu() for name, value in model.state_dict().items()}, training.losses

@@ -1,0 +1,92 @@
+"""A user's minibatches: by number or in order, gone through once or several times, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from pipelag import asked
+from pipelag.errors import PipelagError
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Minibatches as (inputs, targets), each looked at before it is used.
+
+    Args:
+        batches: indexable by number, or any iterable. An iterable is iterated anew in every epoch, so that a
+            `DataLoader` shuffles as it does in a loop of one's own.
+        epochs: how often they are gone through.
+        unpack: what a minibatch is -> (inputs, targets); None: it is such a pair.
+    """
+
+    batches: Any
+    epochs: int = 1
+    unpack: Callable[[Any], Any] | None = None
+
+    @property
+    def numbered(self) -> bool:
+        """Whether minibatches are taken by number; else in order."""
+        return asked.numbered(self.batches)
+
+    @property
+    def length(self) -> int | None:
+        """Minibatches in an epoch; None where the data do not say."""
+        try:
+            return len(self.batches)
+        except TypeError:
+            return None
+
+    def __getitem__(self, step: int) -> tuple[Any, Any]:
+        """Minibatch `step` of numbered ones. Those of pipelag (`Minibatches`) go on without end by themselves."""
+        own = self.epochs == 1 or hasattr(self.batches, "epoch") or not self.length
+        return self._pair(self.batches[step if own else step % (self.length or 1)], step)
+
+    def first(self, count: int) -> Iterator[tuple[Any, Any]]:
+        """The first `count` minibatches; too few are refused."""
+        there = self.length
+        if there is not None and there * self.epochs < count and not hasattr(self.batches, "epoch"):
+            raise self._too_few(count, f"are {there * self.epochs}")
+        if self.numbered:
+            yield from (self[step] for step in range(count))
+            return
+        taken = 0
+        for _ in range(self.epochs):
+            before = taken
+            for item in islice(self.batches, count - taken):
+                yield self._pair(item, taken)
+                taken += 1
+            if taken in (before, count):
+                break
+        if taken < count:
+            raise self._too_few(count, f"were only {taken}")
+
+    def once(self) -> Iterator[tuple[Any, Any]]:
+        """The minibatches of one epoch."""
+        if self.numbered and self.length is not None:
+            yield from (self[step] for step in range(self.length))
+            return
+        for step, item in enumerate(self.batches):
+            yield self._pair(item, step)
+
+    def _pair(self, item: Any, step: int) -> tuple[Any, Any]:
+        return asked.check_pair(item if self.unpack is None else self.unpack(item), step, self.unpack is not None)
+
+    def _too_few(self, count: int, there: str) -> PipelagError:
+        return PipelagError(
+            f"{count} steps need {count} minibatches, and there {there}; train fewer steps, or go through them more "
+            "often with epochs=..."
+        )
+
+
+def to(value: Any, device: torch.device) -> Any:
+    """The tensors of a tuple or a dict on a device; what is none stays as it is."""
+    if isinstance(value, tuple):
+        return tuple(to(item, device) for item in value)
+    if isinstance(value, Mapping):
+        return {key: to(item, device) for key, item in value.items()}
+    return value.to(device) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,182 @@
+"""What a training tells while it goes on: callbacks, evaluations, their log, a progress bar, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from pipelag.asked import whole
+from pipelag.errors import PipelagError
+from pipelag.files import folder_for
+from pipelag.library.validation import LOSS, Validation
+from pipelag.runs.folder import finite
+from pipelag.typed import MOST_STEPS, shown
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is to be told; as of `pipelag.train`."""
+
+    validation: Validation | None = None
+    evaluate_every: int = 0
+    folder: str | Path | None = None
+    on_step: Callable[[int, float], Any] | None = None
+    on_evaluation: Callable[[int, dict[str, float]], Any] | None = None
+    on_checkpoint: Callable[[int, Path], Any] | None = None
+    progress: bool | None = None
+    tensorboard: str | Path | None = None
+
+    def check(self, kept: bool) -> None:
+        """Refuse what does not fit. kept: checkpoints are written."""
+        whole("evaluate_every", self.evaluate_every, 0, MOST_STEPS)
+        for name in ("on_step", "on_evaluation", "on_checkpoint"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise PipelagError(f"{name} is {shown(function)}; it should be a function")
+        for name in ("folder", "tensorboard"):
+            place = getattr(self, name)
+            if place is not None and not isinstance(place, (str, Path)):
+                raise PipelagError(f"{name} is {shown(place)}; it should be the path of a folder")
+        if self.progress not in (None, True, False):
+            raise PipelagError(f"progress is {shown(self.progress)}; it should be True, False or None")
+        if self.on_checkpoint is not None and not kept:
+            raise PipelagError(
+                "on_checkpoint is given, and no checkpoints are written; give checkpoints=..., with executor='real'"
+            )
+        if self.validation is not None:
+            self.validation.check()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are evaluations, of the training loss at least."""
+        asked = (self.validation, self.folder, self.on_evaluation, self.tensorboard)
+        return self.evaluate_every > 0 or any(one is not None for one in asked)
+
+    @property
+    def follows(self) -> bool:
+        """Whether anything but the progress bar wants to know of the training while it goes on."""
+        return self.evaluates or self.on_step is not None or self.on_checkpoint is not None
+
+    def marks(self, total: int) -> set[int]:
+        """After how many steps there is an evaluation."""
+        every = self.evaluate_every or total
+        return {*range(every, total, every), total} if self.evaluates else set()
+
+
+class Telling:
+    """Tells of one training, step by step; a context, which closes what it has opened.
+
+    Args:
+        total: its steps; epoch: minibatches in an epoch, where that is known.
+        again: it goes on from checkpoints, so that the log is written anew from its beginning.
+    """
+
+    def __init__(self, wishes: Wishes, total: int, epoch: int | None, bar: bool, again: bool = False) -> None:
+        self.wishes, self.total, self.epoch, self.again = wishes, total, epoch, again
+        self.shows = bar and (sys.stderr.isatty() if wishes.progress is None else wishes.progress)
+        self.values: list[float] = []  # losses of the steps done
+        self.pending: list[torch.Tensor] = []  # on the device still
+        self.evaluations: list[dict[str, float]] = []
+        self.told = 0  # steps before the last evaluation
+        self.marks = wishes.marks(total)
+        self.log: Path | None = None
+        self.writer: Any = None
+        self.closing = ExitStack()
+
+    def __enter__(self) -> Telling:
+        if self.wishes.folder is not None:
+            self.log = log_in(Path(self.wishes.folder), self.again)
+        if self.wishes.tensorboard is not None:
+            self.writer = self.closing.enter_context(board(Path(self.wishes.tensorboard)))
+        self.bar = self.closing.enter_context(tqdm(total=self.total, unit="step", disable=not self.shows))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.closing.close()
+
+    @property
+    def done(self) -> int:
+        """Steps told of."""
+        return len(self.values) + len(self.pending)
+
+    def step(self, loss: torch.Tensor) -> None:
+        """A step is done, with this loss."""
+        self.pending.append(loss)
+        self.bar.update()
+        if self.wishes.on_step is None and self.writer is None:
+            return  # nobody waits for the device
+        step, value = self.done - 1, self.losses()[-1]
+        if self.writer is not None:
+            self.writer.add_scalar("loss", value, step)
+        if self.wishes.on_step is not None:
+            self.wishes.on_step(step, value)
+
+    def losses(self) -> list[float]:
+        """Of all steps done."""
+        if self.pending:
+            self.values += torch.stack(self.pending).double().tolist()
+            self.pending.clear()
+        return self.values
+
+    @property
+    def due(self) -> bool:
+        """Whether an evaluation follows the last step."""
+        return self.done in self.marks
+
+    def evaluate(self, model: nn.Sequential, place: torch.device) -> None:
+        """Measure the model as it is after the last step, and tell of it."""
+        done, losses = self.done, self.losses()[self.told :]
+        self.told = done
+        row: dict[str, float] = {"step": done}
+        row |= {"epoch": round(done / self.epoch, 4)} if self.epoch else {}
+        row |= {"loss": sum(losses) / len(losses)}
+        row |= self.wishes.validation.measure(model, place) if self.wishes.validation is not None else {}
+        self.evaluations.append(row)
+        self.bar.set_postfix({key: f"{row[key]:.3f}" for key in row if key not in ("step", "epoch")})
+        if self.log is not None:
+            append(self.log, json.dumps(finite(row)))
+        if self.writer is not None:
+            for name in row.keys() - {"step", "epoch", "loss"}:
+                self.writer.add_scalar(name if name == LOSS else f"validation_{name}", row[name], done)
+        if self.wishes.on_evaluation is not None:
+            self.wishes.on_evaluation(done, dict(row))
+
+
+def log_in(folder: Path, again: bool) -> Path:
+    """The empty log in a folder, made where it is not there; another training's log is not written over."""
+    log = folder_for(folder) / "metrics.jsonl"
+    if not again and log.exists() and log.stat().st_size:
+        raise PipelagError(f"'{log}' holds the metrics of another training; name another folder, or move it away")
+    log.write_text("")
+    return log
+
+
+def append(log: Path, line: str) -> None:
+    """Add a line to a log; raises `PipelagError`."""
+    try:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise PipelagError(
+            f"'{log}' cannot be written ({error.strerror}), and training has ended; let folder=... be a place with room"
+        ) from error
+
+
+def board(folder: Path) -> Any:
+    """A writer of TensorBoard's event files; refused where its package is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise PipelagError(
+            "tensorboard=... needs the package tensorboard, which is not here; pip install tensorboard"
+        ) from error
+    return SummaryWriter(str(folder_for(folder)))  # type: ignore[no-untyped-call]

@@ -1,0 +1,82 @@
+"""The optimizer that a user gives, in any of its forms, as the function that makes one over a stage's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pipelag.asked import check_optimizer, check_rate
+from pipelag.errors import PipelagError
+from pipelag.runs import optimizers
+from pipelag.stage.optimizers import OptimizerFactory
+from pipelag.typed import checked
+
+
+def usual(params: Iterable[Any], lr: float = 0.1) -> Optimizer:
+    """Where no optimizer is given: SGD with momentum 0.9."""
+    return torch.optim.SGD(params, lr=lr, momentum=0.9)
+
+
+def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerFactory:
+    """What makes the optimizer from parameter groups.
+
+    Args:
+        optimizer: a class, a function from parameters, an instance over the model's parameters (its kind and settings
+            count, it is left as it is), a registered name, or a mapping as in the config files:
+            {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}.
+        lr: the base rate of a class or a name; None: the class's own.
+
+    Raises:
+        PipelagError: anything else; a rate beside what has its own, or a name without one.
+    """
+    if lr is not None:
+        check_rate("lr", lr)
+    if isinstance(optimizer, (str, Mapping)):
+        return _named(optimizer, lr)
+    if optimizer is usual or (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
+        return optimizer if lr is None else partial(optimizer, lr=lr)  # type: ignore[call-arg]
+    if lr is not None:
+        raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
+    if isinstance(optimizer, Optimizer):
+        return _like(optimizer, model)
+    check_optimizer(optimizer)
+    return optimizer  # type: ignore[no-any-return]
+
+
+def _named(optimizer: str | Mapping[str, Any], lr: float | None) -> OptimizerFactory:
+    settings = {"name": optimizer} if isinstance(optimizer, str) else dict(optimizer)
+    name = settings.get("name")
+    if lr is not None and "lr" in settings:
+        raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
+    settings |= {} if lr is None else {"lr": lr}
+    if name in optimizers.OPTIMIZERS and "lr" not in settings:
+        raise PipelagError(f"the optimizer '{name}' has no learning rate; give one beside it: lr=0.1")
+    return optimizers.factory(checked(optimizers.OptimizerSpec, settings, "setting of the optimizer"))
+
+
+def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
+    """What makes others of an instance's kind with its settings; refused where these cannot be had from it."""
+    kind, instead = type(given), "give a function instead, such as lambda params: torch.optim.SGD(params, lr=0.1)"
+    own = {id(p) for group in given.param_groups for p in group["params"]}
+    learning = {id(p) for p in model.parameters() if p.requires_grad}
+    if not learning <= own <= {id(p) for p in model.parameters()}:
+        raise PipelagError(f"the {kind.__name__} is an optimizer made already, over other parameters than the model's")
+    if len(given.param_groups) > 1:
+        raise PipelagError(f"the {kind.__name__} has parameter groups of its own, and stages are such; {instead}")
+    if given.state:
+        raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
+    if "step" in vars(given):
+        raise PipelagError("a scheduler of learning rates is attached to the optimizer; give rate=lambda step: ...")
+    wanted = list(signature(kind).parameters.values())[1:]
+    settings = given.defaults | given.param_groups[0]
+    named = [one.name for one in wanted if one.kind not in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)]
+    unknown = [name for name in named if name not in settings]
+    if unknown:
+        raise PipelagError(f"what {unknown[0]} the {kind.__name__} was made with cannot be told from it; {instead}")
+    return partial(kind, **{name: settings[name] for name in named})

@@ -1,0 +1,162 @@
+"""A model measured on validation data, without leaving a trace in the training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from pipelag.asked import check_batches
+from pipelag.errors import PipelagError, unknown
+from pipelag.library.supply import Supply, to
+from pipelag.randomness import preserved_randomness, seed_stage
+from pipelag.runs.objectives import METRICS
+from pipelag.tensors import unchanged_buffers
+from pipelag.typed import shown
+
+Metric = Callable[[Any, Any], Any]
+LOSS = "validation_loss"
+TAKEN = ("step", "epoch", "loss", LOSS)
+
+
+def accuracy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """For each target 100 where the greatest of the classes, along dimension 1, is the right one, else 0."""
+    chosen = output.argmax(1)
+    if chosen.shape != targets.shape:
+        raise PipelagError(
+            f"accuracy compares classes with targets of shape {list(chosen.shape)}, and these have "
+            f"{list(targets.shape)}; give a metric of your own"
+        )
+    return 100.0 * (chosen == targets)
+
+
+def metrics_of(given: Any) -> dict[str, Metric]:
+    """Metrics by name, from a mapping, or a list of functions and of names: "accuracy", or registered ones.
+
+    Raises:
+        PipelagError: an unknown name, one that is taken, or what is no function.
+    """
+    known: dict[str, Metric] = {"accuracy": accuracy, **METRICS}
+    if isinstance(given, Mapping):
+        found = dict(given)
+    elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+        found = {}
+        for one in given:
+            name = getattr(one, "__name__", "") if callable(one) else str(one)
+            if not callable(one) and name not in known:
+                raise unknown("metric", name, known)
+            if not name.isidentifier() or name in found:
+                raise PipelagError(f"the metric {shown(one)} has no name of its own; give {{'its name': function}}")
+            found[name] = one if callable(one) else known[name]
+    else:
+        raise PipelagError(f"metrics is {shown(given)}; it should map names to functions, or be a list of these")
+    for name, function in found.items():
+        if not isinstance(name, str) or name in TAKEN:
+            raise PipelagError(f"a metric cannot be named {shown(name)}; choose a text other than {', '.join(TAKEN)}")
+        if not callable(function):
+            raise PipelagError(f"the metric '{name}' is {shown(function)}; it should be a function (output, targets)")
+    return found
+
+
+@contextmanager
+def undisturbed(place: torch.device, seed: int) -> Iterator[None]:
+    """What draws random numbers inside (torch's, Python's, numpy's) draws the same each time, and none is missed after.
+
+    Python's and numpy's go on from where they are.
+    """
+    python, arrays = random.getstate(), numpy.random.get_state()
+    try:
+        with preserved_randomness(place):
+            for device in {torch.device("cpu"), place}:
+                seed_stage(seed, 0, 0, device)
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation data and what is measured on them.
+
+    Args:
+        supply: minibatches, gone through anew by every measurement.
+        loss: (output, targets) -> the mean over a minibatch.
+        metrics: by name, (output, targets) -> a number for each target, or the minibatch's mean.
+    """
+
+    supply: Supply
+    loss: Metric
+    metrics: Mapping[str, Metric]
+    seed: int
+
+    def check(self) -> None:
+        """Refuse data that have no end, or that can be gone through once only."""
+        batches = self.supply.batches
+        check_batches(batches, "validation")
+        if hasattr(batches, "__next__"):
+            raise PipelagError(
+                "validation is an iterator, which can be gone through only once; give a list or a DataLoader"
+            )
+        if self.supply.length is None and not hasattr(batches, "__iter__"):
+            raise PipelagError("validation has no length, so nobody knows its end; give a list or a DataLoader")
+
+    def measure(self, model: nn.Sequential, place: torch.device, most: int | None = None) -> dict[str, float]:
+        """The means over all data, or the first `most` minibatches, of the loss and the metrics.
+
+        A minibatch weighs as many as it has targets. Modes, statistics and random numbers are afterwards as before.
+        """
+        modes = [(module, module.training) for module in model.modules()]
+        means = {name: Mean() for name in (LOSS, *self.metrics)}
+        with undisturbed(place, self.seed), torch.no_grad(), unchanged_buffers(model):
+            try:
+                model.eval()
+                for number, (inputs, targets) in enumerate(self.supply.once()):
+                    if number == most:
+                        break
+                    inputs, targets = to(inputs, place), to(targets, place)
+                    output, count = model(inputs), _size(targets)
+                    for name, function in {LOSS: self.loss, **self.metrics}.items():
+                        means[name].add(name, function(output, targets), count)
+            finally:
+                for module, mode in modes:
+                    module.training = mode
+        if not means[LOSS].weight:
+            raise PipelagError("there are no minibatches to validate on")
+        return {name: mean.total / mean.weight for name, mean in means.items()}
+
+
+@dataclass
+class Mean:
+    """A mean over minibatches."""
+
+    total: float = 0.0
+    weight: int = 0
+
+    def add(self, name: str, value: Any, count: int) -> None:
+        """Add a minibatch's mean, or its numbers, of `count` targets."""
+        if isinstance(value, torch.Tensor) and value.dim() and len(value) == count and not value.is_complex():
+            self.total += float(value.double().sum())
+            self.weight += value.numel()
+            return
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            what = f"numbers of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
+            raise PipelagError(
+                f"the metric '{name}' gives {what}; it should give one number, or one for each of the {count} targets"
+            ) from error
+        self.total += number * count
+        self.weight += count
+
+
+def _size(targets: Any) -> int:
+    """How many targets a minibatch has."""
+    parts = targets if isinstance(targets, tuple) else targets.values() if isinstance(targets, Mapping) else (targets,)
+    return next(len(part) for part in parts if isinstance(part, torch.Tensor) and part.dim())

@@ -1,0 +1,212 @@
+"""A model as a list of operators, by torch.export: for what torch.fx cannot follow, such as the models of transformers.
+
+torch.export runs the model once on examples of its inputs, without computing, and writes down torch's own operators:
+control flow on sizes, options and classes is followed as it went. Sizes may differ from minibatch to minibatch,
+unless the model computes with one as a number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, mapped, refs
+from pipelag.models.tracing import renamed
+from pipelag.tensors import alone
+
+IDLE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")  # checks of what export has settled
+PRUNED = "model."  # where `Called` keeps the model
+
+
+class Called(nn.Module):
+    """A model that takes some inputs by name as one tuple, the others fixed, and gives tensors.
+
+    Args:
+        output: which of the values to keep, of a model that gives several by name.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Mapping[str, Any], output: str | None) -> None:
+        super().__init__()
+        self.model, self.output = model, output
+        self.names = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
+        self.fixed = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
+
+    def forward(self, given: tuple[torch.Tensor, ...]) -> Any:
+        """What the model gives: a tensor or a tuple of tensors."""
+        found = self.model(**dict(zip(self.names, given, strict=True)), **self.fixed)
+        if not isinstance(found, Mapping):
+            return found
+        known = {name: value for name, value in found.items() if value is not None}
+        if self.output is not None:
+            if self.output not in known:
+                raise unknown(f"output of {type(self.model).__name__}", self.output, known)
+            return known[self.output]
+        if len(known) != 1:
+            raise PipelagError(
+                f"{type(self.model).__name__} gives {', '.join(known)}, and one is wanted: output='{next(iter(known))}'"
+            )
+        return next(iter(known.values()))
+
+
+def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = None) -> Traced:
+    """The operators of a model, in the mode (training or evaluation) that it is in.
+
+    Args:
+        inputs: of the model's forward, by name: tensors are examples of inputs, of at least two samples; anything else
+            is passed as it is, always.
+        output: which value to keep of a model that gives several by name.
+
+    Raises:
+        PipelagError: no tensor among the inputs, a model that torch.export refuses, or one that gives no tensors.
+    """
+    called = Called(model, inputs, output)
+    examples = tuple(inputs[name] for name in called.names)
+    if not examples:
+        raise PipelagError("inputs has no tensor: give an example of each input of the model, inputs={'name': tensor}")
+    sizes = tuple(tuple(torch.export.Dim.AUTO for _ in example.shape) for example in examples)
+    try:
+        program = torch.export.export(called, (examples,), dynamic_shapes={"given": sizes}, strict=False)
+    except PipelagError:
+        raise
+    except Exception as error:
+        raise PipelagError(
+            f"{type(model).__name__} cannot be exported by torch.export with the inputs {', '.join(inputs)}: "
+            f"{' '.join(str(error).split())[:300]}"
+        ) from error
+    return _Reader(model, program).traced(tuple(called.names))
+
+
+class _Reader:
+    """From an exported program to steps, each named by its operator and a number."""
+
+    def __init__(self, model: nn.Module, program: torch.export.ExportedProgram) -> None:
+        self.model, self.program = model, program
+        self.leaves = {path for path, module in model.named_modules() if path and not any(module.children())}
+        self.names: dict[fx.Node, Ref] = {}
+        self.numbers: Counter[str] = Counter()
+        self.shapes: dict[str, tuple[int | str, ...]] = {}
+        self.sizes: dict[str, str] = {}
+        self.sized: set[str] = set()
+
+    def traced(self, asked: tuple[str, ...]) -> Traced:
+        """The whole program."""
+        signature = self.program.graph_signature
+        state = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        steps: list[Step] = []
+        inputs: list[str] = []
+        output: Any = None
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder" and node.name in signature.user_inputs:
+                inputs.append(self.named(node, asked[len(inputs)]))
+            elif node.op == "placeholder" and node.name in state:
+                steps.append(Step(self.named(node, "own"), "get_attr", state[node.name].removeprefix(PRUNED), (), {}))
+            elif node.op == "placeholder":
+                steps.append(self.lifted(node, signature.inputs_to_lifted_tensor_constants.get(node.name)))
+            elif node.op == "output":
+                output = [self.value(one) for one in node.args[0]]
+            elif not self.passed_over(node):
+                steps.append(self.step(node))
+        if not output or not all(isinstance(one, Ref) for one in output):
+            raise PipelagError(f"{type(self.model).__name__} gives something else than tensors, and only these can be")
+        found = Traced(
+            tuple(inputs), tuple(steps), alone(output), asked, self.shapes, self.sizes, frozenset(self.sized)
+        )
+        return _needed(renamed(found))
+
+    def named(self, node: fx.Node, word: str) -> Ref:
+        """A name for its value: of the steps alone, so that both modes give the same ones."""
+        self.numbers[word] += 1
+        name = self.names[node] = Ref(f"{word}_{self.numbers[word]}")
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            self.shapes[name] = tuple(int(size) if str(size).isdigit() else str(size) for size in value.shape)
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self.sizes[name] = str(value)
+        return name
+
+    def lifted(self, node: fx.Node, name: str | None) -> Step:
+        """A tensor that the model makes itself."""
+        value = self.program.constants.get(name) if name else None
+        if not isinstance(value, torch.Tensor):
+            raise PipelagError(f"{type(self.model).__name__} uses '{node.name}', which is neither input nor tensor")
+        own = self.named(node, "constant")
+        self.sized.add(own)
+        return Step(own, "call_function", constant, (value.detach(), Here.DEVICE), {})
+
+    def passed_over(self, node: fx.Node) -> bool:
+        """A check, a conversion of what is as it should be, or a layout in memory, which the modes may differ in."""
+        name = str(getattr(node.target, "__name__", "")).partition(".")[0]
+        if name in IDLE:
+            return True
+        source = node.args[0] if node.args else None
+        if name not in ("to", "contiguous") or not isinstance(source, fx.Node):
+            return False
+        before, after = source.meta["val"], node.meta["val"]
+        same = bool((before.dtype, before.device) == (after.dtype, after.device))
+        if same:
+            self.names[node] = self.names[source]
+        return same
+
+    def step(self, node: fx.Node) -> Step:
+        """An operator, its defaults written out: the two modes may differ in one."""
+        target: Any = node.target
+        args, kwargs, changes, random = list(node.args), dict(node.kwargs), False, False
+        if isinstance(target, torch._ops.OpOverload):
+            for asked in target._schema.arguments[len(args) :]:
+                if not asked.kwarg_only and asked.has_default_value():
+                    args.append(kwargs.pop(asked.name, asked.default_value))
+            changes, random = target._schema.is_mutable, torch.Tag.nondeterministic_seeded in target.tags
+            # Of what is not contiguous, as `passed_over` leaves it, there may be no view.
+            target = Operator("aten.reshape.default" if str(target) == "aten.view.default" else str(target))
+        elif isinstance(target, torch._ops.HigherOrderOperator) or node.op != "call_function":
+            raise PipelagError(
+                f"{type(self.model).__name__} computes a part of itself under torch.no_grad or autocast "
+                f"('{node.target}'), which cannot be laid out in layers"
+            )
+        step = Step(
+            self.named(node, str(target.__name__)),
+            "call_function",
+            target,
+            tuple(self.value(one) for one in args),
+            {name: self.value(one) for name, one in kwargs.items()},
+            inplace=changes,
+            several=isinstance(node.meta.get("val"), (tuple, list)),
+            within=self.place(node),
+        )
+        is_size = step.called == "sym_size"
+        if is_size or (self.sized.issuperset(step.uses) and not (changes or random or step.several)):
+            self.sized.add(step.name)
+        return step
+
+    def value(self, argument: Any) -> Any:
+        """An argument with names in the place of nodes."""
+
+        def change(leaf: Any) -> Any:
+            if isinstance(leaf, fx.Node):
+                return self.names[leaf]
+            return Here.DEVICE if isinstance(leaf, torch.device) else leaf
+
+        return mapped(argument, change)
+
+    def place(self, node: fx.Node) -> str:
+        """The path of the module that calls it, if it has no children."""
+        modules = list((node.meta.get("nn_module_stack") or {}).values())
+        path = str(modules[-1][0]).removeprefix(PRUNED) if modules else ""
+        return path if path in self.leaves else ""
+
+
+def _needed(traced: Traced) -> Traced:
+    """Without the steps that the output does not rest on."""
+    wanted = set(refs(traced.output))
+    kept = []
+    for step in reversed(traced.steps):
+        if step.name in wanted or step.inplace:
+            wanted.update(step.uses)
+            kept.append(step)
+    return replace(traced, steps=tuple(reversed(kept)))

@@ -1,0 +1,90 @@
+"""A GPT as a count: parameters, floating-point operations and bytes of its layers, by formula. No torch.
+
+Decoder-only, normalised before each half of a block, GELU, a hidden layer four times as wide, words and places learned,
+an output projection of its own; attention as a fused kernel, which keeps no matrix of places by places. A block is two
+layers, so that it may be cut between attention and hidden layer. A test holds every number to a module's own counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from pipelag.typed import Typed
+
+STATISTIC = 4  # bytes of what is kept in float32 whatever the precision: statistics of norms and softmaxes
+
+
+@dataclass(frozen=True)
+class GPTLayer:
+    """One layer with so many sequences going through it.
+
+    forward, backward: floating-point operations of the matrix products. kept_bytes: what its backward needs besides its
+    weights and its input, its output included.
+    """
+
+    name: str
+    parameters: int
+    forward: int
+    backward: int
+    output_bytes: int
+    kept_bytes: int
+
+
+class GPT(Typed):
+    """The sizes. context: words of a sequence."""
+
+    blocks: int = Field(ge=1, le=10_000)
+    width: int = Field(ge=1, le=2**20)
+    heads: int = Field(ge=1, le=2**12)
+    vocabulary: int = Field(default=50257, ge=1, le=2**24)
+    context: int = Field(default=2048, ge=1, le=2**20)
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        return sum(layer.parameters for layer in self.layers(1))
+
+    def layers(self, sequences: int, element: int = 2) -> list[GPTLayer]:
+        """Embedding, two layers per block, output with its cross-entropy.
+
+        Args:
+            element: bytes of a number in weights and activations; 2: bfloat16.
+        """
+        half = [self._attention(sequences, element), self._hidden(sequences, element)]
+        return [self._embedding(sequences, element), *half * self.blocks, self._head(sequences, element)]
+
+    def _embedding(self, sequences: int, element: int) -> GPTLayer:
+        size = sequences * self.context * self.width * element
+        return GPTLayer("embedding", (self.vocabulary + self.context) * self.width, 0, 0, size, size)
+
+    def _attention(self, sequences: int, element: int) -> GPTLayer:
+        """norm, fused projection of queries, keys and values, attention, projection, residual sum."""
+        w, words = self.width, sequences * self.context
+        products, scores = 8 * w * w * words, 4 * self.context * w * words  # two matrices of places by places
+        kept = 6 * w * element + (2 + self.heads) * STATISTIC  # norm, q, k, v, attended, sum
+        return GPTLayer(
+            "attention",
+            4 * w * w + 6 * w,
+            products + scores,
+            2 * products + scores * 5 // 2,  # the fused kernel makes the scores again
+            words * w * element,
+            words * kept,
+        )
+
+    def _hidden(self, sequences: int, element: int) -> GPTLayer:
+        """norm, widening to four times, GELU, narrowing, residual sum."""
+        w, words = self.width, sequences * self.context
+        products = 16 * w * w * words
+        kept = 10 * w * element + 2 * STATISTIC  # norm, 4 before and 4 after the GELU, sum
+        return GPTLayer("hidden", 8 * w * w + 7 * w, products, 2 * products, words * w * element, words * kept)
+
+    def _head(self, sequences: int, element: int) -> GPTLayer:
+        """norm, projection onto the words, cross-entropy, of which the logarithms of all words' shares are kept."""
+        w, words = self.width, sequences * self.context
+        products = 2 * w * self.vocabulary * words
+        kept = w * element + (2 + self.vocabulary) * STATISTIC
+        return GPTLayer(
+            "output", 2 * w + w * self.vocabulary, products, 2 * products, STATISTIC, words * kept + STATISTIC
+        )

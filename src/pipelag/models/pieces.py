@@ -1,0 +1,182 @@
+"""One layer of a linearised model: some of its operators, and the modules and parameters that they use."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipelag.errors import PipelagError, a
+from pipelag.models.steps import Operator, Step, Traced, attribute, constant, filled, refs
+from pipelag.models.tracing import OVERWRITING
+from pipelag.tensors import as_tuple
+
+VIEWS = {"getitem", "flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "expand", "_assert"}
+OWN_VIEWS = {"slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "alias"}  # of Aten's
+PLAIN = {overwriting: getattr(operator, overwriting.__name__[1:]) for overwriting in OVERWRITING}
+
+
+class Piece(nn.Module):
+    """One layer of a linearised model: some of its operators, with the model's own modules and parameters.
+
+    label: the first module with weights. merged: the paths of all modules, and the names of functions and methods, that
+    it calls, in order. takes, gives: how many tensors cross the boundaries before and after it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        traced: Traced,
+        steps: Sequence[Step],
+        inputs: Sequence[str],
+        output: Any,
+        settled: Sequence[Step] = (),
+    ) -> None:
+        """Of steps with the inputs and output that cross; settled: what goes before, but is no work of its own."""
+        super().__init__()
+        self.original = nn.Module()
+        for step in steps:
+            if step.op in ("call_module", "get_attr"):
+                graft(self.original, step.target, thing(model, step))
+        self.merged = words(steps, bool(traced.shapes))
+        matrices = {step.name for step in steps if step.op == "get_attr" and is_weight(thing(model, step))}
+        heavy = (s for s in steps if weighted(model, s) or (s.within and not matrices.isdisjoint(s.uses)))
+        self.label = next((step.within or step.called for step in heavy), self.merged[0])
+        self.inputs, self.output = tuple(inputs), output
+        self.asked = traced.asked if self.inputs == traced.inputs else ()
+        self.shapes = tuple(traced.shapes.get(name) for name in inputs)
+        self.takes, self.gives = len(inputs), len(set(refs(output)))
+        steps = [*settled, *steps]
+        # A tensor that another layer made is not overwritten: it may be what that layer's backward needs.
+        made = {step.name for step in steps}
+        foreign = [step.inplace and bool(step.uses) and step.uses[0] not in made for step in steps]
+        both = list(zip(steps, foreign, strict=True))
+        self.steps = [replace(step, target=PLAIN.get(step.target, step.target)) if is_ else step for step, is_ in both]
+        self.copied = [is_ and step.target not in PLAIN for step, is_ in both]
+        last = {name: number for number, step in enumerate(steps) for name in (step.name, *step.uses)}
+        stay = set(refs(output))
+        self.done = [[n for n, at in last.items() if at == number and n not in stay] for number in range(len(steps))]
+
+    def forward(self, value: Any) -> Any:
+        """What the next layer takes: a tensor, or a tuple of those that cross."""
+        given = self.given(value)
+        device = next((one.device for one in given if isinstance(one, torch.Tensor)), None)
+        values = dict(zip(self.inputs, given, strict=True))
+        for step, copied, done in zip(self.steps, self.copied, self.done, strict=True):
+            if copied:
+                values[step.uses[0]] = values[step.uses[0]].clone()
+            values[step.name] = step.run(values, self.original, device)
+            for name in done:
+                del values[name]
+        found = filled(self.output, values, self.training)
+        for name, one in zip(refs(self.output), as_tuple(found), strict=True):
+            if not isinstance(one, torch.Tensor):
+                raise PipelagError(
+                    f"layer '{self.label}' gives a {type(one).__name__} ('{name}'), and only tensors cross a boundary; "
+                    "name the module around it in whole=(...)"
+                )
+        return found
+
+    def given(self, value: Any) -> tuple[Any, ...]:
+        """The layer's inputs one by one; by name, where the model's own come as a mapping.
+
+        Raises:
+            PipelagError: others than the model was laid out for.
+        """
+        asked = ", ".join(f"'{name}'" for name in self.asked)
+        if self.asked and isinstance(value, Mapping):
+            if set(value) != set(self.asked):
+                more = "; name the ones to keep in linearise(model, inputs=...)"
+                raise PipelagError(f"the model was laid out for the inputs {asked}, and is given {names(value)}{more}")
+            value = tuple(value[name] for name in self.asked)
+        given = as_tuple(value)
+        if len(given) != len(self.inputs):
+            cure = (
+                "name optional ones to keep, such as masks, in linearise(model, inputs=...)"
+                if len(given) > len(self.inputs)
+                else "give them as a tuple in this order"
+            )
+            raise PipelagError(
+                f"the model was laid out for {len(self.inputs)} input{'s' * (len(self.inputs) > 1)} ({asked}), and is "
+                f"given {len(given)}; {cure}"
+                if self.asked
+                else f"layer '{self.label}' takes {len(self.inputs)} tensors, and is given {len(given)}"
+            )
+        for name, one, shape in zip(self.asked, given, self.shapes, strict=False):
+            if shape is not None and not fits(one, shape):
+                found = list(one.shape) if isinstance(one, torch.Tensor) else a(type(one).__name__)
+                wanted = ", ".join(str(size) if isinstance(size, int) else "any" for size in shape)
+                raise PipelagError(f"'{name}' is {found}, and the model was laid out for the shape [{wanted}]")
+        return given
+
+    def extra_repr(self) -> str:
+        """The label."""
+        return self.label
+
+
+def words(steps: Sequence[Step], exported: bool) -> tuple[str, ...]:
+    """What the steps call, in order; of torch's own operators the module around them, once, and no views."""
+    called: list[str] = []
+    for step in steps:
+        own = exported and step.op == "call_function"
+        if step.op == "get_attr" or (not step.within and own and step.called in VIEWS | OWN_VIEWS):
+            continue
+        word = step.within or step.called
+        if not (own and step.within and called[-1:] == [word]) and step.target is not constant:
+            called.append(word)
+    return tuple(called) or tuple(step.called for step in steps if step.op != "get_attr")[:1]
+
+
+def names(given: Mapping[str, Any]) -> str:
+    """The keys, for a sentence."""
+    return ", ".join(f"'{name}'" for name in given) or "none"
+
+
+def fits(value: Any, shape: Sequence[int | str]) -> bool:
+    """Whether a tensor has these sizes; a name stands for any, the same one for the same."""
+    if not isinstance(value, torch.Tensor) or value.dim() != len(shape):
+        return False
+    return all(not isinstance(size, int) or size == own for size, own in zip(shape, value.shape, strict=True))
+
+
+def weighted(model: nn.Module, step: Step) -> bool:
+    """Whether a step calls a module with weights (no biases, no normalisation)."""
+    return step.op == "call_module" and any(map(is_weight, thing(model, step).parameters()))
+
+
+def is_weight(value: Any) -> bool:
+    """A kernel or a matrix."""
+    return isinstance(value, nn.Parameter) and value.dim() > 1
+
+
+def writes(model: nn.Module, step: Step) -> bool:
+    """Whether a step writes a new tensor."""
+    looks = step.op == "call_module" and isinstance(thing(model, step), (nn.Flatten, nn.Unflatten, nn.Identity))
+    own = isinstance(step.target, Operator) and step.called in OWN_VIEWS
+    return not (step.inplace or looks or own or step.called in VIEWS)
+
+
+def thing(model: nn.Module, step: Step) -> Any:
+    """The module, parameter or buffer that a step names."""
+    return model.get_submodule(step.target) if step.op == "call_module" else attribute(model, step.target)
+
+
+def graft(tree: nn.Module, path: str, value: Any) -> None:
+    """Put a module, parameter or buffer into a tree of modules, at its path in the original."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        if parent not in tree._modules:
+            tree.add_module(parent, nn.Module())
+        tree = tree.get_submodule(parent)
+    if isinstance(value, nn.Module):
+        tree.add_module(name, value)
+    elif isinstance(value, nn.Parameter):
+        tree.register_parameter(name, value)
+    elif isinstance(value, torch.Tensor):
+        tree.register_buffer(name, value)
+    else:
+        setattr(tree, name, value)

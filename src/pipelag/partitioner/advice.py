@@ -1,0 +1,261 @@
+"""Every method over the plans that suit it, timed, with its memory and staleness: `pipelag advise` chooses from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipelag.errors import PipelagError
+from pipelag.methods import METHODS, Method
+from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.cluster import Cluster
+from pipelag.partitioner.laid import Laid, recomputed
+from pipelag.partitioner.plan import Plan, PlanStage
+from pipelag.partitioner.replicated import Replicated
+from pipelag.partitioner.search import partition
+from pipelag.timing.memory import StageMemory
+
+Clock = dict[tuple[Any, ...], float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method over a plan.
+
+    plan: of data parallelism one stage on all GPUs. microbatches: equal parts of a minibatch. recompute: whether
+    backwards run the forwards again. seconds: per minibatch of `batch` samples. memory: per stage, of one of its GPUs.
+    fits, fits_recomputing: into a GPU's memory, as it is and with recomputation. staleness, stale_backward: per stage,
+    in minibatches. updates: per stage, the minibatches whose mean gradient makes an update.
+    """
+
+    method: Method
+    plan: Plan
+    batch: int
+    microbatches: int
+    recompute: bool
+    seconds: float
+    memory: tuple[StageMemory, ...]
+    fits: bool
+    fits_recomputing: bool
+    staleness: tuple[int, ...]
+    stale_backward: tuple[int, ...]
+    updates: tuple[int, ...]
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second."""
+        return self.batch / self.seconds
+
+    @property
+    def fullest(self) -> StageMemory:
+        """The stage whose GPUs hold most."""
+        return max(self.memory, key=StageMemory.total)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it fits in the form in which it is timed."""
+        return self.fits_recomputing if self.recompute else self.fits
+
+    @property
+    def stale(self) -> bool:
+        """Whether any pass reads weights that miss an update."""
+        return any((*self.staleness, *self.stale_backward))
+
+    @property
+    def config(self) -> str:
+        """The plan as PipeDream writes it; one GPU and a divided minibatch by their own words."""
+        if self.method.data_parallel and max(self.updates) == 1:
+            return f"divided over {self.plan.workers}"
+        return "1 GPU" if self.plan.workers == 1 else self.plan.config
+
+
+def choices(
+    ground: Ground, microbatches: int | None = None, one_minibatch: bool = False
+) -> tuple[list[Choice], dict[str, str]]:
+    """Every registered method that a schedule can time, over the partitioner's plan; over others, recomputing, where
+    that does not fit.
+
+    Args:
+        microbatches: of methods that split a minibatch; none: as few as fill the pipeline (`parts_of`).
+        one_minibatch: only plans whose every update is of one minibatch, so without replicas that take turns.
+
+    Returns:
+        The choices, and by name why a method has none.
+    """
+    plans = [plan for plan in plans_of(ground) if not one_minibatch or max(one.replicas for one in plan.stages) == 1]
+    clock: Clock = {}
+    found: list[Choice] = []
+    without: dict[str, str] = {}
+    for name, method in METHODS.items():
+        if method.torch_schedule:
+            without[name] = "torch's own form of another method's schedule"
+            continue
+        try:
+            mine = list(_choices(method, ground, plans, microbatches, clock))
+        except PipelagError as error:
+            without[name] = str(error)
+            continue
+        mine = [one for one in mine if not one_minibatch or max(one.updates) == 1]
+        found += mine
+        if not mine:
+            without[name] = f"a minibatch of {ground.batch} cannot be divided over {ground.cluster.workers} GPUs"
+    return found, without
+
+
+def best(found: Iterable[Choice]) -> list[Choice]:
+    """Of each method the fastest choice that fits; where none does, the one that holds least."""
+    by_method: dict[str, list[Choice]] = {}
+    for one in found:
+        by_method.setdefault(one.method.name, []).append(one)
+    return [min(ones, key=preference) for ones in by_method.values()]
+
+
+def preference(one: Choice) -> tuple[bool, float, float]:
+    """What fits before what does not; then by time, or by memory."""
+    held = one.fullest.total()
+    return not one.usable, float(f"{one.seconds:.6g}") if one.usable else held, held
+
+
+def plans_of(ground: Ground) -> Iterator[Plan]:
+    """The partitioner's plans of two stages and more, the quickest by its costs first: with replicas, then straight;
+    the same for times with recomputation; those that keep PipeDream's memory within a GPU's come last.
+    """
+    profile, cluster = ground.profiles.at(ground.batch), ground.cluster
+    seen: set[tuple[PlanStage, ...]] = set()
+    straight = min(cluster.workers, len(profile.layers))
+    if straight < 2:
+        return
+    anyhow = Cluster(cluster.levels)
+    line = Cluster(cluster.first(straight).levels)
+    again, limited = recomputed(profile), Cluster(cluster.levels, ground.memory)
+    asked = [(profile, anyhow, False), (profile, line, True), (again, anyhow, False), (again, line, True)]
+    if ground.memory < float("inf"):
+        asked.append((profile, limited, False))
+    for times, where, alone in asked:
+        try:
+            plan = partition(times, where, "ring", straight=alone, data_parallel=False)
+        except PipelagError:
+            if where is not limited:
+                raise
+            continue  # nothing fits under weight stashing; other methods hold less
+        if plan.stages not in seen:
+            seen.add(plan.stages)
+            yield plan
+
+
+def _choices(
+    method: Method, ground: Ground, plans: list[Plan], microbatches: int | None, clock: Clock
+) -> Iterator[Choice]:
+    if method.data_parallel:
+        yield from replicated(Arm.of(method.name, {"method": method.name, "overlap": True}), ground)
+        return
+    check_own_workers(method)
+    layers = len(ground.profiles.at(ground.batch).layers)
+    alone = [] if method.pipelined else [Plan((PlanStage(1, layers),))]
+    refused, made = PipelagError("there are not two GPUs and two layers to pipeline over"), False
+    for plan in [*alone, *plans]:
+        parts = parts_of(method, len(plan.stages), ground.batch, microbatches)
+        if max(stage.replicas for stage in plan.stages) > 1 and (parts > 1 or not method.pipelined):
+            continue  # replicas take whole minibatches, and in turn
+        try:
+            arm = Arm.of(method.name, {"method": method.name, "microbatches": parts})
+            arm.check(len(plan.stages), ground.batch)
+            one = timed(Laid(arm, ground, plan), clock)
+        except PipelagError as error:
+            refused = error
+            continue
+        made = True
+        yield one
+        if one.fits:
+            return  # by the partitioner's costs no plan behind this one is quicker
+    if not made:
+        raise refused
+
+
+def check_own_workers(method: Method) -> None:
+    """Refuse a method whose schedule gives a worker several stages: its memory is not counted."""
+    for microbatches in (1, 4):
+        try:
+            schedule = method.schedule(4, 2, microbatches)
+        except PipelagError:
+            continue
+        if len({schedule.owners["F", stage] for stage in range(1, 5)}) == 4 or not method.pipelined:
+            return
+    raise PipelagError("its workers have several stages each, and their memory is not counted")
+
+
+def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) -> int:
+    """Into how many microbatches a method splits a minibatch: one where it need not, and loses nothing by that.
+
+    A method that takes no whole minibatch, or whose updates wait for all microbatches (no staleness), splits it: as
+    asked, or else into the fewest equal parts that are as many as there are stages.
+    """
+    if not method.pipelined:
+        return 1
+    asked = microbatches or next((n for n in range(stages, batch + 1) if not batch % n), batch)
+    try:
+        method.delays(stages, 1)
+    except PipelagError:
+        return asked
+    try:
+        split = method.delays(stages, asked)
+    except PipelagError:
+        return 1
+    return 1 if any((*split.forward, *split.backward)) else asked
+
+
+def timed(laid: Laid, clock: Clock) -> Choice:
+    """The choice over one plan; recomputing where it fits so alone, for otherwise that only takes longer.
+
+    Args:
+        clock: seconds found before: methods that differ in what passes read take equally long where weights move for
+            nothing.
+    """
+    samples = laid.ground.batch // laid.parts
+    memory, again = (tuple(one.memory(samples)) for one in (laid, laid.recomputing()))
+    fits, fits_recomputing = (fit(held, laid.ground) for held in (memory, again))
+    one, held = (laid.recomputing(), again) if fits_recomputing and not fits else (laid, memory)
+    key = (laid.method.build, laid.plan.stages, laid.parts, one.options.recompute)
+    seconds = clock.get(key) if laid.ground.moving == "free" else None
+    if seconds is None:
+        seconds = clock[key] = one.period(samples)
+    return Choice(
+        laid.method,
+        laid.plan,
+        laid.ground.batch,
+        laid.parts,
+        one.options.recompute,
+        seconds,
+        held,
+        fits,
+        fits_recomputing,
+        laid.staleness("F"),
+        laid.staleness("B"),
+        tuple(per // laid.parts for per in laid.delays.periods),
+    )
+
+
+def replicated(arm: Arm, ground: Ground) -> Iterator[Choice]:
+    """Data parallelism: a minibatch divided over all GPUs, and a minibatch on each; gradients are summed in a ring
+    while the backward runs.
+    """
+    count = ground.cluster.workers
+    for samples in dict.fromkeys(
+        (ground.batch, ground.batch // count) if not ground.batch % count else (ground.batch,)
+    ):
+        forms = [arm, Arm(arm.name, arm.method, arm.options.model_copy(update={"recompute": True}))]
+        plain, again = (Replicated(form, ground, count) for form in forms)
+        fits, fits_recomputing = (fit(form.memory(samples), ground) for form in (plain, again))
+        one = again if fits_recomputing and not fits else plain
+        held, layers = tuple(one.memory(samples)), one.stages[0].last
+        together = samples * count // ground.batch  # minibatches of an update
+        seconds = float(one.timed(samples)["seconds"]) / together
+        plan = Plan((PlanStage(1, layers, count),))
+        how = (ground.batch, 1, one.options.recompute)
+        yield Choice(arm.method, plan, *how, seconds, held, fits, fits_recomputing, (0,), (0,), (together,))
+
+
+def fit(held: Iterable[StageMemory], ground: Ground) -> bool:
+    """Whether every stage fits into a GPU."""
+    return max(stage.total() for stage in held) <= ground.memory

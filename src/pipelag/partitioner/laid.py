@@ -1,0 +1,88 @@
+"""A method laid over a plan, straight or with replicated stages: its time, its memory by kind, its staleness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Literal
+
+from pipelag.errors import PipelagError
+from pipelag.methods import Method
+from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.pipelined import Pipelined
+from pipelag.partitioner.plan import Plan, timed_period
+from pipelag.schedules import Schedule
+from pipelag.timing.breakdown import steady_seconds
+from pipelag.timing.costs import uniform
+from pipelag.timing.layers import Profile
+from pipelag.timing.timed import time_schedule
+
+
+class Laid(Pipelined):
+    """An arm over the stages of a plan, of which each may have several replicas.
+
+    Raises:
+        PipelagError: replicas of a method whose minibatches are split, for these are not timed, or of one that has no
+            stages of its own.
+    """
+
+    def __init__(self, arm: Arm, ground: Ground, plan: Plan) -> None:
+        replicas = tuple(stage.replicas for stage in plan.stages)
+        self.replicas: tuple[int, ...] = replicas if max(replicas) > 1 else ()
+        if self.replicas and arm.options.microbatches > 1:
+            raise PipelagError(
+                f"'{arm.method.name}' over replicated stages is not timed with microbatches; take a straight plan"
+            )
+        super().__init__(arm, ground, plan)
+        self.delays = self.method.delays(len(replicas), arm.options.microbatches, self.replicas)
+        if self.replicas:
+            self.copies = self.method.weight_copies(len(replicas), 1, self.replicas)
+            self.under_way = most_under_way(self.method, self.replicas)
+
+    def recomputing(self) -> Laid:
+        """The same, with every forward run again before its backward."""
+        again = copy(self)
+        again.options = self.options.model_copy(update={"recompute": True})
+        return again
+
+    def period(self, samples: int) -> float:
+        """Seconds per minibatch, `samples` in a pass: as `pipelag partition` times a plan; with microbatches, which
+        it does not know, and where moving weights takes time, the proved steady state.
+        """
+        if self.parts > 1 or self.ground.moving != "free":
+            return steady_seconds(self.schedule, self.costs(samples), self.topology, self.options.clock)
+        profile = self.ground.profiles.at(samples)
+        return timed_period(
+            recomputed(profile) if self.options.recompute else profile, self.cluster, self.plan, self.unsummed
+        )
+
+    def unsummed(self, minibatches: int) -> Schedule:
+        """The method's schedule without the summing of gradients, which `timed_period` counts into the backward."""
+        made = self.method.schedule(len(self.stages), minibatches, 1, self.replicas)
+        rows = tuple(tuple(action for action in row if action.kind != "S") for row in made.workers)
+        return Schedule(made.name, made.stages, minibatches, rows)
+
+    def staleness(self, kind: Literal["F", "B"] = "F") -> tuple[int, ...]:
+        """Per stage, the minibatches whose updates a pass misses: those of the schedule's delays, in updates, times the
+        minibatches that make an update there.
+        """
+        lags = self.delays.forward if kind == "F" else self.delays.backward
+        return tuple(lag * per // self.parts for lag, per in zip(lags, self.delays.periods, strict=True))
+
+
+def most_under_way(method: Method, replicas: Sequence[int]) -> list[int]:
+    """Per stage, the most minibatches that one of its replicas keeps between their two passes at any time."""
+    stages = len(replicas)
+    rounds = 1
+    for count in replicas:
+        rounds *= count
+    minibatches = -(-4 * sum(replicas) // rounds) * rounds
+    schedule = method.schedule(stages, minibatches, 1, replicas)
+    peaks = time_schedule(schedule, uniform(stages, kept_bytes=1.0)).peak_memory
+    return [round(max(peaks[worker] for worker in workers)) for workers in schedule.replicas]
+
+
+def recomputed(profile: Profile) -> Profile:
+    """The profile whose backwards run the forwards again."""
+    return Profile(tuple(replace(layer, backward_ms=layer.backward_ms + layer.forward_ms) for layer in profile.layers))

@@ -1,0 +1,297 @@
+"""Pipelines times replicas on thousands of GPUs: what a method costs there on paper, and the layout it is best with.
+
+G GPUs are R replicas of a pipeline of D stages. Whatever the layout, an update is made of the same minibatch: each
+replica takes an R-th of it, in N microbatches, and replicas of a stage sum their gradients in a ring as these become
+ready in the last backward. What depends on a schedule is written down here as formulas, held to the schedules
+themselves by tests; the layout that is chosen is timed (`timed`) and its delays derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil, log2
+
+from pipelag.methods import Method
+from pipelag.partitioner.cluster import ring_seconds, wait_free
+from pipelag.schedules import library
+from pipelag.timing.breakdown import steady_seconds
+from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.layers import Profile, balanced_cuts
+from pipelag.timing.roofline import Device
+
+TIMED = 4  # layouts that are timed, those with the least seconds on paper
+NEAR = 0.05  # of the throughput that less staleness is worth
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Servers of so many GPUs of one kind. Bytes per second, each way: inside, from GPU to GPU of a server; between, of
+    each of the ports that a server has to the others. latency: seconds of a message.
+    """
+
+    sheet: Device
+    server: int
+    inside: float
+    between: float
+    ports: int
+    latency: float
+
+    def rings(self, stages: int, gpus: int) -> float:
+        """Bytes per second of each ring of replicas, where those of a server's GPUs share its ports."""
+        if gpus <= self.server:
+            return self.inside
+        return min(self.inside, self.between * self.ports / min(stages, self.server))
+
+    def links(self, stages: int) -> Topology:
+        """Between neighbouring stages: all as fast as the slowest, between servers where a pipeline has several."""
+        return Topology(self.inside if stages <= self.server else self.between, self.latency)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Bytes of a parameter beside its weight as passes read it (which the profile has) and versions of that.
+
+    held: gradient, optimizer's state, float32 master. remembered: what a method follows besides. moved: by the
+    optimizer's step and what the method does at an update.
+    """
+
+    held: float
+    remembered: float
+    moved: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network with the minibatch of an update, in samples, and how it is computed.
+
+    profile: for so many samples at once. element: bytes of a number in the weights that passes read and in gradients on
+    links.
+    """
+
+    profile: Callable[[int], Profile]
+    batch: int
+    element: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """D stages (their cuts) times R replicas; a replica's share of a minibatch in N microbatches of so many samples."""
+
+    cuts: tuple[int, ...]
+    replicas: int
+    microbatches: int
+    samples: int
+    recompute: bool
+
+    @property
+    def stages(self) -> int:
+        """D."""
+        return len(self.cuts) + 1
+
+
+@dataclass(frozen=True)
+class OnPaper:
+    """seconds of a minibatch; memory: bytes of the fullest GPU; costs: of the stages, for the timed executor."""
+
+    seconds: float
+    memory: float
+    costs: tuple[StageCost, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The layout that is taken. seconds: by the timed executor."""
+
+    layout: Layout
+    paper: OnPaper
+    seconds: float
+
+
+# Of a stage with d more behind it, in a schedule with N microbatches to an update -------------------------------------
+
+
+def flushes(method: Method) -> bool:
+    """Whether the pipeline drains at every update."""
+    return method.build in (library.gpipe, library.one_f_one_b_flush)
+
+
+def updates_late(method: Method, behind: int, microbatches: int) -> int:
+    """Updates that the live weights of a forward miss."""
+    if flushes(method):
+        return 0
+    between = {library.one_f_one_b: behind, library.cycle: 2 * behind, library.pipemare: 2 * behind + 1}
+    return -(-between[method.build] // microbatches)
+
+
+def under_way(method: Method, behind: int, microbatches: int) -> int:
+    """Microbatches between their two passes."""
+    if method.build is library.gpipe:
+        return microbatches
+    if method.build is library.one_f_one_b_flush:
+        return min(microbatches, behind + 1)
+    return behind + 1 if method.build is library.one_f_one_b else 2 * behind + 1
+
+
+def copies(method: Method, behind: int, microbatches: int) -> int | None:
+    """Of the weights, the live ones included (`Method.weight_copies`); None where the method's two do not suffice."""
+    late = updates_late(method, behind, microbatches)
+    if method.held is not None:  # double buffering
+        return 2 if late <= 1 else None
+    if method.backward_reads == "stashed":
+        return late + 1
+    reads = {method.forward_reads, method.backward_reads} - {"live"}
+    further = any(getattr(each, "horizon", "") == "round trip" for each in reads)  # looks beyond its own update
+    return 2 if reads and (late or further) else 1
+
+
+# A layout -------------------------------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """A method on so many GPUs; no method: data parallelism, a pipeline of one stage."""
+
+    def __init__(self, machine: Machine, work: Work, method: Method | None, numbers: Numbers, gpus: int) -> None:
+        self.machine, self.work, self.method, self.numbers, self.gpus = machine, work, method, numbers, gpus
+
+    def layouts(self) -> Iterator[Layout]:
+        """Powers of two: stages (2 or more of a method), microbatches; with and without recomputation."""
+        profile = self.work.profile(1)
+        most = min(self.gpus, len(profile.layers))
+        for stages in [1] if self.method is None else powers(2, most):
+            replicas, odd = divmod(self.gpus, stages)
+            share, rest = divmod(self.work.batch, replicas)
+            for samples in powers(1, share) if not (odd or rest) else ():
+                if share % samples == 0:
+                    for recompute in (False, True):
+                        yield Layout(cuts_of(profile, stages), replicas, share // samples, samples, recompute)
+
+    def best(self) -> Found | None:
+        """The layout to take; None where none fits into memory.
+
+        Of those that fit, the `TIMED` quickest on paper are timed; of these, all that are within `NEAR` of the quickest
+        are good enough, and the one whose weights are the least late is taken: a hundredth of the throughput is no
+        reason to read weights ten updates old.
+        """
+        found = ((layout, self.on_paper(layout)) for layout in self.layouts())
+        fitting = [(layout, cost) for layout, cost in found if cost and cost.memory <= self.machine.sheet.memory]
+        quickest = sorted(fitting, key=lambda pair: pair[1].seconds)[:TIMED]
+        timed = [Found(layout, cost, self.timed(layout, cost.costs)) for layout, cost in quickest]
+        least = min((one.seconds for one in timed), default=0.0)
+        near = [one for one in timed if one.seconds <= (1 + NEAR) * least]
+        return min(near, key=lambda one: (self.late(one.layout), one.seconds), default=None)
+
+    def late(self, layout: Layout) -> int:
+        """Updates that the first stage's forwards miss."""
+        return updates_late(self.method, layout.stages - 1, layout.microbatches) if self.method else 0
+
+    def on_paper(self, layout: Layout) -> OnPaper | None:
+        """By the formulas; None where the method cannot work so."""
+        memory = self.memory(layout)
+        if memory is None:
+            return None
+        costs = self.costs(layout)
+        return OnPaper(self.seconds(layout, costs), memory, costs)
+
+    def seconds(self, layout: Layout, costs: Sequence[StageCost]) -> float:
+        """Of a minibatch, on paper: its microbatches at the pace of the slowest stage, link, or way there and back."""
+        n, stages, method = layout.microbatches, layout.stages, self.method
+        one = [cost.forward + cost.backward for cost in costs]
+        update = max(cost.update for cost in costs)
+        message = self.machine.links(stages).seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
+        message *= stages > 1
+        # As many microbatches as a stage has under way come in while one goes to the end of the pipeline and back.
+        pace = max([message, *one])
+        if method is not None and method.build is not library.gpipe:
+            behind = range(stages - 1, -1, -1)
+            pace = max(
+                pace,
+                *((sum(one[-d - 1 :]) + 2 * d * message) / under_way(method, d, max(n, d + 1)) for d in behind),
+            )
+        if method is None or not flushes(method):
+            return n * pace + update
+        if method.build is library.gpipe:  # the two waves have a pace each
+            pace = sum(max(message, *(getattr(cost, way) for cost in costs)) for way in ("forward", "backward"))
+        return sum(one) + 2 * (stages - 1) * message + (n - 1) * pace + update
+
+    def timed(self, layout: Layout, costs: Sequence[StageCost]) -> float:
+        """Seconds of a minibatch by the timed executor."""
+        if self.method is None:
+            (cost,) = costs
+            return layout.microbatches * (cost.forward + cost.backward) + cost.update
+        schedule, links = self.method.schedule, self.machine.links(layout.stages)
+        return steady_seconds(lambda count: schedule(layout.stages, count, layout.microbatches), costs, links)
+
+    def costs(self, layout: Layout) -> tuple[StageCost, ...]:
+        """The stages' costs. An update: the optimizer's, and what is left of summing gradients after the backward."""
+        return _costs(self.machine, self.work, layout, self.numbers.moved)
+
+    def memory(self, layout: Layout) -> float | None:
+        """Bytes of the fullest GPU; None where the method cannot work so."""
+        most, n = 0.0, layout.microbatches
+        plain = self.work.profile(layout.samples).cut(layout.cuts)
+        for behind, cost in zip(range(layout.stages - 1, -1, -1), plain, strict=True):
+            held = 1 if self.method is None else copies(self.method, behind, n)
+            if held is None:
+                return None
+            waiting = 1 if self.method is None else under_way(self.method, behind, n)
+            parameters = cost.weight_bytes / self.work.element
+            inside = cost.kept_bytes - cost.entering_bytes
+            activations = waiting * cost.entering_bytes + inside * (1 if layout.recompute else waiting)
+            weights = held * cost.weight_bytes + parameters * (self.numbers.held + self.numbers.remembered)
+            most = max(most, weights + activations)
+        return most
+
+    def leaving(self, layout: Layout, costs: Sequence[StageCost]) -> float:
+        """Bytes that leave the busiest server for one update; of a single server, its busiest GPU."""
+        size = 1 if self.gpus <= self.machine.server else self.machine.server
+        share = 2 * (layout.replicas - 1) / layout.replicas
+        most = 0.0
+        for first in range(0, layout.stages, size):
+            here = costs[first : first + size]
+            ahead = here[-1].output_bytes if first + size < layout.stages else 0.0
+            back = costs[first - 1].output_bytes if first else 0.0
+            most = max(most, layout.microbatches * (ahead + back) + share * sum(cost.weight_bytes for cost in here))
+        return most
+
+
+def powers(first: int, last: int) -> Iterator[int]:
+    """Of two, from one of them up to `last`."""
+    while first <= last:
+        yield first
+        first *= 2
+
+
+@lru_cache(maxsize=256)
+def cuts_of(profile: Profile, stages: int) -> tuple[int, ...]:
+    """The balanced cuts."""
+    return balanced_cuts(profile, stages)
+
+
+@lru_cache(maxsize=4096)
+def _costs(machine: Machine, work: Work, layout: Layout, moved: float) -> tuple[StageCost, ...]:
+    gpus, costs = layout.replicas * layout.stages, []
+    profile, rate = work.profile(layout.samples), machine.rings(layout.stages, gpus)
+    bounds = pairwise([0, *layout.cuts, len(profile.layers)])
+    for (a, b), cost in zip(bounds, profile.cut(layout.cuts, recompute=layout.recompute), strict=True):
+        rest = 0.0
+        if layout.replicas > 1:
+            again = cost.backward - sum(layer.backward_ms for layer in profile.layers[a:b]) / 1e3
+            passes = [layer.backward_ms / 1e3 for layer in profile.layers[a:b]]
+            passes[-1] += again  # a stage's forward runs again before its backward
+            sizes = [layer.weight_bytes for layer in profile.layers[a:b]]
+            ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate))
+            rest = max(0.0, ready - cost.backward) + 2 * ceil(log2(layout.replicas)) * machine.latency
+        step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth
+        costs.append(
+            StageCost(
+                cost.forward,
+                cost.backward,
+                update=step + rest,
+                output_bytes=cost.output_bytes,
+                weight_bytes=cost.weight_bytes,
+            )
+        )
+    return tuple(costs)

@@ -1,0 +1,65 @@
+"""bfloat16 with float32 masters: passes read rounded weights, updates are made in float32.
+
+The optimizer and the weight policy know the masters alone, so every version is kept in full; what a pass reads of one
+is its rounding, written where autograd finds it, so that a backward reads the bfloat16 weights of its own version.
+Matrices and kernels are rounded. Vectors (biases, what norms scale by) stay in float32: they are few, and a norm that
+had to cast them would keep a copy of the forward's for its backward (`pipelag.stage.guard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import nn
+
+from pipelag.stage.weights import FlatParameters
+
+Masters = Mapping[nn.Parameter, nn.Parameter]
+
+
+def computing(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, matrix products and convolutions are of bfloat16; what needs more is computed in float32."""
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+def masters_of(parameters: Iterable[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
+    """Round the matrices among the parameters; returns the float32 master of each of them.
+
+    Every gradient is added to the master's in float32, as soon as a backward has made it.
+    """
+    masters = {}
+    for parameter in dict.fromkeys(parameters):
+        if parameter.dim() > 1 and parameter.dtype == torch.float32:
+            master = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            parameter.data = parameter.data.bfloat16()
+            masters[parameter] = master
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(_give, master))
+    return masters
+
+
+def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    gradient = parameter.grad.float()
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    parameter.grad = None
+
+
+class RoundedParameters(FlatParameters):
+    """A stage's masters (and what has none), of which the model's parameters show the rounding."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], masters: Masters) -> None:
+        own = list(dict.fromkeys(parameters))
+        super().__init__(masters.get(parameter, parameter) for parameter in own)
+        pairs = [(parameter.data, masters[parameter].data) for parameter in own if parameter in masters]
+        self.shown, self.full = [shown for shown, _ in pairs], [full for _, full in pairs]
+        self.publish()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round what the masters hold now; not counted as a change of the parameters (see `FlatParameters`)."""
+        if self.shown:
+            torch._foreach_copy_(self.shown, self.full)
