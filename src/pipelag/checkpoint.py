@@ -1,7 +1,7 @@
 """Atomic checkpoints: written aside, flushed to the disk, then renamed over the old one. A torn one is never read.
 
-Their sums (the CRC-32 that torch's archives hold of each member) are checked before a run goes on from one; one that
-does not match is set aside.
+Their sums (the CRC-32 that torch's archives hold of each member) are checked before a run goes on from one, and whose
+they are (the archive's comment); one that does not match is set aside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pickle
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +26,59 @@ def alone(folder: Path) -> Iterator[None]:
     """Keep other processes from writing their checkpoints into a folder. Kept by a lock that dies with the process.
 
     Raises:
-        PipelagError: another process is at work there.
+        PipelagError: another process is at work there, or the folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "lock")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as error:
         raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
+    except OSError as error:
+        raise PipelagError(
+            f"the folder {folder} cannot be written to ({error.strerror}); mend that, remove it, or choose another"
+        ) from error
     try:
         yield
     finally:
         lock.release()
 
 
-def save(state: dict[str, Any], path: Path, keep: bool = False) -> None:
-    """Replace the checkpoint at `path`; keep: leave the one that was there at `before(path)`.
+def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") -> None:
+    """Replace the checkpoint at `path`; keep: leave the one that was there at `before(path)`; of: whose it is.
 
     Raises:
         PipelagError: the disk is full or not writable; the checkpoint that was there stays whole.
     """
+    try:
+        _replace(state, path, keep, of)
+    except OSError as error:
+        kept = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
+        raise PipelagError(
+            f"the checkpoint {path} could not be written ({error.strerror}); {kept}: free some space and start again"
+        ) from error
+
+
+def save_whole(state: dict[str, Any], path: Path) -> None:
+    """Write tensors so that a reader sees the old file or the new one, never a part.
+
+    Raises:
+        PipelagError: the place cannot be written to, or the disk is full; `path` is as it was.
+    """
+    try:
+        _replace(state, path)
+    except OSError as error:
+        raise PipelagError(
+            f"{path} could not be written ({error.strerror}); free some space and start again"
+        ) from error
+
+
+def _replace(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") -> None:
+    """Write aside, always under the same name, so that kills leave one such file at most; raises OSError."""
     aside = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(state, aside, of)
         if keep and path.exists():
             os.replace(path, before(path))
         os.replace(aside, path)
@@ -61,12 +87,29 @@ def save(state: dict[str, Any], path: Path, keep: bool = False) -> None:
             os.fsync(folder)  # the rename itself must survive a power cut
         finally:
             os.close(folder)
-    except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
-        aside.unlink(missing_ok=True)
-        kept = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
-        raise PipelagError(
-            f"the checkpoint {path} could not be written ({_reason(error)}); {kept}: free some space and start again"
-        ) from error
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def _write(state: dict[str, Any], path: Path, of: str) -> None:
+    """The state as torch's archive, on the disk when this returns; raises OSError."""
+    try:
+        with open(path, "wb") as file:
+            torch.save(state, file)
+            if of:  # an archive ends with the length of its comment
+                file.seek(-2, os.SEEK_END)
+                file.write(len(of.encode()).to_bytes(2, "little") + of.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except RuntimeError as error:  # torch's word for a failed write
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise OSError(None, str(error).splitlines()[0]) from error
+        raise cause from error
 
 
 def before(path: Path) -> Path:
@@ -74,36 +117,40 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.stem}-before{path.suffix}")
 
 
-def load(path: Path) -> dict[str, Any] | None:
-    """The checkpoint at `path`, on the CPU; None if there is none, or only a damaged one, which is set aside."""
-    path.with_suffix(".tmp").unlink(missing_ok=True)
+def load(path: Path, of: str = "") -> dict[str, Any] | None:
+    """The checkpoint at `path`, on the CPU; None if there is none, or only a damaged one, which is set aside.
+
+    Args:
+        of: whose it should be.
+
+    Raises:
+        PipelagError: it is damaged and cannot be set aside.
+    """
+    with suppress(OSError):
+        path.with_suffix(".tmp").unlink(missing_ok=True)
     if not path.exists():
         return None
     try:
-        if whole(path):
+        if whole(path, of):
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             return state
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+    except (RuntimeError, EOFError, ValueError, OSError, pickle.UnpicklingError):
         pass
     aside = path.with_suffix(".damaged")
-    os.replace(path, aside)
+    try:
+        os.replace(path, aside)
+    except OSError as error:
+        raise PipelagError(
+            f"the checkpoint {path} is damaged and cannot be set aside as {aside.name} ({error.strerror}); remove both"
+        ) from error
     print(f"pipelag: the checkpoint {path} is damaged and was set aside as {aside.name}", file=sys.stderr)
     return None
 
 
-def whole(path: Path) -> bool:
-    """Whether every member of the archive has the sum that it was written with."""
+def whole(path: Path, of: str = "") -> bool:
+    """Whether every member of the archive has the sum that it was written with, and it is whose it should be."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, OSError):
+            return archive.comment == of.encode() and archive.testzip() is None
+    except Exception:  # a flipped bit may ask for a password, for an unknown compression, for years before 1980
         return False
-
-
-def _reason(error: BaseException) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return str(error).splitlines()[0]

@@ -11,12 +11,35 @@ class PipelagError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
-    """The refusal of an unknown name, with the nearest known one.
+    """The refusal of an unknown name, with the nearest known one, or where none is near, all of them.
 
     >>> print(unknown("model", "resnet2O", ["resnet20", "lenet5"]))
-    unknown model 'resnet2O'; did you mean 'resnet20'? (known: lenet5, resnet20)
+    unknown model 'resnet2O'; did you mean 'resnet20'?
+    >>> print(unknown("model", "unet", ["resnet20", "lenet5"]))
+    unknown model 'unet'; it should be lenet5 or resnet20
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else ";"
-    return PipelagError(f"unknown {kind} '{name}'{hint} (known: {', '.join(names)})")
+    return PipelagError(f"unknown {kind} '{shortened(name)}'{nearest(name, known, 'it should be')}")
+
+
+def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
+    """The end of a refusal: "; did you mean ...?", or all names after the given words; nothing where there are none."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return (
+        f"; {all_of_them} {' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
+        if names
+        else "; none is known"
+    )
+
+
+def a(word: str) -> str:
+    """The word with its article."""
+    return f"{'an' if word[:1] in 'aeiouAEIOU' else 'a'} {word}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The beginning of a long text, on one line."""
+    text = " ".join(str(text).split()) if any(c in str(text) for c in "\n\r\t") else str(text)
+    return text if len(text) <= most else text[:most] + "..."

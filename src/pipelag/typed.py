@@ -1,33 +1,91 @@
-"""Values from outside, typed: refused with their place and, of a name, the nearest right one. No torch."""
+"""Values from outside, typed: refused with their place, what they are, what would be right, and the nearest name.
+
+No torch. What pydantic finds wrong is said in this project's words by one function, `mistake`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, nearest, unknown
+from pipelag.files import plain
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # which pydantic does not export
 
 
-class Closed(BaseModel):
+class _Refusing(ModelMetaclass):
+    """Whoever makes a model in Python is refused in this project's words. Parts of it, and `model_validate`, whose
+    callers know where the content is from, give pydantic's `ValidationError`: it holds the places of all mistakes.
+    """
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*args, **fields)
+        except ValidationError as error:
+            raise mistake(error, fields, cast("type[BaseModel]", cls)).at(f"the {cls.__name__} is wrong") from error
+
+
+class Closed(BaseModel, metaclass=_Refusing):
     """A closed set of fields, fixed once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Typed(BaseModel):
-    """A closed set of fields, whose values are of the stated types and not merely convertible to them."""
+class Typed(BaseModel, metaclass=_Refusing):
+    """A closed set of fields, fixed once made, whose values are of the stated types, and finite numbers.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    Nothing is converted: "3", 3.0 and true are no whole numbers.
+    """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _whole(key: Any) -> Any:
+    """JSON has only texts for keys."""
+    return int(key) if isinstance(key, str) and re.fullmatch(r"[0-9]{1,9}", key) else key
+
+
+# More than any machine has or paper trains: what is beyond is a slip, and would take all memory or all day.
+MOST_STEPS, MOST_STAGES, MOST_WORKERS, MOST_BATCH = 10**9, 10_000, 4096, 2**24
+
+MOST_PASSES = 200_000  # stages times microbatches: the passes of a minibatch, which a schedule lists one by one
+
+Stage = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_STAGES)]  # a key: the number of a stage
+Cut = Annotated[int, Field(ge=1, le=10**6)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy's and torch's generators both take
+Options = Annotated[dict[str, Any], AfterValidator(lambda options: plain(options, "the options"))]
+T = TypeVar("T")
+Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # a list does
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)]  # part of a path, a word of a shell
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def checked(model: type[M], content: Any, kind: str) -> M:
-    """`content` as the model; the first mistake is refused with its place and, of a name, the nearest right one.
+    """`content` as the model; the first mistake is refused.
 
     Args:
         kind: what the content's keys are called in the refusal, such as "option of a plan".
@@ -35,21 +93,160 @@ def checked(model: type[M], content: Any, kind: str) -> M:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        # A misspelt key is also a missing one: the misspelling says more.
-        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-        key, place = str(first["loc"][0]) if first["loc"] else kind, ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            raise unknown(kind, key, model.model_fields) from error
-        if first["type"] == "missing":
-            raise PipelagError(f"the {kind} '{place}' is missing") from error
-        names = _names(model.model_fields[key].annotation) if key in model.model_fields else []
-        if names and isinstance(first["input"], str):
-            raise unknown(f"{kind} '{key}'", first["input"], names) from error
-        raise PipelagError(f"the {kind} '{place}' is {first['input']!r}: {first['msg']}") from error
+        found = mistake(error, content, model)
+        if found.key:
+            raise PipelagError(f"unknown {kind} '{found.place}'{found.near}") from error
+        whole = found.said.replace("it is", f"the {kind}s are", 1)
+        raise PipelagError(f"the {kind} '{found.place}' {found.said}" if found.place else whole) from error
+
+
+class Mistake(NamedTuple):
+    """What is wrong. place: such as "phases.0.steps", empty for the whole; said: of it, in words.
+
+    key, near: of a key that is not known, itself and the end of the refusal.
+    """
+
+    place: str
+    said: str
+    key: str = ""
+    near: str = ""
+
+    def at(self, where: str) -> PipelagError:
+        """The refusal of what was read from `where`."""
+        if self.key:
+            return PipelagError(f"{where}: unknown key '{self.key}' at {self.place}{self.near}")
+        return PipelagError(f"{where}: {self.place} {self.said}" if self.place else f"{where}: {self.said}")
+
+
+def mistake(error: ValidationError, content: Any, model: type[BaseModel] | None = None) -> Mistake:
+    """The first mistake of those that pydantic found.
+
+    A misspelt key is also a missing one, and no type of a union fits: of the mistakes in one field the misspelling says
+    most, then those in the depth.
+    """
+    found = [(_place(each, content), each) for each in error.errors(include_url=False)]
+    first = next((one for one in found if one[1]["type"] == "extra_forbidden"), found[0])
+    if first[1]["type"] != "extra_forbidden":
+        field = [one for one in found if one[0][:1] == first[0][:1]]
+        first = max(field, key=lambda one: len(one[0]))
+    place, each = first
+    alike = [other for at, other in found if at == place]
+    at = ".".join(str(part)[:60] for part in place)
+    if each["type"] == "extra_forbidden":
+        near = nearest(str(place[-1]), keys_at(model, place[:-1]), "the keys are")
+        return Mistake(at, f"is not known{near}", str(place[-1])[:60], near)
+    return Mistake(at, _said(each, alike, place))
+
+
+def _place(each: ErrorDetails, content: Any) -> tuple[Any, ...]:
+    """Where a mistake is, without the types of unions that pydantic names on the way."""
+    place: list[Any] = []
+    loc = each["loc"]
+    for number, part in enumerate(loc):
+        last = number == len(loc) - 1
+        if isinstance(content, Mapping) and (part in content or str(part) in map(str, content)):
+            content = content.get(part, content.get(str(part)))
+        elif isinstance(content, Sequence) and not isinstance(content, str) and isinstance(part, int):
+            content = content[part] if part < len(content) else None
+        elif not (last and each["type"] in ("missing", "extra_forbidden")):
+            continue
+        place.append(part)
+    return tuple(place)
+
+
+def _said(each: ErrorDetails, alike: Sequence[ErrorDetails], place: Sequence[Any]) -> str:
+    kind, value = each["type"], each["input"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":  # our own words: those of a validator
+        return f"is not right: {each['ctx']['error']}" if place else str(each["ctx"]["error"])
+    names = [
+        name for other in alike for name in re.findall(r"'([^']*)'", str(other.get("ctx", {}).get("expected", "")))
+    ]
+    if names and isinstance(value, str):
+        return f"is '{value[:60]}', which is not known{nearest(value, names, 'it should be')}"
+    wanted = list(dict.fromkeys(_expected(other) for other in alike))
+    return f"{'' if place else 'it '}is {shown(value)}; it should be {' or '.join(wanted)}"
+
+
+def _expected(each: ErrorDetails) -> str:
+    """What would be right, in words."""
+    kind, ctx = each["type"], each.get("ctx", {})
+    if each["loc"][-1:] == ("[key]",):
+        return "under another key: " + (WANTED.get(kind) or each["msg"]).format(**ctx)
+    wanted = WANTED.get(kind)
+    return wanted.format(**ctx) if wanted else f"something else ({each['msg']})"
+
+
+WANTED = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("finite_number",), "a finite number"),
+    **dict.fromkeys(("string_type", "string_unicode"), "a text"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "mapping_type", "model_attributes_type"), "a mapping of names to values"
+    ),
+    "none_required": "null",
+    "invalid_key": "a mapping whose keys are texts",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "{le:,} or less",
+    "literal_error": "{expected}",
+    "too_short": "at least {min_length} long",
+    "too_long": "at most {max_length} long",
+    "string_too_short": "a text of at least {min_length} characters",
+    "string_too_long": "a text of at most {max_length} characters",
+    "string_pattern_mismatch": "a name of letters, digits, '_', '.' and '-'",
+    "is_instance_of": "an instance of {class}",
+    "callable_type": "a function",
+}
+
+
+def check_passes(stages: int, microbatches: int) -> None:
+    """Refuse a minibatch of more passes than can be laid out in a second."""
+    if stages * microbatches > MOST_PASSES:
+        raise PipelagError(
+            f"{microbatches:,} microbatches on {stages:,} stages are too many: {MOST_PASSES:,} passes at most"
+        )
+
+
+def shown(value: Any) -> str:
+    """A value as a refusal shows it: short, whatever it is."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    try:
+        return short.repr(value)
+    except ValueError:  # Python writes no number of so many digits
+        return "a number of very many digits"
+
+
+def keys_at(model: type[BaseModel] | None, place: Sequence[Any]) -> list[str]:
+    """The keys that the model at a place inside `model` has."""
+    found = [model] if model is not None else []
+    for part in place:
+        found = [inner for each in found for inner in _inside(each, part)]
+    return sorted({name for each in found for name in each.model_fields})
+
+
+def _inside(model: Any, part: Any) -> list[Any]:
+    """The models that a field of a model, or an item of what it holds, may be."""
+    field = model.model_fields.get(str(part))
+    return _models(field.annotation) if field is not None else [model]  # an item: its model is found already
+
+
+def _models(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
 
 
 def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str], kind: str) -> None:
     """Refuse keyword arguments that a function does not take after its `first` positional ones, or goes without.
+
+    Of a mapping the values are looked at, too, where their types are simple ones.
 
     Raises:
         PipelagError: naming the keyword, what it is (`kind`), and the nearest right one.
@@ -65,10 +262,46 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
     missing = [name for name, each in known.items() if each.default is Parameter.empty and name not in names]
     if missing:
         raise PipelagError(f"the {kind} '{missing[0]}' is missing")
+    if isinstance(given, Mapping):
+        hints = _hints(function)
+        for name, value in given.items():
+            kinds = _plain_types(hints[name]) if name in hints else _like(known[name].default) if name in known else ()
+            if kinds and not any(_is(value, each) for each in kinds):
+                wanted = " or ".join(WORDS[each] if isinstance(each, type) else f"'{each}'" for each in kinds)
+                raise PipelagError(f"the {kind} '{name}' is {shown(value)}; it should be {wanted}")
 
 
-def _names(annotation: Any) -> list[str]:
-    """The words that a field may be, where it may be any: those of its Literal."""
-    if isinstance(annotation, str):
-        return [annotation]
-    return [name for part in get_args(annotation) for name in _names(part)]
+WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of a function's parameters, as far as they can be told."""
+    try:
+        return get_type_hints(getattr(function, "func", function))
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _plain_types(hint: Any) -> tuple[Any, ...]:
+    """The simple types, and the words, that a hint is made of; none where it is made of others too."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    found = [(part,) if part in WORDS else get_args(part) if get_origin(part) is Literal else () for part in parts]
+    return tuple(kind for kinds in found for kind in kinds) if all(found) else ()
+
+
+def _like(default: Any) -> tuple[Any, ...]:
+    """Without a hint: what is like the default; a number where that is none."""
+    if default is None:
+        return (int, float, type(None))
+    return (int, float) if type(default) is float else (type(default),) if type(default) in WORDS else ()
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a simple type, or the word itself. A whole number is a number, true is none."""
+    if not isinstance(kind, type):
+        return type(value) is type(kind) and bool(value == kind)
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < float("inf")
+    return type(value) is kind and not (isinstance(value, int) and abs(value) >= 2**63)

@@ -63,7 +63,7 @@ def register(name: str) -> Callable[[Loader], Loader]:
     return entered("data set", name, DATASETS)
 
 
-def load(name: str, **options: Any) -> Any:
+def load(name: str, /, **options: Any) -> Any:
     """The data set of that name (`Dataset`, `Corpus`, `RunningText` or `LabelledText`): read, downloaded, or generated.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from pipelag.errors import PipelagError
 
 
 def split(value: Any, parts: int) -> list[Any]:
-    """Equal parts of a minibatch along its first dimension; a tuple of tensors is split into tuples.
+    """Equal parts of a minibatch along its first dimension; a tuple of tensors is split into tuples, a dict into dicts.
 
     Raises:
         PipelagError: the size is no multiple of `parts` (unequal parts would weigh the samples unequally).
@@ -19,6 +20,8 @@ def split(value: Any, parts: int) -> list[Any]:
         return [value]
     if isinstance(value, tuple):
         return list(zip(*(split(item, parts) for item in value), strict=True))
+    if isinstance(value, Mapping):
+        return [dict(zip(value, part, strict=True)) for part in split(tuple(value.values()), parts)]
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         raise PipelagError(f"microbatches need tensors with a batch dimension, not a {type(value).__name__}")
     if len(value) % parts:

@@ -14,11 +14,11 @@ the newest is damaged, the one before it serves.
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -28,34 +28,72 @@ from pipelag import checkpoint
 from pipelag.errors import PipelagError
 
 Tensors = dict[str, torch.Tensor]
-PART = re.compile(r"([a-z]+)-(\d+)-of-(\d+)\.pt")
+PART = re.compile(r"([a-z]+)-(\d{1,9})-of-(\d{1,9})\.pt")
+SET = re.compile(r"step-(\d{9})")
+LASTING, RESTART = ("losses", "stage"), ("resume", "policy")  # kinds of files; those that only a restart needs
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run. `marks`: after how many minibatches of the run one is written."""
+    """The checkpoints of one run. `marks`: after how many minibatches of the run one is written; `run`: its id."""
 
     folder: Path
     marks: frozenset[int]
+    run: str = ""
 
     def steps(self) -> list[int]:
         """The complete sets, oldest first, by the minibatches done."""
-        found = {int(path.name.removeprefix("step-")): path for path in self.folder.glob("step-*")}
-        return [step for step in sorted(found) if _complete(found[step])]
+        return [step for step in self._begun() if self.complete(step)]
+
+    def _begun(self) -> list[int]:
+        """The sets of which something is there, oldest first."""
+        found = [SET.fullmatch(path.name) for path in self.folder.glob("step-*") if path.is_dir()]
+        return sorted(int(each[1]) for each in found if each)
+
+    def complete(self, step: int) -> bool:
+        """Whether the set after `step` minibatches is."""
+        return self.at(step).is_dir() and _division(self.at(step)) > 0
 
     def rewind(self) -> int:
-        """Drop what lies behind the newest complete and whole set; returns its minibatches, 0 where there is none."""
-        newest = 0
-        for step in reversed(self.steps()[-2:]):  # older ones have no longer what a restart needs
-            damaged = [path for path in sorted(self.at(step).iterdir()) if not checkpoint.whole(path)]
-            if not damaged:
+        """Drop what lies behind the newest set from which the run can go on; returns its minibatches, 0 without one.
+
+        It can where that set is whole, and the losses and weights of those before are, from which the log is made.
+        """
+        steps, newest = self.steps(), 0
+        for step in reversed(steps[-2:]):  # older ones have no longer what a restart needs
+            wrong = self._wrong([each for each in steps if each <= step])
+            if not wrong:
                 newest = step
                 break
-            print(f"pipelag: the checkpoint {damaged[0]} is damaged; its set is left out", file=sys.stderr)
-        for path in self.folder.glob("step-*"):
-            if int(path.name.removeprefix("step-")) > newest:
-                shutil.rmtree(path)
+            print(f"pipelag: the checkpoint {wrong}; its set is left out", file=sys.stderr)
+        for step in self._begun():
+            if step > newest:
+                self._drop(step)
         return newest
+
+    def _drop(self, step: int) -> None:
+        try:
+            rmtree(self.at(step))
+        except OSError as error:
+            raise PipelagError(
+                f"{self.at(step)}, which is not whole, cannot be removed ({error.strerror}); remove it"
+            ) from error
+
+    def _wrong(self, steps: Sequence[int]) -> str:
+        """What is wrong with the sets up to the last of these, from which a run is to go on; empty: nothing."""
+        for step in reversed(steps):
+            number = _division(self.at(step))
+            for kind in LASTING + RESTART * (step == steps[-1]):
+                for stage in range(1, number + 1):
+                    path = self.at(step) / f"{kind}-{stage}-of-{number}.pt"
+                    if not checkpoint.whole(path, self.name_of(path)):
+                        return f"{path} is {'damaged' if path.exists() else 'gone'}"
+        counted = len(self.losses(steps[-1]))
+        return "" if counted == steps[-1] else f"{self.at(steps[-1])} follows another that is gone"
+
+    def name_of(self, path: Path) -> str:
+        """Whose a file is: of which run, set, kind and stage."""
+        return f"{self.run} {path.parent.name}/{path.name}"
 
     def at(self, step: int) -> Path:
         """The folder of a set."""
@@ -63,8 +101,9 @@ class Checkpoints:
 
     def parts(self, step: int, kind: str) -> list[dict[str, Any]]:
         """What all stages have written of a kind after `step` minibatches, first stage first."""
-        found = [(place, path) for path in self.at(step).iterdir() if (place := _place(path)) and place[0] == kind]
-        return [_read(path) for _, path in sorted(found)]
+        number = _division(self.at(step))
+        names = [f"{kind}-{stage}-of-{number}.pt" for stage in range(1, number + 1)]
+        return [self._read(self.at(step) / name) for name in names]
 
     def model(self, step: int) -> Tensors:
         """The whole model's state after `step` minibatches."""
@@ -77,7 +116,13 @@ class Checkpoints:
 
     def policy(self, step: int, stage: int, stages: int) -> dict[str, Any] | None:
         """What a stage's policy remembered (`pipelag.stage.history`)."""
-        return _read(self.at(step) / f"policy-{stage}-of-{stages}.pt")["policy"]  # type: ignore[no-any-return]
+        return self._read(self.at(step) / f"policy-{stage}-of-{stages}.pt")["policy"]  # type: ignore[no-any-return]
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        found = checkpoint.load(path, self.name_of(path))
+        if found is None:
+            raise PipelagError(f"the checkpoint {path} is gone; start again: without it the run begins anew")
+        return found
 
 
 @dataclass
@@ -149,9 +194,10 @@ class Keeper:
         }
         self.last, folder, own = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
         for kind, content in files.items():
-            checkpoint.save(content, folder / f"{kind}-{own}")
+            path = folder / f"{kind}-{own}"
+            checkpoint.save(content, path, of=self.checkpoints.name_of(path))
         for old in self.checkpoints.steps()[:-2]:
-            for kind in ("resume", "policy"):
+            for kind in RESTART:
                 (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
 
 
@@ -172,14 +218,7 @@ def _place(path: Path) -> tuple[str, int, int] | None:
     return (found[1], int(found[2]), int(found[3])) if found else None
 
 
-def _complete(folder: Path) -> bool:
-    """All parts of a division into stages are there; what else a stage writes was there before each of them."""
+def _division(folder: Path) -> int:
+    """The number of stages whose parts are all there, 0 without; what else a stage writes was there before its part."""
     counts = [place[2] for path in folder.iterdir() if (place := _place(path)) and place[0] == "stage"]
-    return any(counts.count(count) == count for count in counts)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found = checkpoint.load(path)
-    if found is None:
-        raise PipelagError(f"the checkpoint {path} is gone; delete its folder's parent to start the run anew")
-    return found
+    return max((count for count in counts if counts.count(count) == count), default=0)

@@ -9,10 +9,10 @@ from math import lcm
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, Keeper
+from pipelag.distributed.gather import gathered
 from pipelag.distributed.routes import conversations, routes_of, stages_on
 from pipelag.distributed.workers.base import (
     Assignment,
@@ -28,6 +28,7 @@ from pipelag.distributed.workers.parameter_server import AsynchronousWorker
 from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
+from pipelag.methods import random_for_real
 from pipelag.models.cut import stages
 from pipelag.schedules import Schedule
 from pipelag.stage.optimizers import OptimizerFactory
@@ -93,10 +94,6 @@ class RealTraining:
                 "start anew"
             ) from error
         self.parts = self.checkpoints.parts(step, "resume")
-        if not self.parts:
-            raise PipelagError(
-                f"{folder} lacks the files resume-*.pt, without which no restart is right; delete {folder}"
-            )
         for part in self.parts:
             self._adopt(part["optimizer"])
         self.kinds = {part["kind"] for part in self.parts if part["optimizer"]}
@@ -149,7 +146,7 @@ class RealTraining:
         worker = PipelineWorker(self.job, mine, told, schedule, keepers, restarts)
         for state in worker.stages.values():
             self._load(state.optimizer, state.shadows, mine[state.stage])
-        part: dict[str, Any] = {"record": worker.run(inputs, targets), "weights": {}, "optimizer": {}}
+        part: dict[str, Any] = {"record": worker.run(inputs, targets).packed(), "weights": {}, "optimizer": {}}
         for state in worker.stages.values():
             if state.replica == 0:  # the others are equal to the first
                 self._add(part, mine[state.stage], state.optimizer, state.shadows)
@@ -177,8 +174,8 @@ class RealTraining:
         record = worker.run(inputs, targets)
         if not method.torch_schedule and rank:  # the replicas have averaged their losses, or rank 0 has them all
             record.losses = {}
-            return {"record": record}
-        part: dict[str, Any] = {"record": record, "weights": {}, "optimizer": {}}
+            return {"record": record.packed()}
+        part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
         self._add(part, piece, worker.optimizer, worker.shadows)
         return part
 
@@ -227,14 +224,13 @@ class RealTraining:
         return keeper, self.checkpoints.policy(told.start, stage, phase.stages) if same else None
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
-        parts: list[dict[str, Any]] = [{}] * self.job.world
         self.job.arrive()
-        dist.all_gather_object(parts, part)
+        parts = gathered(part, self.job.device)
         merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
         self.model.load_state_dict(merged)
         for each in parts:
             self._adopt(each.get("optimizer", {}))
-        return {rank: each["record"] for rank, each in enumerate(parts) if each}
+        return {rank: Record.unpacked(each["record"]) for rank, each in enumerate(parts) if each}
 
     def _adopt(self, state: dict[str, dict[str, Any]]) -> None:
         for name, values in state.items():
@@ -257,10 +253,7 @@ def check_workers(phase: Phase, workers: int) -> None:
     """Refuse a phase that real workers cannot do, or that needs another number of them."""
     method = phase.method
     if method.random is not None:
-        raise PipelagError(
-            f"method '{method.name}' draws its delays at random, which a real pipeline cannot promise; run it in the "
-            "simulated executor"
-        )
+        raise random_for_real(method.name)
     if method.data_parallel and phase.cuts:
         raise PipelagError(
             f"method '{method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to it; "

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
+from pipelag import precision
 from pipelag.errors import PipelagError
+from pipelag.runs.folder import check_places
 from pipelag.runs.kinds import KINDS
 from pipelag.runs.spec import RunSpec
 
 
-def resolve_device(name: str) -> str:
-    """`auto` is the first GPU where there is one; a GPU asked for that is not there is refused."""
+def resolve_device(name: str, workers: int = 1) -> str:
+    """`auto` is the first GPU where there is one for every worker; a GPU asked for that is not there is refused."""
     import torch
 
     if name == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if 0 < count < workers:
+            print(
+                f"pipelag: {workers} workers need {workers} GPUs, and this machine has {count}: they run on the CPU",
+                file=sys.stderr,
+            )
+        return "cuda:0" if count >= workers else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise PipelagError(f"device '{name}' was asked for, but torch sees no GPU here; use --device cpu or auto")
-    if name != "cpu" and not name.startswith("cuda"):
+    number = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", name)
+    if name != "cpu" and number is None:
         raise PipelagError(f"unknown device '{name}'; the devices are auto, cpu, cuda and cuda:N")
+    if number is not None and int(number[1] or 0) >= torch.cuda.device_count():
+        raise PipelagError(
+            f"there is no device '{name}' here: torch sees {torch.cuda.device_count()} GPUs, from cuda:0"
+        )
     return "cuda:0" if name == "cuda" else name
 
 
@@ -31,12 +46,15 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
         threads: of the CPU, for all of the run's processes together.
 
     Raises:
-        PipelagError: a device that is not there, or what the kind refuses.
+        PipelagError: a device that is not there, a folder that cannot hold a run, or what the kind refuses.
     """
+    check_places(out)
     kind = KINDS[spec.kind]
     if not kind.computes:  # needs no torch
         return kind.carry_out(spec, out, "cpu", threads)
     import torch
 
     torch.set_num_threads(threads)
-    return kind.carry_out(spec, out, resolve_device(device) if kind.on_gpu else "cpu", threads)
+    precision.prepare()
+    workers = spec.workers if spec.executor == "real" or spec.kind == "speed" else 1
+    return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)

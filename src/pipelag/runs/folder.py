@@ -7,19 +7,29 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pipelag import precision
 from pipelag.errors import PipelagError
+from pipelag.files import write_whole
 from pipelag.runs.spec import RunSpec
+
+MADE = ("model.pt", "trace.json")  # beside the log, by some runs
+FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", *MADE)
+GROWING = ("id", "lock", "metrics.jsonl")
 
 
 class RunFolder:
@@ -33,53 +43,126 @@ class RunFolder:
         self.partial = path / "partial"
         self.metrics = self.partial / "metrics.jsonl"
         self.checkpoint = self.partial / "checkpoint.pt"
+        self.written = hashlib.sha256()  # of the log as this process knows it
         owner = self._owner()
         if owner not in (None, spec.id):
             raise PipelagError(
                 f"the folder {path} holds the run {owner}, and this is {spec.id}; choose another, or remove that one"
             )
         self.partial.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.partial / "id", spec.id + "\n")
+        write_whole(self.partial / "id", spec.id + "\n")
 
     def _owner(self) -> str | None:
         """The run that is here, finished or not; None where there is none."""
         growing, finished = self.partial / "id", self.path / "summary.json"
         if growing.is_file() and any(self.partial.glob("checkpoint*")):  # without one there is nothing to go on with
-            return growing.read_text(errors="replace").strip()
+            found = growing.read_text(errors="replace").strip()
+            return found if re.fullmatch("[0-9a-f]{12}", found) else None  # damaged: checkpoints say whose they are
         return _id_in(finished.read_text(errors="replace")) if finished.is_file() else None
 
-    def length(self) -> int:
-        """Bytes of the growing log."""
-        return self.metrics.stat().st_size if self.metrics.exists() else 0
+    def holds(self, offset: int, digest: str) -> bool:
+        """Whether the growing log begins with so many bytes of this SHA-256."""
+        log = self.metrics.read_bytes() if self.metrics.exists() else b""
+        return len(log) >= offset and hashlib.sha256(log[:offset]).hexdigest() == digest
 
     def rewind(self, offset: int) -> None:
         """Cut the growing log back to the length it had at the checkpoint that is resumed."""
-        with open(self.metrics, "ab") as file:
+        with self._writing(), open(self.metrics, "ab") as file:
             file.truncate(offset)
+        self.written = hashlib.sha256(self.metrics.read_bytes())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PipelagError(
+                f"the log {self.metrics} cannot be written ({error.strerror}); what was logged is kept: free some "
+                "space and start again"
+            ) from error
 
     def log(self, row: dict[str, Any]) -> int:
         """Append a line; returns the log's length in bytes afterwards."""
-        with open(self.metrics, "a") as file:
-            file.write(json.dumps(finite(row)) + "\n")
+        line = (json.dumps(finite(row)) + "\n").encode()
+        with self._writing(), open(self.metrics, "ab") as file:
+            file.write(line)
             file.flush()
+            self.written.update(line)
             return file.tell()
 
     def sync(self) -> None:
         """Return when the log is on the disk: a checkpoint that counts on it may be written."""
-        with open(self.metrics, "ab") as file:
+        with self._writing(), open(self.metrics, "ab") as file:
             os.fsync(file.fileno())
 
     def finish(self, summary: dict[str, Any], environment: dict[str, Any]) -> None:
-        """Publish config, environment, metrics and, last, the summary with the log's seal; then drop `partial/`."""
-        self.metrics.touch()
-        log = self.metrics.read_text()
-        write_atomically(self.path / "config.yaml", yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False))
-        write_atomically(self.path / "environment.json", json.dumps(environment, indent=1) + "\n")
-        write_atomically(self.path / "metrics.jsonl", log)
+        """Publish config, environment, metrics and, last, the summary with the log's seal; then drop `partial/`.
+
+        Raises:
+            PipelagError: no room, or the log is not what this process wrote.
+        """
+        with self._writing():
+            self.metrics.touch()
+            log = self.metrics.read_text(errors="replace")
+        if seal(log)["sha256"] != self.written.hexdigest():
+            raise PipelagError(
+                f"the log {self.metrics} is not what this run wrote: another program or the disk has changed it; "
+                f"remove {self.partial} and start again"
+            )
+        write_whole(self.path / "config.yaml", yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False))
+        write_whole(self.path / "environment.json", json.dumps(environment, indent=1) + "\n")
+        write_whole(self.path / "metrics.jsonl", log)
         head = {"id": self.spec.id, "kind": self.spec.kind}
-        written = finite(head | summary | {"log": seal(log)})
-        write_atomically(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
+        made = {name: sum_of(self.path / name) for name in MADE if (self.path / name).exists()}
+        written = finite(head | summary | {"log": seal(log)} | ({"files": made} if made else {}))
+        write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
         shutil.rmtree(self.partial)
+
+
+def finished(path: Path, run: str) -> dict[str, Any] | None:
+    """The summary of the run of this id that stands whole in a folder; None where there is none, or its log is not.
+
+    A half-made run beside it is to be gone on with, so it is none then either.
+
+    Raises:
+        PipelagError: see `check_places`.
+    """
+    check_places(path)
+    try:
+        summary = json.loads((path / "summary.json").read_text())
+        log = (path / "metrics.jsonl").read_text()
+        made = summary.get("files", {}).items()
+        whole = summary.get("id") == run and summary.get("log") == seal(log)
+        whole = whole and all(sum_of(path / name) == value for name, value in made)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return summary if whole and not any((path / "partial").glob("checkpoint*")) else None
+
+
+def check_places(path: Path) -> None:
+    """Refuse a run's folder in which something else stands where the run keeps a file or a folder: who opens a pipe
+    waits for ever.
+    """
+    partial = path / "partial"
+    folders = [path, partial, partial / "checkpoints"]
+    growing = [*(partial / name for name in GROWING), *partial.glob("checkpoint*.pt")] if partial.is_dir() else []
+    for place in [*folders, *(path / name for name in FILES), *growing]:
+        try:
+            mode = os.stat(place).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise PipelagError(f"'{place}' cannot be used by a run ({error.strerror}); remove it") from error
+        kind, right = (stat.S_ISDIR, "folder") if place in folders else (stat.S_ISREG, "file")
+        if not kind(mode):
+            other = "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device or a pipe"
+            raise PipelagError(f"'{place}' is {other}, where a run keeps a {right}; remove it, or choose another place")
+
+
+def sum_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(log: str) -> dict[str, Any]:
@@ -95,16 +178,6 @@ def _id_in(summary: str) -> str | None:
         return None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new text, never a part."""
-    aside = path.with_name(path.name + ".tmp")
-    with open(aside, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-
-
 def finite(value: Any) -> Any:
     """JSON has no NaN or infinity: they become null."""
     if isinstance(value, float):
@@ -117,12 +190,13 @@ def finite(value: Any) -> Any:
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:
-    """Where and with what a run was made: versions, commit, host, device, threads, date (UTC)."""
+    """Where and with what a run was made: versions, commit, host, device, threads, precision, date (UTC)."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": socket.gethostname(),
         "device": device_title(device),
         "threads": threads,
+        **({"precision": precision.described(device)} if "torch" in sys.modules else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in ("pipelag", "torch", "torchvision", "numpy")},

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
 from pipelag.errors import unknown
 from pipelag.registry import free
-from pipelag.typed import Closed, check_keywords
+from pipelag.typed import Options, Typed, check_keywords
 
 if TYPE_CHECKING:
     from pipelag.stage.optimizers import OptimizerFactory
@@ -34,6 +34,8 @@ class Known:
 
 
 OPTIMIZERS: dict[str, Known] = {}
+Rate = Annotated[float, Field(gt=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -50,7 +52,7 @@ def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Calla
     return add
 
 
-class OptimizerSpec(Closed):
+class OptimizerSpec(Typed):
     """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
     Adam, AdamW and NAdam as PyTorch has them; LARS (a rate per layer) for large minibatches; others by `optimizer`.
 
@@ -60,15 +62,15 @@ class OptimizerSpec(Closed):
     """
 
     name: str = "sgd"
-    lr: float = Field(gt=0)
+    lr: Rate
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     nesterov: bool = False
     dampening: float | None = Field(default=None, ge=0, le=1)
-    betas: tuple[float, float] | None = None
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] | None = None
     eps: float | None = Field(default=None, gt=0)
     trust: float | None = Field(default=None, gt=0)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _own_settings(self) -> OptimizerSpec:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from pipelag.errors import unknown
 from pipelag.registry import entered
-from pipelag.typed import Closed, check_keywords
+from pipelag.typed import MOST_STEPS, Options, Tuple, Typed, check_keywords
 
 Course = Callable[[int], float]  # the factor on every base rate at step t, 0-based over the whole run
 RATES: dict[str, Callable[..., Course]] = {}
@@ -29,7 +29,7 @@ def rate_schedule(name: str) -> Callable[[Callable[..., Course]], Callable[..., 
     return entered("rate schedule", name, RATES)
 
 
-class LRScheduleSpec(Closed):
+class LRScheduleSpec(Typed):
     """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
 
     constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
@@ -40,17 +40,19 @@ class LRScheduleSpec(Closed):
     """
 
     name: str = "constant"
-    gamma: float = 0.1
-    power: float = 0.75
-    milestones: tuple[float, ...] = ()
-    horizon: int | None = None
-    warmup: int = Field(default=0, ge=0)  # steps of linear warm-up from lr/warmup
-    options: dict[str, Any] = Field(default_factory=dict)
+    gamma: float = Field(default=0.1, ge=0, le=1e6)
+    power: float = Field(default=0.75, ge=0, le=100)
+    milestones: Tuple[Annotated[float, Field(ge=0, le=1)]] = ()
+    horizon: int | None = Field(default=None, ge=0, le=MOST_STEPS)
+    warmup: int = Field(default=0, ge=0, le=MOST_STEPS)  # steps of linear warm-up from lr/warmup
+    options: Options = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _known(self) -> LRScheduleSpec:
         if self.name not in RATES:
             raise unknown("rate schedule", self.name, RATES)
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones are shares of the horizon, increasing, not {list(self.milestones)}")
         check_keywords(RATES[self.name], 2, self.options, f"option of the rate schedule '{self.name}'")
         return self
 

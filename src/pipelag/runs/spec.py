@@ -7,52 +7,77 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.methods import METHODS
 from pipelag.runs.kinds import KINDS
-from pipelag.runs.optimizers import OptimizerSpec
+from pipelag.runs.optimizers import OptimizerSpec, Rate
 from pipelag.runs.rates import LRScheduleSpec
-from pipelag.typed import Closed, Typed
+from pipelag.typed import (
+    MOST_BATCH,
+    MOST_STAGES,
+    MOST_STEPS,
+    MOST_WORKERS,
+    Cut,
+    Options,
+    Seed,
+    Stage,
+    Tuple,
+    Typed,
+    check_passes,
+    shown,
+)
 
 M = TypeVar("M", bound=Typed)
 
 
-class ModelSpec(Closed):
+class ModelSpec(Typed):
     """A registered model (`pipelag.models`) and its keyword arguments."""
 
     name: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
 
-class DataSpec(Closed):
+class DataSpec(Typed):
     """A registered data set (`pipelag.data`) and its keyword arguments. augment: see `pipelag.data.images.batches`."""
 
     name: str
     augment: bool | Literal["crop"] = False
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
 
-class PhaseSpec(Closed):
+class PhaseSpec(Typed):
     """A stretch of a run with one method. Hybrid training is two phases; the pipeline drains between them."""
 
     method: str
-    steps: int = Field(gt=0)
-    cuts: tuple[int, ...] = ()
-    stage_lr: dict[int, float] = Field(default_factory=dict)  # base rate of a stage (1-based), where it differs
-    options: dict[str, Any] = Field(default_factory=dict)  # of the method: {"annealing": 400}
-    microbatches: int = Field(default=1, gt=0)  # equal parts of a minibatch, one update for all
+    steps: int = Field(gt=0, le=MOST_STEPS)
+    cuts: Annotated[Tuple[Cut], Field(max_length=MOST_STAGES - 1)] = ()
+    stage_lr: dict[Stage, Rate] = Field(default_factory=dict)  # base rate of a stage (1-based), where it differs
+    options: Options = Field(default_factory=dict)  # of the method: {"annealing": 400}
+    microbatches: int = Field(default=1, gt=0, le=MOST_BATCH)  # equal parts of a minibatch, one update for all
     # Run a stage's forward again before its backward instead of keeping its activations; or that of so many stages.
-    recompute: bool | int = Field(default=False, ge=0)
-    replicas: tuple[int, ...] = ()  # workers of each stage (1F1B-RR); none: one each
+    recompute: bool | Annotated[int, Field(ge=0, le=MOST_STAGES)] = False
+    replicas: Tuple[
+        Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+    ] = ()  # workers of each stage (1F1B-RR); none: one each
 
     @model_validator(mode="after")
     def _increasing(self) -> PhaseSpec:
         if any(later <= cut for cut, later in zip((0, *self.cuts), self.cuts, strict=False)):
-            raise ValueError(f"cuts are the layers after which a stage ends, increasing from 1, not {list(self.cuts)}")
+            raise ValueError(
+                f"cuts are the layers after which a stage ends, increasing from 1, not {shown(list(self.cuts))}"
+            )
+        check_passes(len(self.cuts) + 1, self.microbatches)
+        late = [stage for stage in self.stage_lr if stage > len(self.cuts) + 1]
+        if late:
+            raise ValueError(f"stage_lr names stage {late[0]}, and the cuts make stages 1 to {len(self.cuts) + 1}")
+        if self.replicas and len(self.replicas) != len(self.cuts) + 1:
+            raise ValueError(
+                f"replicas are the workers of each stage: {len(self.cuts) + 1} numbers, not {len(self.replicas)}"
+            )
         return self
 
 
@@ -64,21 +89,21 @@ LATER: dict[str, dict[str, Any]] = {
 }
 
 
-class RunSpec(Closed):
+class RunSpec(Typed):
     """One run, of one of the kinds of `pipelag.runs.kinds`; `options` are the kind's."""
 
     kind: str = "train"
     model: ModelSpec | None = None
     data: DataSpec | None = None
-    batch: int = Field(default=1, gt=0)
+    batch: int = Field(default=1, gt=0, le=MOST_BATCH)
     optimizer: OptimizerSpec | None = None
     lr_schedule: LRScheduleSpec = Field(default_factory=LRScheduleSpec)
-    phases: tuple[PhaseSpec, ...] = ()
-    evaluate_every: int = Field(default=0, ge=0)  # steps; 0 = only at the end
-    seed: int = 0
+    phases: Annotated[Tuple[PhaseSpec], Field(max_length=1000)] = ()
+    evaluate_every: int = Field(default=0, ge=0, le=MOST_STEPS)  # steps; 0 = only at the end
+    seed: Seed = 0
     executor: Literal["simulated", "real"] = "simulated"
-    workers: int = Field(default=1, gt=0)  # processes of the real executor
-    options: dict[str, Any] = Field(default_factory=dict)  # of its kind
+    workers: int = Field(default=1, gt=0, le=MOST_WORKERS)  # processes of the real executor
+    options: Options = Field(default_factory=dict)  # of its kind
 
     @model_validator(mode="after")
     def _complete(self) -> RunSpec:

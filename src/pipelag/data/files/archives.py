@@ -7,14 +7,18 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from pipelag.data.files.compressed import Bounded, opened, reason
 from pipelag.errors import PipelagError
 
 LIMIT = 8 << 30  # bytes that an archive may hold, unpacked
+LARGEST = 2 << 30  # bytes of one file, which is read at once
+MOST = 2_000_000  # files
+HEADER = 1 << 20  # bytes of a tar's extended header
 
 _File = tuple[str, int, Callable[[], bytes]]  # path as the archive gives it, stated size, how to read it
 
@@ -28,22 +32,30 @@ def members(
         wanted: of a path; the others are checked like these, but not read.
 
     Raises:
-        PipelagError: no archive, cut short, over `limit` bytes unpacked, or with a member that is a link or a device,
-            or whose path is absolute or climbs out with `..`.
+        PipelagError: no archive, cut short, damaged or encrypted; over `limit` bytes unpacked, or a file over
+            `LARGEST`; or with a member that is a link or a device, or whose path is absolute or climbs out with `..`.
     """
     total = 0
+    files = zipfile.is_zipfile(archive) if archive.is_file() else None
+    if files is None:
+        raise PipelagError(f"{archive} is not a whole tar or zip archive: it is no file")
     try:
-        for name, size, read in (_zip_files if zipfile.is_zipfile(archive) else _tar_files)(archive):
+        for number, (name, size, read) in enumerate(_zip_files(archive) if files else _tar_files(archive, limit)):
             path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0]:
+            if path.is_absolute() or ".." in path.parts or {*"\\\0"} & {*name} or ":" in (path.parts or ":")[0]:
                 raise PipelagError(f"{archive.name} is unsafe: its member '{name}' would land outside the folder")
             total += size
             if total > limit:
                 raise PipelagError(f"{archive.name} is unsafe: it unpacks to more than {limit:,} bytes")
+            if size > LARGEST or number >= MOST:
+                what = f"its member '{name}' has {size:,} bytes" if size > LARGEST else f"it has over {MOST:,} members"
+                raise PipelagError(f"{archive.name} is unsafe: {what}")
             if wanted(name):
                 yield name, read()
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: {error}") from error
+    except PipelagError:
+        raise
+    except Exception as error:  # on foreign bytes these libraries raise what they like
+        raise PipelagError(f"{archive} is not a whole tar or zip archive: {reason(error)}") from error
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
@@ -60,14 +72,30 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
         inside.mkdir()
         for name, content in members(archive, limit):
             target = inside / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            except OSError as error:
+                raise PipelagError(
+                    f"{archive.name} could not be unpacked into {folder} ({error.strerror}); mend that and start again"
+                ) from error
         os.replace(inside, folder)
 
 
-def _tar_files(archive: Path) -> Iterator[_File]:
-    with tarfile.open(archive) as tar:
+class _Member(tarfile.TarInfo):
+    """A tar's header; those that say more of the next one are read at once, so they may not be long."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type not in tarfile.REGULAR_TYPES and self.size > HEADER:
+            raise tarfile.ReadError(f"a header in it announces {self.size:,} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
+
+
+def _tar_files(archive: Path, limit: int) -> Iterator[_File]:
+    stream = Bounded(opened(archive), 2 * limit + (1 << 20), archive.name)  # headers, padding and end included
+    with closing(stream), tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, bufsize=1 << 18) as tar:  # type: ignore[call-overload]
         for member in tar:
+            tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
             if member.isdir():
                 continue
             file = tar.extractfile(member) if member.isfile() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pipelag.checkpoint import save_whole, whole
 from pipelag.data.files.download import locked
 
 
@@ -25,9 +25,7 @@ def kept(path: Path, title: str, make: Callable[[], dict[str, Any]]) -> dict[str
             found = _load(path)
             if found is None:
                 found = make()
-                partial = path.with_suffix(".part")
-                torch.save(found, partial)
-                os.replace(partial, path)
+                save_whole(found, path)
     return found
 
 
@@ -35,7 +33,9 @@ def _load(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
+        if not whole(path):
+            return None
         found = torch.load(path, mmap=True, weights_only=True)
-    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
+    except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError):
         return None  # unreadable: decode again
     return found if isinstance(found, dict) else None

@@ -17,17 +17,23 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from pipelag.data.files.compressed import strange
 from pipelag.data.files.manifest import Sums
 from pipelag.errors import PipelagError
 
 TIMEOUT = 30.0  # seconds without a byte
 RETRIES = 4  # in a row without progress, per address
+SLOWEST = 1000  # bytes per second that a connection has to give on average, or it is opened anew
+WINDOW = 60.0  # seconds over which that is looked at
 PAUSE = 0.5  # seconds before the first retry, doubled with each
 _CHUNK = 1 << 18
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -51,7 +57,8 @@ def download(
     Args:
         addresses: tried in turn; a partial file is continued from whichever answers.
         target: appears only when size and sum are right. One that is there and wrong is kept aside as `<name>.bad`.
-        sums: what the manifest states; None where it states nothing: the server's word on the size is taken then.
+        sums: what the manifest states; None where it states nothing: the server's word on the size is taken then, and
+            the file must begin as those of its kind do.
         most_bytes: of a file without sums.
         pause: seconds before the first retry of an address.
 
@@ -78,7 +85,7 @@ def download(
             except _AddressFails as error:
                 reasons.append(f"{address}: {error}")
                 continue
-            complaint = sums.complaint(part) if sums is not None else None
+            complaint = sums.complaint(part) if sums is not None else strange(part, target.name)
             if complaint is None:
                 part.replace(target)
                 return
@@ -116,7 +123,7 @@ def _stated_size(address: str, most: int, pause: float) -> int:
     """The bytes that a server says a file has; refused where it says nothing, or more than `most`."""
     for attempt in range(RETRIES + 1):
         try:
-            with urllib.request.urlopen(_request(address), timeout=TIMEOUT) as answer:
+            with _answer(_request(address)) as answer:
                 stated = answer.headers.get("Content-Length")
             break
         except urllib.error.HTTPError as error:
@@ -150,14 +157,53 @@ def _complete(address: str, part: Path, size: int, pause: float) -> None:
     # Unbuffered, so that on a full disk nothing is left to be written when the file is closed.
     with bar, io.FileIO(part, "ab") as file:
         while (have := file.tell()) < size:
+            began = time.monotonic()
             cut = _continue(address, file, size, bar)
             if cut is None:
                 continue
-            failures = 0 if file.tell() > have else failures + 1
+            progress = file.tell() - have > SLOWEST * (time.monotonic() - began)
+            failures = 0 if progress else failures + 1
             if failures > RETRIES:
                 raise _AddressFails(f"{cut}, after {file.tell():,} of {size:,} bytes")
             time.sleep(pause * 2**failures)
         os.fsync(file.fileno())
+
+
+@dataclass
+class Pace:
+    """Whether a connection gives enough: looked at once in a `WINDOW`."""
+
+    have: int
+    since: float = field(default_factory=time.monotonic)
+
+    def slow(self, have: int) -> bool:
+        """With `have` bytes now."""
+        now = time.monotonic()
+        if now - self.since < WINDOW:
+            return False
+        slow = have - self.have < SLOWEST * (now - self.since)
+        self.have, self.since = have, now
+        return slow
+
+
+def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
+    """The open answer to a request, in a `WINDOW` or never: a name may not resolve, a header trickle in."""
+    found: Queue[Any] = Queue()
+
+    def ask() -> None:
+        try:
+            found.put(urllib.request.urlopen(request, timeout=TIMEOUT))
+        except BaseException as error:  # raised by who waits
+            found.put(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        answer = found.get(timeout=WINDOW)
+    except Empty:
+        raise TimeoutError(f"no whole answer in {WINDOW:g} s") from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer  # type: ignore[no-any-return]
 
 
 def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
@@ -167,15 +213,18 @@ def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str |
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        with _answer(request) as answer:
             if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
                 file.truncate(0)  # this server knows no ranges and starts over
                 file.seek(0)
                 bar.reset()
             _require_space(file, size)
-            while file.tell() < size and (chunk := answer.read(min(_CHUNK, size - file.tell()))):
+            pace = Pace(file.tell())
+            while file.tell() < size and (chunk := answer.read1(min(_CHUNK, size - file.tell()))):  # what is there
                 _write(file, chunk)
                 bar.update(len(chunk))
+                if pace.slow(file.tell()):
+                    return f"the server gives less than {SLOWEST:,} bytes a second"
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise _AddressFails(f"the file is truncated there, it ends after {have:,} of {size:,} bytes") from error

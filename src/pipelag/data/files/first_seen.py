@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pipelag.data.files.compressed import strange
 from pipelag.data.files.manifest import OfficialFile, Sums
 from pipelag.errors import PipelagError
 
@@ -35,7 +36,7 @@ def known(file: OfficialFile, home: Path) -> Sums | None:
         return None
     try:
         return Sums.model_validate_json(record.read_text())
-    except ValidationError as error:
+    except (ValidationError, OSError, UnicodeDecodeError) as error:
         raise PipelagError(f"{record} is no record of a file's size and sha256; remove it to make it anew") from error
 
 
@@ -43,11 +44,14 @@ def record(file: OfficialFile, path: Path, home: Path) -> Sums:
     """Take the sums of the file at `path`, the first one seen, and keep them.
 
     Raises:
-        PipelagError: it is larger than the manifest allows, or empty.
+        PipelagError: it is larger than the manifest allows, or empty, or no file of its kind.
     """
     size = path.stat().st_size
     if not 0 < size <= (file.most_bytes or 0):
         raise PipelagError(f"{path} has {size:,} bytes; {file.name} may have 1 to {file.most_bytes or 0:,}")
+    complaint = strange(path, file.name)
+    if complaint:
+        raise PipelagError(f"{path} {complaint}; replace it")
     with path.open("rb") as content:
         sums = Sums(bytes=size, sha256=hashlib.file_digest(content, "sha256").hexdigest())
     kept = record_of(file, home)

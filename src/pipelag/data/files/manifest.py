@@ -153,16 +153,19 @@ def mirrored(folder: Path) -> MirrorManifest | None:
         PipelagError: it is not a mirror manifest; names the place and the nearest valid key.
     """
     path = folder / "manifest.yaml"
-    return _validated(MirrorManifest, path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+    try:
+        return _validated(MirrorManifest, path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+    except UnicodeDecodeError as error:
+        raise PipelagError(f"{path} is not UTF-8 text: {error}") from error
 
 
 def _validated(model: type[_Model], text: str, source: str) -> _Model:
     try:
         return model.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise PipelagError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         raise PipelagError(f"{source}: {_complaint(model, error)}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that is none, 5,000 digits, deep nesting
+        raise PipelagError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _complaint(model: type[BaseModel], error: ValidationError) -> str:

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pipelag.data import OWN
+from pipelag.data.files.compressed import reason
 from pipelag.data.files.fetch import mirror_folders
 from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
@@ -28,6 +29,7 @@ from pipelag.errors import PipelagError
 from pipelag.randomness import mix
 
 ENDS = (".jpeg", ".jpg", ".png")
+FORMATS = ("JPEG", "PNG")  # whatever a file's name is; some others of Pillow's start programs
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training images, as torchvision's models have
 _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
 Samples = tuple[tuple[Path, int], ...]  # (file, label)
@@ -94,11 +96,11 @@ def samples_of(root: Path, classes: Sequence[str]) -> Samples:
 def decoded(path: Path, box: Any, size: int) -> torch.Tensor:
     """uint8 (3, size, size): the part of an image that `box` (from (width, height)) gives, scaled."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             area, flip = box(*image.size)
             pixels = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, area)
-    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
-        raise PipelagError(f"{path} is no image that can be read ({error})") from error
+    except Exception as error:  # on foreign bytes Pillow raises what it likes
+        raise PipelagError(f"{path} is no image that can be read ({reason(error)})") from error
     array = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     return array.flip(2) if flip else array
 

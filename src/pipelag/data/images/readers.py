@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import pickle
+import math
 import sys
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -18,14 +16,18 @@ import torch
 from tqdm import tqdm
 
 from pipelag.data.files.archives import members
+from pipelag.data.files.compressed import decompressed, reason, utf8
 from pipelag.data.files.decoded_cache import kept
 from pipelag.data.files.fetch import data_folder, fetch
+from pipelag.data.images import cifar
 from pipelag.data.images.dataset import Dataset
 from pipelag.errors import PipelagError, unknown
 
 Bytes = npt.NDArray[np.uint8]
 
 _IDX_UNSIGNED_BYTE = 0x08
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")  # some others of Pillow's start programs
+MOST = 16 << 30  # bytes of decoded images
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
 
 
@@ -67,10 +69,13 @@ def idx_gz(paths: Sequence[Path]) -> Decoded:
         for name in (images, labels):
             if name not in files:
                 raise PipelagError(f"layout idx-gz needs a file {name}; there are {', '.join(files)}")
-        return (
-            torch.from_numpy(read_idx(files[images])).unsqueeze(1),
-            torch.from_numpy(read_idx(files[labels])).long(),
-        )
+        pixels, numbers = read_idx(files[images]), read_idx(files[labels])
+        if pixels.ndim != 3 or numbers.ndim != 1 or len(pixels) != len(numbers) or not pixels.size:
+            raise PipelagError(
+                f"{files[images]} holds values of shape {pixels.shape} and {files[labels].name} of {numbers.shape}; "
+                "they should be images (N, height, width) and as many labels (N,), at least one"
+            )
+        return torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(numbers).long()
 
     train, test = part("train"), part("t10k")
     return Decoded(tuple(str(label) for label in range(int(train[1].max()) + 1)), *train, *test)
@@ -82,65 +87,25 @@ def read_idx(path: Path) -> Bytes:
     Raises:
         PipelagError: it is no gzip, no IDX of unsigned bytes, or shorter or longer than its header says.
     """
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PipelagError(f"{path} is not a whole gzip file: {error}") from error
+    content = decompressed(path)
     # Header: two zero bytes, the type of the elements, the number of dimensions, then a big-endian int32 for each.
     header = 4 + 4 * content[3] if content[:3] == bytes((0, 0, _IDX_UNSIGNED_BYTE)) and len(content) > 3 else 0
     if not header or len(content) < header:
         raise PipelagError(f"{path} is not an IDX file of unsigned bytes")
-    shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">i4"))
-    values = np.frombuffer(bytearray(content[header:]), np.uint8)
-    if values.size != np.prod(shape):
-        promised = " x ".join(map(str, shape))
+    shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">u4"))
+    values = np.frombuffer(bytearray(content), np.uint8)[header:]
+    if values.size != math.prod(shape) or len(shape) > 4:
+        promised = " x ".join(map(str, shape[:9])) + " ..." * (len(shape) > 9)
         raise PipelagError(f"{path} holds {values.size:,} values, but its header promises {promised}")
     return values.reshape(shape)
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles NumPy arrays in plain containers; anything else that a pickle could call is refused."""
-
-    ALLOWED = frozenset(
-        {
-            "numpy.ndarray",
-            "numpy.dtype",
-            "numpy.core.multiarray._reconstruct",  # as NumPy 1 wrote it, the official batches too
-            "numpy._core.multiarray._reconstruct",  # as NumPy 2 does, and the next, from pickle protocol 5 on
-            "numpy._core.numeric._frombuffer",
-            "_codecs.encode",  # how Python 3 writes bytes for Python 2
-        }
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in self.ALLOWED:
-            raise PipelagError(f"a CIFAR batch may hold nothing but arrays; this one asks for {module}.{name}: refused")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def cifar_python_tar(paths: Sequence[Path]) -> Decoded:
     """CIFAR-10 or CIFAR-100 (fine labels) as published: pickled batches in a tar."""
     (archive,) = paths
-    wanted = {"train", "test", "meta", "test_batch", "batches.meta", *(f"data_batch_{i}" for i in range(1, 6))}
-    found: dict[str, dict[str, Any]] = {}
-    for name, content in members(archive, limit=1 << 30):
-        batch = PurePosixPath(name).name
-        if batch in wanted:
-            found[batch] = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-    fine = "meta" in found
-    meta, test = ("meta", "test") if fine else ("batches.meta", "test_batch")
-    train = ["train"] if fine else sorted(wanted & {name for name in found if name.startswith("data_batch_")})
-    missing = [name for name in (meta, test, *train) if name not in found]
-    if missing or not train:
-        raise PipelagError(f"{archive} holds no CIFAR batches: {', '.join(missing) or 'data_batch_1'} is missing")
-
-    def part(batches: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        images = np.concatenate([found[name]["data"] for name in batches]).reshape(-1, 3, 32, 32)
-        labels = np.concatenate([found[name]["fine_labels" if fine else "labels"] for name in batches])
-        return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
-
-    classes = tuple(found[meta]["fine_label_names" if fine else "label_names"])
-    return Decoded(classes, *part(train), *part([test]))
+    classes, parts = cifar.read(archive)
+    (train, train_labels), (test, test_labels) = (tuple(map(torch.from_numpy, part)) for part in parts)
+    return Decoded(classes, train, train_labels, test, test_labels)
 
 
 def image_folder_zip(paths: Sequence[Path]) -> Decoded:
@@ -176,7 +141,7 @@ def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
     for name, content in members(archive, wanted=lambda name: "/test/" not in name):
         *folders, file = PurePosixPath(name).parts
         if file in texts:
-            texts[file] = [line.split("\t") for line in content.decode("utf-8").splitlines() if "\t" in line]
+            texts[file] = [line.split("\t") for line in utf8(content, name).splitlines() if "\t" in line]
         elif folders[-3:-2] == ["train"] and file.lower().endswith(_IMAGES):
             files["train"].append((folders[-2], name, content))
         elif folders[-2:] == ["val", "images"]:
@@ -207,24 +172,38 @@ def _decoded(files: dict[str, list[tuple[str, str, bytes]]], classes: tuple[str,
 def _decode(
     files: Sequence[tuple[str, str, bytes]], classes: Sequence[str], bar: tqdm[Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     images: Bytes | None = None
     for index, (_, name, content) in enumerate(files):
         try:
-            pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-        except (UnidentifiedImageError, OSError) as error:
-            raise PipelagError(f"{name} is not an image: {error}") from error
-        if images is None:
-            images = np.empty((len(files), *pixels.shape), np.uint8)
-        if pixels.shape != images.shape[1:]:
-            one, others = (f"{shape[1]}x{shape[0]}" for shape in (pixels.shape, images.shape[1:]))
-            raise PipelagError(f"{name} is {one}, the images before it are {others}; resize them to one size first")
-        images[index] = pixels
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                if images is None:
+                    images = _room(len(files), image.size, name)
+                if image.size != images.shape[2:0:-1]:
+                    one, others = (f"{width}x{height}" for width, height in (image.size, images.shape[2:0:-1]))
+                    raise PipelagError(
+                        f"{name} is {one}, the images before it are {others}; resize them to one size first"
+                    )
+                images[index] = np.asarray(image.convert("RGB"))
+        except PipelagError:
+            raise
+        except Exception as error:  # on foreign bytes Pillow raises what it likes
+            raise PipelagError(f"{name} is not an image that can be read: {reason(error)}") from error
         bar.update()
     assert images is not None
     labels = torch.tensor([classes.index(label) for label, _, _ in files])
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), labels
+
+
+def _room(count: int, size: tuple[int, int], name: str) -> Bytes:
+    """Where so many images of a size are decoded to: uint8 (count, height, width, 3)."""
+    width, height = size
+    if count * 3 * width * height > MOST:
+        raise PipelagError(
+            f"{name} is {width}x{height}, and {count:,} images of that size take more than {MOST:,} bytes; resize them"
+        )
+    return np.empty((count, height, width, 3), np.uint8)
 
 
 READERS: dict[str, Reader] = {

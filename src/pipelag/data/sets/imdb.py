@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
-import lzma
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipelag.data.files.archives import members
+from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.files.decoded_cache import kept
 from pipelag.data.files.fetch import data_folder, fetch
 from pipelag.data.text.labelled import Example, LabelledText, numbered
@@ -73,7 +74,7 @@ def aclimdb_tar(paths: Sequence[Path]) -> Parts:
     for name, content in members(archive, wanted=lambda name: _REVIEW.search(name) is not None):
         found = _REVIEW.search(name)
         assert found is not None
-        parts[found[1]].append((int(found[3]), int(found[2] == "pos"), content.decode("utf-8")))
+        parts[found[1]].append((int(found[3]), int(found[2] == "pos"), utf8(content, name)))
     return _complete(parts, paths)
 
 
@@ -84,12 +85,12 @@ def jsonl_xz(paths: Sequence[Path]) -> Parts:
         part = path.name.partition(".")[0]
         if part not in parts:
             raise PipelagError(f"layout jsonl-xz has files train.jsonl.xz and test.jsonl.xz, no {path.name}")
+        lines = io.StringIO(utf8(decompressed(path), str(path)), newline=None)
         try:
-            with lzma.open(path, "rt", encoding="utf-8") as file:
-                for line in file:
-                    row = json.loads(line)
-                    parts[part].append((int(row["id"]), int(row["label"]), str(row["text"])))
-        except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
+            for line in lines:
+                row = json.loads(line)
+                parts[part].append((int(row["id"]), int(row["label"]), str(row["text"])))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise PipelagError(
                 f"{path}, line {len(parts[part]) + 1}: no review with text, label and id "
                 f"({type(error).__name__}: {error})"

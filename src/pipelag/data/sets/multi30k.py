@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from pathlib import Path
 
+from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.files.fetch import fetch
 from pipelag.data.text.parallel import Corpus, corpus, pairs_of
 from pipelag.errors import PipelagError
@@ -23,8 +23,7 @@ def lines(files: dict[str, Path], part: str, language: str) -> list[str]:
     found = [path for name, path in files.items() if name.startswith(part) and name.endswith(f".{language}.gz")]
     if not found:
         raise PipelagError(f"the release has no {part} text in '{language}'; fetch multi30k again")
-    with gzip.open(found[0], "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
+    return utf8(decompressed(found[0]), str(found[0])).splitlines()
 
 
 def multi30k(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.minibatches import Minibatches
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
@@ -136,6 +136,8 @@ def penn_treebank() -> RunningText:
     files = {path.name.removesuffix(".gz"): path for path in release.paths}
 
     def lines(part: str) -> list[str]:
+        if f"ptb.{part}.txt" not in files:
+            raise PipelagError(f"the release in {release.origin} has no ptb.{part}.txt; fetch ptb again")
         return _text(files[f"ptb.{part}.txt"]).splitlines()
 
     about = {"release": str(release), "official": release.official, "note": release.note}
@@ -143,5 +145,5 @@ def penn_treebank() -> RunningText:
 
 
 def _text(path: Path) -> str:
-    raw = path.read_bytes()
-    return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+
+    return utf8(decompressed(path) if path.suffix == ".gz" else path.read_bytes(), str(path))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from pipelag.data.files.archives import members
+from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.files.fetch import Release
 from pipelag.data.text.parallel import Pair, pairs_of
 from pipelag.errors import PipelagError, unknown
@@ -57,7 +55,7 @@ def plain_parts(release: Release, source: str, target: str) -> Parts:
             f"{', '.join(sorted(files))}); put the publisher's archives into a folder that PIPELAG_MIRROR names first, "
             "or take the data set 'tatoeba' or 'multi30k'"
         )
-    texts = [text_of(gzip_content(files[name]), name) for name in need]
+    texts = [text_of(decompressed(files[name]), name) for name in need]
     train = pairs_of(texts[0], texts[1], f"{release.title}, train")
     return Parts(train, pairs_of(texts[2], texts[3], f"{release.title}, test"))
 
@@ -109,10 +107,7 @@ def english_german(release: Release) -> list[Pair]:
         content = contents(release, (), (r"(?:^|/)deu\.txt$",))[r"(?:^|/)deu\.txt$"]
     elif release.layout == "tsv-xz":
         (path,) = release.paths
-        try:
-            content = lzma.decompress(path.read_bytes())
-        except (lzma.LZMAError, EOFError) as error:
-            raise PipelagError(f"{path} is not a whole xz file: {error}") from error
+        content = decompressed(path)
     else:
         raise unknown(f"layout of {release.dataset} in {release.origin}:", release.layout, ("anki-zip", "tsv-xz"))
     rows = [line.split("\t") for line in text_of(content, release.title)]
@@ -153,18 +148,7 @@ def contents(release: Release, names: Iterable[str], patterns: Sequence[str] = (
     return found
 
 
-def gzip_content(path: Path) -> bytes:
-    """What a gzip file holds."""
-    try:
-        return gzip.decompress(path.read_bytes())
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PipelagError(f"{path} is not a whole gzip file: {error}") from error
-
-
 def text_of(content: bytes, name: str) -> list[str]:
     """Lines of UTF-8, broken at line feeds alone: U+2028 and the like stand inside of sentences."""
-    try:
-        lines = content.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise PipelagError(f"{name} is not UTF-8 text: {error}") from error
+    lines = utf8(content, name).split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]

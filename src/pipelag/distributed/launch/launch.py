@@ -1,4 +1,4 @@
-"""Start worker processes under torchrun's elastic agent, and end all of them when one fails.
+"""Start worker processes, and end all of them when one fails.
 
 `launch(task, workers, ...)` starts `workers` processes on this machine; each calls `task(job, **arguments)`, and what
 rank 0 returns comes back. Where the processes stand already (a script started by torchrun, on one machine or many),
@@ -7,18 +7,18 @@ rank 0 returns comes back. Where the processes stand already (a script started b
 
 from __future__ import annotations
 
+import atexit
+import errno
 import json
 import os
 import signal
 import sys
-import tempfile
 import traceback
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]
 import torch
@@ -27,15 +27,20 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from pipelag import job as client
-from pipelag.distributed.launch import namespaces
+from pipelag import precision
+from pipelag.distributed.heartbeat import Heartbeat, patience_of
+from pipelag.distributed.launch import namespaces, processes
 from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
-from pipelag.job import be_parent, leave_with_parent
+from pipelag.job import leave_with_parent
 from pipelag.plugins import load_plugins
 
 SELF = "pipelag.distributed.launch.launch"
 TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
+STARTING = timedelta(minutes=5)  # until the store of another machine answers
+NO_ROOM = errno.ENOSPC  # the exit status of a worker that could not even write why it failed
+MORE_ROOM = "free some space, or let TMPDIR name another folder"
 
 
 class WorkerFailed(PipelagError):
@@ -48,6 +53,8 @@ def launch(
     device: str = "cpu",
     threads: int = 1,
     links: namespaces.Links | None = None,
+    patience: float | None = None,
+    meanwhile: Callable[[], None] | None = None,
     **arguments: Any,
 ) -> Any:
     """Run `task(job, **arguments)` in `workers` processes; returns what rank 0's call returns.
@@ -58,116 +65,194 @@ def launch(
             on GPU r).
         threads: CPU threads per worker.
         links: each worker in a network namespace of its own, joined to the others by such links (CPU only).
+        patience: seconds that a worker may be silent before the run ends (`pipelag.distributed.heartbeat`); None:
+            PIPELAG_PATIENCE, or 30.
+        meanwhile: called here, many times a second, while the workers go on; what it raises ends them. Not with links.
 
     Raises:
         WorkerFailed: naming the first rank that failed.
-        PipelagError: fewer GPUs than workers.
+        PipelagError: an unknown device, no threads, fewer GPUs than workers; a task that cannot travel; no loopback
+            interface; no room for the task.
     """
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        raise PipelagError(f"unknown device '{device}'; the devices are cpu, cuda and cuda:N")
+    if not isinstance(threads, int) or threads < 1:
+        raise PipelagError(f"a worker needs 1 thread or more, not {threads}")
     if device.startswith("cuda") and torch.cuda.device_count() < workers:
         raise PipelagError(
             f"{workers} workers need {workers} GPUs, and this machine has {torch.cuda.device_count()}; use --device cpu"
         )
-    with tempfile.TemporaryDirectory(prefix="pipelag-") as folder:
-        payload = {"task": task, "arguments": arguments, "device": device.split(":")[0], "threads": threads}
-        Path(folder, "payload.pkl").write_bytes(cloudpickle.dumps(payload))
-        Path(folder, "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
-        be_parent()
-        if links is not None:
-            codes = namespaces.run(Path(folder), workers, threads, links)
-            if codes:
-                failures = {rank: SimpleNamespace(exitcode=1) for rank in codes}
-                raise first_cause(failures, Path(folder), workers)
-            return cloudpickle.loads(Path(folder, "result.pkl").read_bytes())
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=workers,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            max_restarts=0,
-            monitor_interval=0.1,
-        )
-        try:
-            elastic_launch(config, entrypoint=sys.executable)("-S", "-I", client.__file__, "-m", SELF, folder)
-        except ChildFailedError as error:
-            raise first_cause(error.failures, Path(folder), workers) from None
-        result = Path(folder, "result.pkl")
-        return cloudpickle.loads(result.read_bytes())
+    if links is not None and meanwhile is not None:
+        raise PipelagError("workers behind links are watched by their keeper, which calls nothing; leave out meanwhile")
+    payload = {"task": task, "arguments": arguments, "device": device.split(":")[0], "threads": threads}
+    payload |= {"patience": patience_of(patience), "local": links is None}
+    with processes.stoppable(), processes.workers_folder() as folder:
+        hand_over(payload, folder)
+        if links is None:
+            words = [sys.executable, "-S", "-I", client.__file__, "-m", SELF, str(folder)]
+            codes = processes.run(words, workers, meanwhile)
+        else:
+            codes = namespaces.run(folder, workers, threads, links)
+        if codes:
+            raise first_cause(codes, folder, workers)
+        return cloudpickle.loads((folder / "result.pkl").read_bytes())
 
 
-def first_cause(failures: dict[int, Any], folder: Path, workers: int) -> PipelagError:
-    """Which failed worker began it: one that was killed, else one with an error of its own, else a lost peer."""
+def hand_over(payload: dict[str, Any], folder: Path) -> None:
+    """Leave the task where the workers find it."""
+    try:
+        text = cloudpickle.dumps(payload)
+    except Exception as error:
+        raise PipelagError(
+            f"the model, its data or a function of yours cannot be sent to worker processes: {error}"
+        ) from error
+    try:
+        (folder / "payload.pkl").write_bytes(text)
+        (folder / "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
+    except OSError as error:
+        raise PipelagError(
+            f"the workers' task, {len(text):,} bytes, could not be written to {folder} ({error.strerror}); {MORE_ROOM}"
+        ) from error
+
+
+def leave_result(text: bytes, folder: Path) -> None:
+    """What rank 0 gives back, where the launcher finds it."""
+    try:
+        (folder / "result.pkl").write_bytes(text)
+    except OSError as error:
+        raise PipelagError(
+            f"the run's result, {len(text):,} bytes, could not be written to {folder} ({error.strerror}); {MORE_ROOM}"
+        ) from error
+
+
+def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> PipelagError:
+    """Which failed worker began it: one that was killed, else one with an error of its own, else one that others miss.
+
+    Args:
+        codes: the exit codes by rank.
+    """
     reports = {}
-    for rank, failure in failures.items():
+    for rank, code in codes.items():
         path = folder / f"error-{rank}.json"
         report = json.loads(path.read_text()) if path.exists() else None
-        # The agent ends the others with SIGTERM once one has failed: those are not causes.
-        killed = failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
-        order = 0 if killed else 3 if report is None else 2 if report["peer_lost"] else 1
-        reports[rank] = (order, failure, report)
-    rank, (order, failure, report) = min(reports.items(), key=lambda item: (item[1][0], item[0]))
+        killed = report is None and code < 0
+        order = 0 if killed else 4 if report is None else 3 if report["peer_lost"] else 2 if "of" in report else 1
+        reports[rank] = (order, code, report)
+    rank, (order, code, report) = min(reports.items(), key=lambda item: (item[1][0], item[0]))
     if report is not None and report["bad_input"]:
         return PipelagError(report["message"])
     if report is not None:
         reason = report["message"]
-    elif failure.exitcode < 0:
-        reason = f"it was ended by signal {-failure.exitcode} ({signal.Signals(-failure.exitcode).name})"
+    elif code == NO_ROOM:
+        return PipelagError(f"a worker could not write to {folder} ({os.strerror(code)}); {MORE_ROOM}")
+    elif code < 0 or code == 130:  # the warm process's word for the keyboard's signal
+        number = -code if code < 0 else signal.SIGINT
+        reason = f"it was ended by signal {number} ({signal.Signals(number).name})"
     else:
-        reason = f"it exited with status {failure.exitcode}"
-    return WorkerFailed(f"rank {rank} of {workers} workers failed: {reason}; all workers have been stopped")
+        reason = f"it exited with status {code}"
+    return WorkerFailed(failure(rank if report is None else report.get("of", rank), workers, reason))
 
 
-def join(device: str, threads: int = 1) -> Job:
-    """Make this process a worker: rank, world size and the store come from torchrun's environment variables."""
+def failure(rank: int, workers: int, reason: str) -> str:
+    """The sentence about a failed worker."""
+    return f"rank {rank} of {workers} workers failed: {reason}; all workers have been stopped"
+
+
+def join(
+    device: str,
+    threads: int = 1,
+    patience: float | None = None,
+    lost: Callable[[int, str], None] | None = None,
+    local: bool = False,
+) -> Job:
+    """Make this process a worker: rank, world size and the store come from torchrun's environment variables.
+
+    Args:
+        patience: as of `launch`.
+        lost: what to do when a rank has failed, instead of saying so and ending this process.
+        local: the store is on this machine, in the launcher (see `Heartbeat`).
+    """
+    seconds = patience_of(patience)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local, local_world = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    here, local_world = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
     torch.set_num_threads(threads)
+    if local_world == world:  # one machine: nothing of it is to be reached from others
+        os.environ.update(processes.on_loopback())
+    precision.prepare()
     if device == "cuda":
-        place = torch.device("cuda", local)
+        place = torch.device("cuda", here)
         torch.cuda.set_device(place)
         backend = "nccl"
     else:
         place, backend = torch.device("cpu"), "gloo"
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) >= local_world * threads and namespaces.PLACE not in os.environ:  # else it is pinned already
-            os.sched_setaffinity(0, cores[local * threads : (local + 1) * threads])
-    store, rank, world = next(rendezvous("env://", rank, world, timeout=TIMEOUT))
+            os.sched_setaffinity(0, cores[here * threads : (here + 1) * threads])
+    try:
+        store, rank, world = next(rendezvous("env://", rank, world, timeout=STARTING))
+    except dist.DistError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise PipelagError(
+            f"rank {rank} cannot reach the workers' store at {where}; is that machine up, and is it named so?"
+        ) from error
     store.set_timeout(TIMEOUT)
+    own = PrefixStore("pipelag", store)
+    heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
+    atexit.register(heart.stop)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
-    return Job(rank, world, place, PrefixStore("pipelag", store))
+    return Job(rank, world, place, own, heart)
+
+
+def leave(world: int, rank: int, reason: str) -> NoReturn:
+    """Say which rank has failed, and end this process at once."""
+    print(f"pipelag: {failure(rank, world, reason)}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def main(words: Sequence[str]) -> int:
     """A worker process: read the payload in the folder `words[0]`, do the task, leave its result or why it failed."""
     leave_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it ends by that without a traceback, and the launcher names it
     folder = Path(words[0])
     rank = int(os.environ["RANK"])
+
+    def report(message: str, peer_lost: bool = False, bad_input: bool = False, **more: Any) -> NoReturn:
+        said = {"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more
+        aside = folder / f"error-{rank}.tmp"
+        try:
+            aside.write_text(json.dumps(said))
+            os.replace(aside, folder / f"error-{rank}.json")
+        except OSError as error:
+            print(f"pipelag: rank {rank}: {message}", file=sys.stderr, flush=True)
+            os._exit(NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
+        os._exit(1)  # at once: a normal exit would wait for connections to workers that may be gone
+
     try:
         sys.path[:] = json.loads((folder / "path.json").read_text())
         load_plugins()
         payload = cloudpickle.loads((folder / "payload.pkl").read_bytes())
-        job = join(payload["device"], payload["threads"])
+        lost = lambda of, reason: report(reason, of=of)  # noqa: E731
+        job = join(payload["device"], payload["threads"], payload["patience"], lost, payload["local"])
+        job.store.set(f"read/{rank}", "yes")
+        if rank == 0:  # should the launcher be killed, neither model nor data stay behind
+            job.store.wait([f"read/{other}" for other in range(job.world)], ENDLESS)
+            (folder / "payload.pkl").unlink()
         result = payload["task"](job, **payload["arguments"])
         if rank == 0:
-            (folder / "result.pkl").write_bytes(cloudpickle.dumps(result))
+            leave_result(cloudpickle.dumps(result), folder)
             job.store.set("finished", "yes")
         job.store.wait(["finished"], ENDLESS)  # rank 0 may have much to measure at the end
         dist.barrier()
         dist.destroy_process_group()
+        job.leave(last=rank == 0 and not payload["local"])
     except BaseException as error:
         bad = isinstance(error, PipelagError)
         # gloo's collectives (DDP, the sums of replicas) tell of a lost peer by a plain RuntimeError from their sources.
-        lost = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
-        message = str(error) if bad or lost else f"{type(error).__name__}: {error}"
-        report = {"message": message, "peer_lost": lost or isinstance(error, dist.DistBackendError), "bad_input": bad}
-        (folder / f"error-{rank}.json").write_text(json.dumps(report))
-        if not (lost or bad):
+        lost_one = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+        if not (lost_one or bad):
             traceback.print_exc()
-        os._exit(1)  # at once: a normal exit would wait for connections to workers that may be gone
+        message = str(error) if bad or lost_one else f"{type(error).__name__}: {error}"
+        report(message, lost_one or isinstance(error, dist.DistBackendError), bad)
     return 0
 
 

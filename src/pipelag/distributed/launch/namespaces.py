@@ -1,7 +1,7 @@
 """Workers in network namespaces of their own on one Linux machine, joined by links of a chosen bandwidth and latency.
 
     machine -> keeper (user and network namespace, a bridge) -> node i (network namespace, veth to the bridge, tc on
-    both ends) -> torchrun as on machine i of many -> worker i
+    both ends), which becomes worker i, as on machine i of many
 
 No root is needed where the kernel lets users have namespaces. Nothing has a name outside: the namespaces, links and
 queues are gone with the processes, and each of these ends with the one that started it, however that ends.
@@ -14,10 +14,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipelag.distributed.launch.processes import end, watch
 from pipelag.errors import PipelagError
 from pipelag.job import be_parent, leave_with_parent
 
@@ -26,7 +26,6 @@ ENTER = ("unshare", "--user", "--map-root-user", "--net")
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 PORT = "29400"
 PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the keeper's process
-GRACE = 10.0  # seconds that the other workers have to notice that one has failed
 
 
 class NotMade(PipelagError):
@@ -93,27 +92,20 @@ def reshape(links: Links) -> None:
 
 
 def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int]:
-    """Run the payload in `folder` on workers so joined; returns the exit codes, other than 0, by rank.
-
-    A worker that ended without leaving a report in the folder gets one.
+    """Run the payload in `folder` on workers so joined; returns the exit codes as `processes.run` does.
 
     Raises:
         NotMade: the links cannot be made here (`obstacle` says why beforehand).
     """
     plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
     (folder / "links.json").write_text(json.dumps(plan))
+    be_parent()
     done = subprocess.run([*ENTER, sys.executable, "-m", SELF, "keeper", str(folder)], check=False)
     ended = folder / "ended.json"
     if not ended.exists():
         why = obstacle(links) or f"their keeper ended with status {done.returncode}"
         raise NotMade(f"the namespaces could not be made: {why}")
-    codes = {int(rank): code for rank, code in json.loads(ended.read_text()).items()}
-    for rank, code in codes.items():
-        report = folder / f"error-{rank}.json"
-        if code > 0 and not report.exists():
-            message = "it ended without a report, as a killed process does"
-            report.write_text(json.dumps({"message": message, "peer_lost": False, "bad_input": False}))
-    return {rank: code for rank, code in codes.items() if code}
+    return {int(rank): code for rank, code in json.loads(ended.read_text()).items()}
 
 
 def keeper(folder: Path) -> int:
@@ -138,27 +130,15 @@ def keeper(folder: Path) -> int:
         command(f"tc qdisc add dev port{rank} root {' '.join(queue)}")
         node.stdin.close()
     codes = watch(nodes)
+    for node in nodes:
+        end(node)
     (folder / "ended.json").write_text(json.dumps(codes))
-    return max(map(abs, codes.values()))
-
-
-def watch(nodes: list[subprocess.Popen[str]]) -> dict[int, int]:
-    """Exit codes once all have ended; where one fails, the others are ended too (their code is negative)."""
-    failed_at = None
-    while any(node.poll() is None for node in nodes):
-        if failed_at is None and any(node.poll() for node in nodes):
-            failed_at = time.monotonic()
-        if failed_at is not None and time.monotonic() > failed_at + GRACE:
-            for node in nodes:
-                node.kill()
-        time.sleep(0.05)
-    return {rank: int(node.returncode) for rank, node in enumerate(nodes)}
+    return len(codes)
 
 
 def node(folder: Path, rank: int) -> None:
-    """In a namespace of its own: take the link, then become torchrun."""
+    """In a namespace of its own: take the link, then become the worker."""
     leave_with_parent()
-    be_parent()
     plan = json.loads((folder / "links.json").read_text())
     print("ready", flush=True)
     sys.stdin.read()  # closed when the link has been handed over
@@ -168,14 +148,14 @@ def node(folder: Path, rank: int) -> None:
     command(f"ip addr add {own}/24 dev {name}")
     command(f"ip link set {name} up")
     command(f"tc qdisc add dev {name} root {' '.join(Links(**plan['links']).queue(delayed=True))}")
-    cores, each = plan["cores"], plan["threads"]
-    if len(cores) >= plan["workers"] * each:
+    cores, each, workers = plan["cores"], plan["threads"], plan["workers"]
+    if len(cores) >= workers * each:
         os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])
     os.environ |= {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, PLACE: f"{rank}:{os.getppid()}"}
-    words = ["-m", "torch.distributed.run", "--nnodes", str(plan["workers"]), "--node-rank", str(rank)]
-    words += ["--nproc-per-node", "1", "--master-addr", "10.0.0.1", "--master-port", PORT, "--local-addr", own]
-    words += ["--monitor-interval", "0.1", "-m", "pipelag.distributed.launch.launch", str(folder)]
-    os.execv(sys.executable, [sys.executable, *words])
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": PORT, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.execv(sys.executable, [sys.executable, "-m", "pipelag.distributed.launch.launch", str(folder)])
 
 
 def command(text: str) -> None:

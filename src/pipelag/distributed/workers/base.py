@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.heartbeat import Heartbeat
 from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
 from pipelag.schedules import Action
 from pipelag.schedules.actions import Kind
@@ -21,6 +22,7 @@ from pipelag.stage.phase import Phase
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 ENDLESS = timedelta(days=365)
+KINDS = get_args(Kind)
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Job:
     world: int
     device: torch.device
     store: Any  # torch.distributed.Store
+    heart: Heartbeat | None = None
     groups: dict[tuple[str, int], dist.ProcessGroup] = field(default_factory=dict)
     uneven: bool = False  # minibatches differ in shape
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
@@ -82,6 +85,13 @@ class Job:
         self.store.set(names[self.rank], "yes")
         self.store.wait(names, ENDLESS)
 
+    def leave(self, last: bool = False) -> None:
+        """This rank's work is done. last: it holds the store, and waits until the others have left."""
+        if self.heart is not None:
+            self.heart.stop()
+            if last:
+                self.heart.farewell()
+
     def wire(self, kind: str, lane: int, name: str) -> Wire:
         """The wiring of a link of the present phase."""
         return Wire(
@@ -127,7 +137,8 @@ class Record:
     `waited` went into waiting for messages and `sending` into sending them; the rest is `busy`. On a GPU the spans say
     when work was handed to it, and `updated` is read off its events when the phase is over, so that timing makes nobody
     wait.
-    `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations.
+    `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations; on a GPU
+    also the `peak` that its allocator has seen, all of these and the passes' own tensors.
     `opaque`: a library sends and waits within its own steps (DDP, torch's schedules): only the whole time is known.
     `ages`: of a parameter server, how many updates older than the newest weights each gradient's were.
     """
@@ -148,12 +159,44 @@ class Record:
         """Seconds of the phase in which the worker computed."""
         return self.seconds - self.waited - self.sending
 
+    def packed(self) -> dict[str, Any]:
+        """As plain values and few tensors, which other ranks take (`pipelag.distributed.gather`)."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        actions = [(KINDS.index(action.kind), action.stage, action.number) for action, _, _ in self.spans]
+        times = [(start, end) for _, start, end in self.spans]
+        spans = torch.tensor(actions, dtype=torch.int64), torch.tensor(times, dtype=torch.float64)
+        return plain | {"losses": packed(self.losses), "spans": spans}
+
+    @classmethod
+    def unpacked(cls, plain: Mapping[str, Any]) -> Record:
+        """What `packed` made."""
+        actions, times = (part.tolist() for part in plain["spans"])
+        spans = [
+            (Action(KINDS[kind], stage, number), start, end)
+            for (kind, stage, number), (start, end) in zip(actions, times, strict=True)
+        ]
+        return cls(**(dict(plain) | {"losses": unpacked(plain["losses"]), "spans": spans}))
+
     def shares(self) -> dict[str, float]:
         """How the phase's time divides (spectrain section 4.2, its breakdown); nothing where that is unknown."""
         if self.opaque:
             return {}
         whole = self.seconds or 1.0
         return {"busy": self.busy / whole, "communication": self.sending / whole, "idle": self.waited / whole}
+
+
+def packed(losses: Mapping[int, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Losses by minibatch as two tensors: their numbers, their values; None: there are none."""
+    if not losses:
+        return None
+    return torch.tensor(list(losses), dtype=torch.int64), torch.stack(
+        [value.detach() for value in losses.values()]
+    ).cpu()
+
+
+def unpacked(losses: tuple[torch.Tensor, torch.Tensor] | None) -> dict[int, torch.Tensor]:
+    """What `packed` was made of."""
+    return {} if losses is None else dict(zip(losses[0].tolist(), losses[1].unbind(), strict=True))
 
 
 def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:

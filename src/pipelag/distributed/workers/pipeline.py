@@ -11,13 +11,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.gather import gathered
 from pipelag.distributed.p2p import Receiver, Sender, TensorMeta
 from pipelag.distributed.routes import Route, consumer, routes_of, stages_on
-from pipelag.distributed.workers.base import Assignment, Job, Record, Worker, in_flight, received_inputs
+from pipelag.distributed.workers.base import (
+    Assignment,
+    Job,
+    Record,
+    Worker,
+    in_flight,
+    packed,
+    received_inputs,
+    unpacked,
+)
 from pipelag.distributed.workers.stage import Batches, StageState, Tensors, updates_of
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
@@ -89,6 +98,8 @@ class PipelineWorker(Worker):
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
         for state in self.stages.values():
             state.begin(Batches(inputs, targets))
+        if self.job.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.job.device)
         self.perform_all(self.actions)
         for state in self.stages.values():
             state.weights.restore()
@@ -96,6 +107,7 @@ class PipelineWorker(Worker):
                 self.record.memory[kind] = self.record.memory.get(kind, 0) + size
         if self.events:
             torch.cuda.synchronize()
+            self.record.memory["peak"] = torch.cuda.max_memory_allocated(self.job.device)
             self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         return self.record
 
@@ -204,8 +216,8 @@ class PipelineWorker(Worker):
         assert state.keeper is not None
         parts = [self.record.losses]
         if state.stage in self.mates:
-            parts = [{} for _ in self.schedule.replicas[state.stage - 1]]
-            dist.all_gather_object(parts, self.record.losses, group=self.mates[state.stage])
+            mates = self.mates[state.stage]
+            parts = [unpacked(part) for part in gathered(packed(self.record.losses), self.job.device, mates)]
         since = state.keeper.last - self.start
         state.keeper.last = self.start + done  # also of replicas that write nothing
         merged = merged_losses(parts)

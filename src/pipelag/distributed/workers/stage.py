@@ -15,12 +15,13 @@ from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
 from pipelag.randomness import seed_stage
 from pipelag.schedules import Action, Schedule
+from pipelag.stage.guard import Guard
 from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
 from pipelag.stage.weights import FlatParameters, hand_over, shadows
-from pipelag.tensors import as_tuple, kept_for_backward, unchanged_buffers
+from pipelag.tensors import as_tuple, kept_for_backward, trainable, unchanged_buffers
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -94,6 +95,7 @@ class StageState:
         )
         if phase.recompute_lags:
             self.weights.correct_recomputation(phase.recompute_lags[stage - 1])
+        self.guard = Guard(module, self.weights, self.recompute)
         self.saved: dict[int, Saved] = {}
         self.saved_bytes = self.entering_bytes = 0
         self.measured = False
@@ -131,8 +133,10 @@ class StageState:
         entering = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
         if not self.measured:
-            with kept_for_backward({buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}) as held:
+            own = {buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}
+            with kept_for_backward(own, self.guard.look) as held:
                 value = self.compute(entering, m)
+            self.guard.check()
             self.saved_bytes, self.measured = sum(held.values()), True
         else:
             value = self.compute(entering, m)
@@ -159,9 +163,10 @@ class StageState:
         """The stage's output for microbatch m, or on the last stage the loss."""
         step = self.assignment.start * self.microbatches + m
         seed_stage(self.assignment.seed, step, self.stage, self.device)
-        value = self.module(entering)
+        with self.guard.running():
+            value = self.module(entering)
         if self.last:
-            value = self.assignment.loss(value, self.part("targets", m) if target is None else target)
+            value = trainable(self.assignment.loss(value, self.part("targets", m) if target is None else target))
             if self.microbatches > 1:
                 value = value / self.microbatches
         return value

@@ -8,7 +8,7 @@ the machine allows no network namespaces, only that, and the summary says why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pipelag.distributed.gather import gathered
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.namespaces import Links, NotMade, obstacle, reshape
 from pipelag.distributed.training import RealTraining
@@ -32,7 +33,7 @@ from pipelag.runs.speedup import finish
 from pipelag.runs.tasks import Task, open_task
 from pipelag.stage.phase import Phase
 from pipelag.timing.costs import Topology
-from pipelag.timing.layers import Profile
+from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule
 
@@ -97,9 +98,9 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
                 seconds, samples = updated[last] - updated[first], spec.batch * (job.world if weak else 1)
                 row = {"arm": arm, "measured": True, "gbit": links.gbit, "block": block, "steps": last - first}
                 rows.append(row | {"seconds": seconds, "samples_per_second": samples * (last - first) / seconds})
-    everyones: list[list[Profile]] = [[] for _ in range(job.world)]
-    dist.all_gather_object(everyones, found)
-    return predicted([p for own in everyones for p in own], spec, pipelined, every) + rows, task.summary()
+    everyones = gathered([[asdict(layer) for layer in one.layers] for one in found], job.device)
+    profiles = [Profile(tuple(LayerTime(**layer) for layer in one)) for own in everyones for one in own]
+    return predicted(profiles, spec, pipelined, every) + rows, task.summary()
 
 
 def _profile_only(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs.objectives import LOSSES, METRICS
-from pipelag.typed import Typed
+from pipelag.typed import MOST_BATCH, Typed
 
 
 class TaskOptions(Typed):
@@ -50,9 +50,14 @@ class DiscrepancyOptions(Typed):
 
 
 class TrainOptions(TaskOptions):
-    """save_model: leave the trained weights as model.pt."""
+    """save_model: leave the trained weights as model.pt.
+
+    precision: bf16, weights that passes read rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`);
+    simulated executor.
+    """
 
     save_model: bool = False
+    precision: Literal["fp32", "bf16"] = "fp32"
     discrepancy: DiscrepancyOptions | None = None
 
 
@@ -206,7 +211,34 @@ class Pipelines(Typed):
     pipelines: list[list[int]]
 
 
+class Servers(Typed):
+    """`pipelag.partitioner.large.Machine` but for the data sheet."""
+
+    server: int = Field(ge=1, le=1024)
+    inside: float = Field(gt=0, le=1e18)
+    between: float = Field(gt=0, le=1e18)
+    ports: int = Field(ge=1, le=1024)
+    latency: float = Field(ge=0, le=1)
+
+
+class AtScale(Typed):
+    """`pipelag.theory.at_scale.study`.
+
+    model: {gpt: its sizes}, computed by formula in bfloat16, or {name, options, inputs} of a registered network, by the
+    roofline in float32. batch: samples of an update. efficiency: of a GPT's matrix products, a share of the sheet's
+    rate.
+    """
+
+    model: dict[str, Any]
+    batch: int = Field(ge=1, le=MOST_BATCH)
+    gpus: list[Annotated[int, Field(ge=1, le=65536)]]
+    sheet: str
+    efficiency: float = Field(default=1.0, gt=0, le=1)
+    machine: Servers
+
+
 STUDIES: dict[str, type[Typed]] = {
+    "at_scale": AtScale,
     "trajectories": Trajectories,
     "radius": Radius,
     "stable_over_delta": StableOverDelta,
@@ -226,6 +258,6 @@ def study_of(options: Mapping[str, Any]) -> type[Typed]:
     name = options.get("study")
     if name is None:
         raise PipelagError(f"a run of kind 'theory' needs options.study, one of {', '.join(STUDIES)}")
-    if name not in STUDIES:
+    if not isinstance(name, str) or name not in STUDIES:
         raise unknown("study", str(name), STUDIES)
     return STUDIES[name]

@@ -14,7 +14,7 @@ from pipelag.data.files.fetch import Release, fetch
 from pipelag.errors import PipelagError
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.spec import RunSpec
-from pipelag.theory import foreseen, quadratic
+from pipelag.theory import at_scale, foreseen, quadratic
 from pipelag.theory.caching import asynchronous, segment_of, synchronous
 from pipelag.theory.pipelines import pipeline
 from pipelag.theory.quadratic import Characteristic
@@ -282,6 +282,7 @@ def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 STUDIES: dict[str, Study] = {
+    "at_scale": at_scale.study,
     "trajectories": trajectories,
     "radius": radius,
     "stable_over_delta": stable_over_delta,

@@ -123,8 +123,12 @@ def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
 
 
 def rows_of(plan: Schedule, method: Method) -> list[dict[str, Any]]:
-    """One row per pass: cycle, worker, and the weight versions read and written."""
-    assert plan.cycles is not None
+    """One row per pass: cycle, worker, and the weight versions read and written; refuses a schedule without a clock."""
+    if plan.cycles is None:
+        raise PipelagError(
+            f"the schedule '{plan.name}' has no clock, so that its passes have no cycles; give the timeline costs "
+            "(seconds of each stage), by which it is timed"
+        )
     read = Readings(plan, method, clocked=True)
     return [
         read.row(worker, action, cycle, cycle + 1)

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch.launch import launch
-from pipelag.distributed.training import RealTraining
+from pipelag.distributed.training import RealTraining, check_workers
 from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.runs import optimizers, rates
@@ -31,10 +32,14 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
     Every stage writes a checkpoint at each evaluation; a broken run goes on from the newest complete set, bit for bit.
     """
+    if spec.asked(TrainOptions).precision != "fp32":
+        raise PipelagError("real workers compute in fp32; take executor: simulated for options.precision: bf16")
+    for phase in phases_of(spec):
+        check_workers(phase, spec.workers)  # now, not when they have been started
     folder = RunFolder(out, spec)
     folder.rewind(0)
     each = max(1, threads // spec.workers)
-    kept = Checkpoints(folder.partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)))
+    kept = Checkpoints(folder.partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
     rows, summary, state, trace = launch(
         _task, spec.workers, device, each, spec=spec, checkpoints=kept, resume=kept.rewind()
     )
@@ -42,7 +47,7 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
         folder.log(row)
     write_trace(trace, out / "trace.json")
     if spec.asked(TrainOptions).save_model:
-        torch.save(state, out / "model.pt")
+        checkpoint.save_whole(state, out / "model.pt")
     folder.finish(summary, environment(device, each))
     return summary
 

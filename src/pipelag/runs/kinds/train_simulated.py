@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.pipeline import SimulatedPipeline
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
+from pipelag.stage.rounded import computing
 
 CHECKPOINT_SECONDS = 30.0
 FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergence, this often
@@ -77,7 +79,7 @@ class Recorder:
         self.folder = folder
         self.pending: list[torch.Tensor] = []
         self.total = torch.zeros((), dtype=torch.float64)
-        self.count, self.seconds, self.offset = 0, 0.0, 0
+        self.count, self.seconds, self.offset, self.digest = 0, 0.0, 0, folder.written.hexdigest()
         self.best: dict[str, float] | None = None
         self.last: dict[str, Any] = {}
 
@@ -101,10 +103,11 @@ class Recorder:
         self.best = best_of(row, self.best)
         self.last = row
         self.offset = self.folder.log(row)
+        self.digest = self.folder.written.hexdigest()
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums since the last line, the clock, the length of the log."""
-        names = ("total", "count", "seconds", "offset", "best", "last")
+        """The sums since the last line, the clock, the length of the log and its SHA-256."""
+        names = ("total", "count", "seconds", "offset", "digest", "best", "last")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -127,7 +130,11 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     model = task.model(spec, device)
     phases = phases_of(spec)
     rate = rates.factor(spec.lr_schedule, spec.steps)
-    training = SimulatedTraining(model, phases, optimizers.factory(spec.optimizer), task.loss, rate, spec.seed, device)
+    maker, spare = optimizers.factory(spec.optimizer), device.type != "cpu"
+    bf16 = spec.asked(TrainOptions).precision == "bf16"
+    training = SimulatedTraining(
+        model, phases, maker, task.loss, rate, spec.seed, device, spare_memory=spare, bf16=bf16
+    )
     recorder = Recorder(folder)
     saved = newest(folder)
     if saved is not None:
@@ -144,13 +151,15 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
             "epoch": round(task.batches.epoch(training.done), 4),
             "phase": training.phase,
         }
-        measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | task.measure(model)  # type: ignore[union-attr]
+        with computing(device) if bf16 else nullcontext():
+            measured = task.measure(model)
+        measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | measured  # type: ignore[union-attr]
         recorder.line(position | measured | (watch() or {}))
 
     def save() -> None:
         folder.sync()
         state = {"training": training.state_dict(), "recorder": recorder.state_dict()}
-        checkpoint.save(state, folder.checkpoint, keep=True)
+        checkpoint.save(state, folder.checkpoint, keep=True, of=spec.id)
 
     diverged_at = advance(training, task.batches, recorder, spec, device, evaluate_now, save)
     if diverged_at is None and not all_finite(model):
@@ -165,9 +174,11 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "data": task.summary(),
         "phases": describe_phases(model, phases),
         "device": str(device),
-    }
+    } | ({"precision": "bf16 over fp32 masters"} if bf16 else {})
+    if device.type == "cuda":
+        summary["peak_memory"] = torch.cuda.max_memory_allocated(device)  # bytes, beside the model's own
     if spec.asked(TrainOptions).save_model:
-        torch.save(model.state_dict(), out / "model.pt")
+        checkpoint.save_whole(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
     return summary
 
@@ -178,15 +189,13 @@ def all_finite(model: nn.Module) -> bool:
 
 
 def newest(folder: RunFolder) -> dict[str, Any] | None:
-    """The newest whole checkpoint whose log is there to its end; None: the run starts from the beginning."""
+    """The newest whole checkpoint whose log is there as it was; None: the run starts from the beginning."""
     for path in (folder.checkpoint, checkpoint.before(folder.checkpoint)):
-        saved = checkpoint.load(path)
-        if saved is not None and saved["recorder"]["offset"] <= folder.length():
+        saved = checkpoint.load(path, of=folder.spec.id)
+        if saved is not None and folder.holds(saved["recorder"]["offset"], saved["recorder"]["digest"]):
             return saved
         if saved is not None:
-            print(
-                f"pipelag: {folder.metrics} is shorter than it was at {path.name}, which is left out", file=sys.stderr
-            )
+            print(f"pipelag: {folder.metrics} is not what it was at {path.name}, which is left out", file=sys.stderr)
     return None
 
 

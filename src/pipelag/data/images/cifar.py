@@ -1,0 +1,168 @@
+"""CIFAR's batches, which are published as pickles: read without making anything but arrays of numbers and plain values.
+
+A pickle is a program. Here it runs in Python's own interpreter of pickles (not the one in C, whose memory a forged
+index exhausts), and the few names that a batch may ask for stand for the functions below, not for NumPy's: a NumPy
+array of objects, made of foreign bytes, would crash Python.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelag.data.files.archives import members
+from pipelag.data.files.compressed import reason
+from pipelag.errors import PipelagError
+
+PIXELS = 3 * 32 * 32  # of an image: its red values row by row, then green, then blue
+_TYPES = {"u1": np.uint8, "i4": np.int32, "i8": np.int64}
+Array = npt.NDArray[Any]
+
+
+def _refuse(what: str) -> PipelagError:
+    return PipelagError(f"a CIFAR batch may hold nothing but arrays of numbers, lists and names; {what}: refused")
+
+
+class _Type:
+    """What stands for `numpy.dtype`."""
+
+    def __init__(self, name: Any, *also: Any) -> None:
+        if not isinstance(name, str) or name.lstrip("<|=") not in _TYPES:
+            raise _refuse(f"this one holds values of type {name!r:.50}")
+        self.type = _TYPES[name.lstrip("<|=")]
+
+    def __setstate__(self, state: Any) -> None:
+        if state[1] not in ("<", "|", "="):
+            raise _refuse(f"this one holds values of byte order {state[1]!r:.50}")
+
+
+class _Array:
+    """What stands for a NumPy array while it is being built."""
+
+    value: Array
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        self.value = _array(content, kind, shape, "F" if fortran else "C")
+
+
+def _array(content: Any, kind: Any, shape: Any, order: Any = "C") -> Array:
+    if isinstance(content, str):
+        content = content.encode("latin1")  # a str of Python 2
+    if not isinstance(content, bytes | bytearray) or not isinstance(kind, _Type) or order not in ("C", "F"):
+        raise _refuse("this one has an array of something else")
+    if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape) or len(shape) > 4:
+        raise _refuse(f"this one has an array of shape {shape!r:.50}")
+    flat = np.frombuffer(bytearray(content), kind.type) if content else np.empty(0, kind.type)
+    if flat.size != math.prod(shape):
+        raise _refuse(f"this one has {flat.size:,} values where {shape} are promised")
+    return flat.reshape(shape, order=order)
+
+
+def _reconstruct(*args: Any) -> _Array:
+    return _Array()
+
+
+def _frombuffer(content: Any, kind: Any, shape: Any, order: Any) -> Array:
+    return _array(content, kind, shape, order)
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding != "latin1":
+        raise _refuse("this one encodes something else than bytes")
+    return text.encode("latin1")
+
+
+class _Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]
+    """Runs a pickle with these names alone."""
+
+    ALLOWED = {
+        "numpy.ndarray": _Array,
+        "numpy.dtype": _Type,
+        "numpy.core.multiarray._reconstruct": _reconstruct,  # as NumPy 1 wrote it, the official batches too
+        "numpy._core.multiarray._reconstruct": _reconstruct,  # as NumPy 2 does, and the next, from protocol 5 on
+        "numpy._core.numeric._frombuffer": _frombuffer,
+        "numpy.core.numeric._frombuffer": _frombuffer,
+        "_codecs.encode": _encode,  # how Python 3 writes bytes for Python 2
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The stand-in for a name."""
+        if f"{module}.{name}" not in self.ALLOWED:
+            raise _refuse(f"this one asks for {module}.{name}")
+        return self.ALLOWED[f"{module}.{name}"]
+
+
+def batch_of(content: bytes, name: str) -> dict[str, Any]:
+    """What a pickled batch holds: arrays, and what else stood in it.
+
+    Raises:
+        PipelagError: it is no pickle of a dict, or asks for something else than arrays.
+    """
+    try:
+        found = _Reader(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(found, dict):
+            raise _refuse(f"this one holds a {type(found).__name__}")
+    except PipelagError as error:
+        raise PipelagError(f"{name}: {error}") from error
+    except Exception as error:  # a forged pickle fails in whatever way
+        raise PipelagError(f"{name} is not a pickled CIFAR batch: {reason(error)}") from error
+    return {
+        key: value.value if type(value) is _Array and hasattr(value, "value") else value for key, value in found.items()
+    }
+
+
+def images_of(batch: dict[str, Any], name: str) -> npt.NDArray[np.uint8]:
+    """uint8 (N, 3, 32, 32)."""
+    data = batch.get("data")
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise PipelagError(f"{name} should hold 'data', unsigned bytes in {PIXELS:,} columns, a row for each image")
+    return data.reshape(-1, 3, 32, 32)
+
+
+def labels_of(batch: dict[str, Any], key: str, images: int, classes: int, name: str) -> npt.NDArray[np.int64]:
+    """int64 (N,)."""
+    labels = batch.get(key)
+    labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    if not isinstance(labels, list) or len(labels) != images or not all(type(each) is int for each in labels):
+        raise PipelagError(f"{name} should hold '{key}', a list of a number for each of its {images:,} images")
+    if not all(0 <= each < classes for each in labels):
+        raise PipelagError(f"{name} has a label that is not among the {classes} classes, 0 to {classes - 1}")
+    return np.array(labels, np.int64)
+
+
+def read(archive: Path) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
+    """The classes' names, and the images and labels to train and to test on, of the archive as published."""
+    wanted = {"train", "test", "meta", "test_batch", "batches.meta", *(f"data_batch_{i}" for i in range(1, 6))}
+    found: dict[str, dict[str, Any]] = {}
+    for path, content in members(archive, limit=1 << 30):
+        name = PurePosixPath(path).name
+        if name in wanted:
+            found[name] = batch_of(content, f"{archive}, {path}")
+    fine = "meta" in found
+    meta, test = ("meta", "test") if fine else ("batches.meta", "test_batch")
+    train = ["train"] if fine else sorted(name for name in found if name.startswith("data_batch_"))
+    missing = [name for name in (meta, test, *train) if name not in found]
+    if missing or not train:
+        raise PipelagError(f"{archive} holds no CIFAR batches: {', '.join(missing) or 'data_batch_1'} is missing")
+    key = "fine_label_names" if fine else "label_names"
+    classes = found[meta].get(key)
+    if not isinstance(classes, list) or not classes or not all(type(each) is str for each in classes):
+        raise PipelagError(f"{archive}, {meta}: it should hold '{key}', the classes' names")
+
+    def part(batches: Sequence[str]) -> tuple[Array, Array]:
+        images = [images_of(found[name], f"{archive}, {name}") for name in batches]
+        labels = [
+            labels_of(found[name], "fine_labels" if fine else "labels", len(each), len(classes), f"{archive}, {name}")
+            for name, each in zip(batches, images, strict=True)
+        ]
+        return np.concatenate(images), np.concatenate(labels)
+
+    return tuple(classes), [part(train), part([test])]

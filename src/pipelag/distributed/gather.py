@@ -1,0 +1,44 @@
+"""What all ranks know of one another: plain values and tensors, gathered without unpickling what a socket brought.
+
+`dist.all_gather_object` unpickles, and so runs whatever code the sender names; these ranks take tensors, numbers,
+strings, lists and dicts (torch.load's `weights_only`), nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipelag.errors import PipelagError
+
+
+def gathered(value: Any, device: torch.device, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The value of every rank of the group, by rank; all call it together. Tensors come back on the CPU.
+
+    Raises:
+        PipelagError: a rank's value holds more than tensors and plain values.
+    """
+    file = io.BytesIO()
+    torch.save(value, file)
+    mine = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(device)
+    world = dist.get_world_size(group)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([len(mine)], device=device), group=group)
+    longest = max(int(size) for size in sizes)
+    texts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in range(world)]
+    dist.all_gather(texts, torch.nn.functional.pad(mine, (0, longest - len(mine))), group=group)
+    return [_read(text[: int(size)]) for text, size in zip(texts, sizes, strict=True)]
+
+
+def _read(text: torch.Tensor) -> Any:
+    try:
+        return torch.load(io.BytesIO(text.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise PipelagError(
+            "a worker's results hold more than tensors, numbers, strings, lists and dicts, which workers do not take "
+            "from one another; keep such objects out of the optimizer's state"
+        ) from error

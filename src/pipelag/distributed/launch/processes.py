@@ -1,0 +1,180 @@
+"""Worker processes on this machine: started, watched and ended together; what they share listens on loopback only.
+
+torchrun's agent does more (several machines, restarts), but its stores listen on every address, and what they hold is
+unpickled; it keeps the caller's signal handlers, and takes half a minute to end workers that do not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pipelag.errors import PipelagError
+from pipelag.job import be_parent
+
+LOOPBACK = "127.0.0.1"
+GRACE = 3.0  # seconds that the others have to notice that one has failed
+OURS = "pipelag-workers-"
+
+
+class Stopped(BaseException):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM and SIGHUP first end the workers, as the keyboard's signal does, and then take their course.
+
+    A caller's own handlers stay as they are; all are given back.
+    """
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    for number in numbers:
+        signal.signal(number, stop)
+    stopped = None
+    try:
+        yield
+    except Stopped as error:
+        stopped = error
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+    if stopped is not None:
+        print(f"pipelag: stopped by {stopped}; all workers have ended, and checkpoints are kept", file=sys.stderr)
+        sys.stderr.flush()
+        os.kill(os.getpid(), stopped.number)
+
+
+@contextmanager
+def workers_folder() -> Iterator[Path]:
+    """A folder that only this user can read, gone at the end; those of launchers that were killed are removed, too."""
+    for old in Path(tempfile.gettempdir()).glob(f"{OURS}*"):
+        lock = FileLock(old / "lock")
+        try:
+            about = old.lstat()
+            if about.st_uid == os.getuid() and about.st_mtime < time.time() - 60:  # a younger one may not be locked yet
+                lock.acquire(timeout=0)
+                shutil.rmtree(old, ignore_errors=True)
+        except (OSError, Timeout):  # another's, or in use
+            pass
+        finally:
+            lock.release()
+    with tempfile.TemporaryDirectory(prefix=OURS) as folder, FileLock(Path(folder, "lock")):
+        yield Path(folder)
+
+
+@contextmanager
+def loopback_store() -> Iterator[int]:
+    """A store that listens on 127.0.0.1 alone; gives its port.
+
+    Raises:
+        PipelagError: the loopback interface is down.
+    """
+    # Here: who only watches processes needs no torch.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    with socket.socket() as listening:
+        try:
+            listening.bind((LOOPBACK, 0))
+            listening.listen(1024)
+            with socket.create_connection(listening.getsockname(), timeout=5):
+                listening.accept()[0].close()
+        except OSError as error:
+            raise PipelagError(
+                f"workers on one machine talk over its loopback interface, and {LOOPBACK} does not answer "
+                f"({error.strerror or error}); bring it up: ip link set lo up"
+            ) from error
+        port = int(listening.getsockname()[1])
+        store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    try:
+        yield port
+    finally:
+        del store
+
+
+def loopback_name() -> str | None:
+    """What this machine calls its loopback interface: lo, or lo0."""
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+
+
+def on_loopback() -> dict[str, str]:
+    """What makes gloo and nccl listen on the loopback interface."""
+    name = loopback_name()
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name}
+
+
+def run(words: Sequence[str], workers: int, meanwhile: Callable[[], None] | None = None) -> dict[int, int]:
+    """Run a command as each of `workers` ranks; returns the exit codes, other than 0, by rank.
+
+    meanwhile: called here, many times a second; what it raises ends the workers.
+
+    All end together: when one fails, the others have `GRACE` seconds to say what they saw of it and are then killed.
+    Those have no code.
+    """
+    with loopback_store() as port:
+        shared = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers), "MASTER_ADDR": LOOPBACK}
+        shared |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True", **on_loopback()}
+        be_parent()
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(workers):
+                started.append(start(words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
+            return watch(started, meanwhile)
+        finally:
+            for process in started:
+                end(process)
+
+
+def start(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
+    """One worker, in a session of its own: the keyboard's signals are for the launcher, which ends it."""
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a closed connection is told in one sentence, not by torch
+    environment = quiet | dict(os.environ) | more
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+
+
+def watch(started: Sequence[subprocess.Popen[Any]], meanwhile: Callable[[], None] | None = None) -> dict[int, int]:
+    """Exit codes other than 0 of those that ended by themselves, once all have ended or one has failed."""
+    failed_at = None
+    while True:
+        codes = {rank: process.poll() for rank, process in enumerate(started)}
+        if failed_at is None and any(codes.values()):
+            failed_at = time.monotonic()
+        late = failed_at is not None and time.monotonic() > failed_at + GRACE
+        if late or None not in codes.values():
+            return {rank: code for rank, code in codes.items() if code}
+        if meanwhile is not None and failed_at is None:
+            meanwhile()
+        time.sleep(0.05)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill a worker, and what it has started; nothing is lost by that, since checkpoints are written whole or not."""
+    if process.poll() is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+    process.wait()

@@ -1,0 +1,264 @@
+"""Files of others read, and our own written: whole, or refused in one sentence. No torch, no numpy.
+
+What is read is text of a stated size in a regular file (no folder, no pipe, which nobody may ever write to), and what
+it says is plain: no deeper, longer or larger than anything here can use, no number that is none, no key twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import isfinite
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import yaml
+
+from pipelag.errors import PipelagError
+
+MOST_BYTES = 16 * 2**20  # of a config, a cluster, a profile; logs and traces may be larger
+MOST_VALUES, DEEPEST, LONGEST = 200_000, 48, 1_000_000  # values, levels, characters of a text
+MOST_INTEGER = 2**63  # what 64 bits hold, as logs, libraries and other languages expect
+
+
+def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
+    """The text of a file.
+
+    Args:
+        what: it should be, for the refusal, such as "a cluster file".
+        most: bytes of it.
+
+    Raises:
+        PipelagError: it is not there, no regular file, too large, or no UTF-8.
+    """
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+            raise PipelagError(f"'{path}' is {kind}, not {what}; name a file")
+        if found.st_size > most:
+            raise PipelagError(f"'{path}' has {found.st_size:,} bytes, too many for {what} ({most:,} at most)")
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError, and so is our refusal
+        if isinstance(error, PipelagError):
+            raise
+        if isinstance(error, FileNotFoundError):
+            raise PipelagError(f"there is no file '{path}'; it should be {what}") from error
+        raise PipelagError(f"'{path}' cannot be read as {what}: {_reason(error)}") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PipelagError(f"'{path}' is not {what}: it is no UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise PipelagError(f"'{path}' is not {what}: it is binary, or text in another encoding than UTF-8")
+    return text
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """What a YAML (or JSON) file says; raises `PipelagError`."""
+    return yaml_of(read_text(path, what), f"'{path}'")
+
+
+def yaml_of(text: str, where: str) -> Any:
+    """What a YAML text says, read by libyaml where PyYAML has it: five times as fast.
+
+    Raises:
+        PipelagError: no YAML, a key twice, or not plain.
+    """
+    loader: Any = _CLoader or _Loader
+    try:
+        depth = 0
+        for event in yaml.parse(text, loader):  # libyaml's composer crashes the interpreter on what is nested too deep
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep (line {_line(event)})")
+        content = yaml.load(text, loader)
+    except PipelagError as error:
+        raise PipelagError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+    except Exception as error:  # beside YAMLError whatever its constructors raise of odd dates, numbers and tags
+        raise PipelagError(f"{where} is not YAML: {_said(error)}") from error
+    return plain(content, where)
+
+
+def json_of(text: str, where: str, most: int = MOST_VALUES) -> Any:
+    """What a JSON text says, of so many values at most.
+
+    Raises:
+        PipelagError: no JSON, a key twice, or not plain.
+    """
+    try:
+        content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except PipelagError as error:
+        raise PipelagError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep") from error
+    except ValueError as error:
+        raise PipelagError(f"{where} is not JSON: {_said(error)}") from error
+    return plain(content, where, most)
+
+
+def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
+    """The content itself, when it is what JSON could say with sizes that make sense; aliases count as often as used.
+
+    Raises:
+        PipelagError: with the place and what is wrong.
+    """
+    left = most
+    stack: list[tuple[Any, tuple[Any, ...]]] = [(content, ())]
+    while stack:
+        value, place = stack.pop()
+        left -= 1
+        if left < 0:
+            raise PipelagError(f"{where} says more than {most:,} things; aliases count as often as they are used")
+        if isinstance(value, (Mapping, list, tuple)):
+            if len(place) >= DEEPEST:
+                raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep, or in itself")
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, item in items:
+                wrong = None if type(key) in (str, int, bool) else "a key that is no text"
+                wrong = wrong or _wrong(key) or _wrong(item)
+                if wrong:
+                    at = ".".join(str(part)[:40] for part in (*place, *([key] if not _wrong(key) else [])))
+                    raise PipelagError(f"{where}: {at or 'it'} is {wrong}")
+                if isinstance(item, (Mapping, list, tuple)):
+                    stack.append((item, (*place, key)))
+                else:
+                    left -= 1
+        elif wrong := _wrong(value):
+            raise PipelagError(f"{where} is {wrong}")
+    return content
+
+
+def _wrong(value: Any) -> str | None:
+    """What is wrong with a single value; None where nothing is."""
+    if value is None or isinstance(value, (bool, Mapping, list, tuple)):
+        return None
+    if isinstance(value, int):
+        return None if -MOST_INTEGER <= value < MOST_INTEGER else "a whole number of more than 64 bits"
+    if isinstance(value, float):
+        return None if isfinite(value) else f"{value}, which is no finite number"
+    if isinstance(value, str):
+        if len(value) > LONGEST:
+            return f"a text of {len(value):,} characters ({LONGEST:,} at most)"
+        half = not value.isascii() and re.search("[\ud800-\udfff]", value)  # of a pair; no file can hold it
+        return "a text with half a character (a lone surrogate)" if half else None
+    return f"a {type(value).__name__}; it should be text, a number, true, false, null, a list or a mapping"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise PipelagError(f"the key '{key[:60]}' is there twice")
+        found[key] = value
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise PipelagError(f"{word} is no finite number")
+
+
+def _said(error: Exception) -> str:
+    """What a parser says, without its words for a text that has no name."""
+    if "Exceeds the limit" in str(error):  # Python's, for thousands of digits
+        return "a whole number in it has more than 64 bits"
+    return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())[:300]
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+class _Unique:
+    """Of a loader: refuses a mapping that has a key twice, of which YAML's readers silently take the last."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Called once before a mapping is made, and for each that is merged into it."""
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                name = self.construct_object(key)  # type: ignore[attr-defined]
+                if name in seen:
+                    raise PipelagError(f"the key '{key.value[:60]}' is there twice (line {_line(key)})")
+                seen.add(name)
+        super().flatten_mapping(node)  # type: ignore[misc]
+        # What is merged comes before what is its own, which wins: it is there once when this is called again.
+        last = {(key.tag, key.value): pair for pair in node.value for key in [pair[0]] if _scalar(key)}
+        node.value = [pair for pair in node.value if not _scalar(pair[0]) or last[pair[0].tag, pair[0].value] is pair]
+
+
+def _scalar(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode)
+
+
+class _Loader(_Unique, yaml.SafeLoader):
+    pass
+
+
+_CLoader: Any = type("_CLoader", (_Unique, yaml.CSafeLoader), {}) if hasattr(yaml, "CSafeLoader") else None
+for _each in filter(None, (_Loader, _CLoader)):  # 1e-3 is a number in YAML 1.2 and to everybody, and a text to PyYAML
+    _each.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to: it takes its place at the end, and goes where writing fails.
+
+    Raises:
+        PipelagError: the place cannot be written to, or the disk is full; `path` is as it was.
+    """
+    aside: Path | None = None
+    try:
+        target = Path(os.path.realpath(path))  # a link stays one
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(target.stat().st_mode):
+                kind = "a folder" if target.is_dir() else "a device or a pipe"
+                raise PipelagError(f"'{path}' is {kind}; name a file to write to")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.parent / f".{token_hex(6)}{target.suffix}"
+        open(beside, "xb").close()
+        aside = beside
+        yield aside
+        with open(aside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, target)
+        aside = None
+    except OSError as error:
+        raise PipelagError(
+            f"'{path}' cannot be written: {_reason(error)}; name a place that may be written to, with room on its disk"
+        ) from error
+    finally:
+        if aside is not None:
+            with suppress(OSError):
+                aside.unlink()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text so that a reader sees the old file or the new one, never a part; raises `PipelagError`."""
+    with written(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def folder_for(path: Path) -> Path:
+    """The folder, made where it is not there; raises `PipelagError` where it cannot be made or written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (OSError, ValueError) as error:
+        raise PipelagError(
+            f"'{path}' cannot be a folder to write to: {_reason(error)}; name one that may be made and written to"
+        ) from error
+    return path
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).rstrip(".")
