@@ -41,15 +41,21 @@ def load_plugins() -> list[str]:
 
 def _configured() -> list[str]:
     """Those of the config in the working directory; none where there is no config."""
-    try:
-        text = Path("config/config.yaml").read_text()
-    except OSError:
+    path = Path("config/config.yaml")
+    if not path.exists():
         return []
-    import yaml
+    from pipelag.files import read_yaml
 
-    content = yaml.safe_load(text)
-    names = content.get("plugins") if isinstance(content, dict) else None
-    return [str(name) for name in names] if isinstance(names, list) else []
+    content = read_yaml(path, "the workflow's config")
+    names = content.get("plugins", []) if isinstance(content, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PipelagError(f"{path}: plugins is {names!r}; it should be a list of modules, such as [my_models]")
+    return names
+
+
+def plugged_in() -> bool:
+    """Whether there are any."""
+    return bool(os.environ.get(VARIABLE, "").strip(", "))
 
 
 def use_plugins(names: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any, TypeVar
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, a
 
 T = TypeVar("T")
 
@@ -28,5 +28,4 @@ def entered(kind: str, name: str, registry: MutableMapping[str, Any]) -> Callabl
 def free(kind: str, name: str, registry: MutableMapping[str, Any]) -> None:
     """Refuse a name that is taken."""
     if name in registry:
-        article = "an" if kind[0] in "aeiou" else "a"
-        raise PipelagError(f"{article} {kind} named '{name}' is registered already; choose another name")
+        raise PipelagError(f"{a(kind)} named '{name}' is registered already; choose another name")

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from pipelag.errors import PipelagError, a
+
 
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     """A layer's input or output as the tensors that cross its boundary."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def trainable(loss: Any) -> torch.Tensor:
+    """A loss that training can go by.
+
+    Raises:
+        PipelagError: it is no tensor, of several numbers or whole ones, or without a gradient.
+    """
+    if not isinstance(loss, torch.Tensor):
+        kind = "None" if loss is None else a(type(loss).__name__)
+        raise PipelagError(f"the loss gives {kind}; it should give a tensor of one number")
+    if loss.dim():
+        raise PipelagError(f"the loss gives {list(loss.shape)} numbers; it should give one: take their mean")
+    if not loss.is_floating_point():
+        raise PipelagError(f"the loss is of type {loss.dtype}; it should be a real number")
+    if not loss.requires_grad:
+        raise PipelagError("the loss has no gradient; compute it from the model's output, without detach or no_grad")
+    return loss
 
 
 def alone(values: Sequence[Any]) -> Any:
@@ -64,16 +84,19 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def kept_for_backward(but: set[int]) -> Iterator[dict[int, int]]:
+def kept_for_backward(but: set[int], look: Callable[[torch.Tensor], None] | None = None) -> Iterator[dict[int, int]]:
     """Bytes of every tensor that autograd keeps meanwhile, by the place of its storage, each once.
 
     Args:
         but: places (`untyped_storage().data_ptr()`) that do not count, such as the weights'.
+        look: is shown each of them.
     """
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         place = tensor.untyped_storage().data_ptr()
+        if look is not None:
+            look(tensor)
         if place not in but:
             kept[place] = tensor.numel() * tensor.element_size()
         return tensor

@@ -47,7 +47,6 @@ LOADED = (  # what most commands need; importing them does no work
     "pipelag.commands.run",
     "pipelag.runs.kinds.train_simulated",
     "pipelag.runs.kinds.speed",
-    "torch.distributed.launcher.api",
     "pipelag.runs.kinds.plan",
     "pipelag.runs.kinds.theory",
     "pipelag.runs.kinds.timeline",

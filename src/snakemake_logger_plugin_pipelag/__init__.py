@@ -9,6 +9,7 @@ Snakemake finds loggers by the name of their package; profiles/default asks for 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 NAMES: dict[str, str] = {}  # what a run is for, by its id; the workflow fills it
 WORTH = ("Nothing to be done",)  # of the sentences that are no event
 ECHO = "CalledProcessError in file"  # a failed job's whole command, beside what it said itself
+LEAST = 8 * 2**20  # bytes that a disk needs to be free for anything to be made on it
+FULL = "no room is left on the disk"
 EARLY = 60.0  # seconds before which no time left is foretold
 
 
@@ -84,7 +87,8 @@ class LogHandler(LogHandlerBase):
         logs = getattr(record, "log", None) or []
         where = f"; its log: {' '.join(map(str, logs))}" if logs else ""
         name, _, _ = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))
-        return f"failed: {name}{where}"
+        full = f"; {FULL}: free some space and start again" if shutil.disk_usage(".").free < LEAST else ""
+        return f"failed: {name}{where}{full}"
 
 
 def named(record: Any) -> str:

@@ -1,20 +1,20 @@
 # What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
 import difflib
 import hashlib
+import re
 import shlex
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import snakemake_logger_plugin_pipelag as progress
-from snakemake.utils import validate
 
 from pipelag import experiments
 from pipelag import job as client
 from pipelag.data.files import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
+from pipelag.results.named import check_results
 from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
 
@@ -27,15 +27,19 @@ def refuse(message):
 
 
 def check_config(config):
-    """Refuse unknown keys of --config with the nearest known, then validate values by schema."""
-    known = ["scale", "device", "papers", "published", "retrain", "threads_per_run", "runs_per_gpu", "plugins"]
-    for key in config:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            refuse(f"unknown config key '{key}'" + (f"; did you mean '{near[0]}'?" if near else f" (known: {known})"))
+    """Refuse unknown keys of --config with the nearest known, and values that cannot be."""
     # Of `--config retrain=true`, as YAML writes it, Snakemake makes a string; only `True` becomes a boolean.
-    config["retrain"] = {"true": True, "false": False}.get(str(config["retrain"]).lower(), config["retrain"])
-    validate(config, schema="../schemas/config.schema.yaml")
+    config["retrain"] = {"true": True, "false": False}.get(str(config.get("retrain")).lower(), config.get("retrain"))
+    try:
+        experiments.check_workflow(dict(config))
+    except PipelagError as error:
+        refuse(str(error))
+
+
+def check_room(folder):
+    """Refuse a disk on which not even Snakemake's own records have room: it would end in tracebacks."""
+    if shutil.disk_usage(folder).free < progress.LEAST:
+        refuse(f"{progress.FULL} of {Path(folder).resolve()}; free some space and start again")
 
 
 def plan_of(config, scale):
@@ -43,13 +47,20 @@ def plan_of(config, scale):
     plan = {}
     for name in config["papers"]:
         paper = experiments.load_paper(name)
-        if find_spec(f"pipelag.results.{paper.id}") is None:  # whoever brings a paper hears of a missing drawing now
-            from pipelag.results.loading import load_results
-
-            load_results(paper)
+        check_results(paper)  # a drawing that is missing, a claim misspelt: now, and not hours later
         for result in paper.results:
             plan[paper.id, result] = experiments.arms(paper, result, scale)
     return plan
+
+
+def check_names(scale, plan):
+    """Refuse names that are more than a word: they become parts of paths, patterns and commands."""
+    names = {f"the scale '{scale.name}'": scale.name}
+    for paper, result in plan:
+        names |= {f"the paper '{paper}'": paper, f"the result '{result}' of {paper}": result}
+    for what, name in names.items():
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            refuse(f"{what} cannot be called so: its letters may be A-Z, a-z, 0-9, _, . and -, the last two not first")
 
 
 def is_done(run_id):
@@ -97,6 +108,14 @@ def digest_of(paper, result):
     """Changes when what the config says of a result changes, so that it is drawn again."""
     content = experiments.load_paper(paper).results[result].model_dump_json(exclude={"optional"})
     return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def head_digest():
+    """Changes when what the site says beside its records does: titles and citations of papers, docs/ambiguities.md."""
+    heads = [experiments.load_paper(name).model_dump_json(include={"title", "citation"}) for name in config["papers"]]
+    sheet = Path("docs/ambiguities.md")
+    heads.append(sheet.read_text() if sheet.exists() else "")
+    return hashlib.sha256("".join(heads).encode()).hexdigest()[:12]
 
 
 def data_of(wildcards):
@@ -147,11 +166,13 @@ def name_runs():
             progress.NAMES.setdefault(arm.spec.id, ", ".join(words))
 
 
+check_room(".")
 check_config(config)
 try:
     use_plugins(config["plugins"])
     scale = experiments.load_scale(config["scale"], config["published"])
     plan = plan_of(config, scale)
+    check_names(scale, plan)
 except PipelagError as error:
     refuse(str(error))
 
@@ -163,6 +184,10 @@ name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data that ships with pipelag or is generated needs no fetching.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
+# A paper whose results are all optional has no page before one of them has been made.
+shown = [name for name in config["papers"] if any(paper == name and asked_for(paper, result) for paper, result in plan)]
+reports = [f"figures/{scale.name}/{name}.pdf" for name in shown]
+reports += [f"figures/{scale.name}/pipelag.pdf"] if len(shown) > 1 else []
 tables, figures = drawn_as(lambda kind: kind in TABLES), drawn_as(lambda kind: kind not in TABLES)
 
 

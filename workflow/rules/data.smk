@@ -9,4 +9,4 @@ rule fetch:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "pipelag fetch {wildcards.name} --stamp {output} > {log} 2>&1 || {{ cat {log} >&2; exit 1; }}"
+        "pipelag fetch {wildcards.name:q} --stamp {output:q} > {log:q} 2>&1 || {{ cat {log:q} >&2; exit 1; }}"

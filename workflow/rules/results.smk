@@ -1,4 +1,4 @@
-# Results: logs -> tables and figures with verdicts, one job each; then the page that gathers them.
+# Results: logs -> tables and figures with verdicts, one job each; then the reports and the site that gather them.
 rule table:
     input:
         logs=lambda wildcards: log_files(wildcards.paper, wildcards.result),
@@ -22,8 +22,8 @@ rule table:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
-        " --published {params.published} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+        "pipelag result {wildcards.paper:q} {wildcards.result:q} --scale {params.scale:q}"
+        " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
 
 
 rule figure:
@@ -49,26 +49,58 @@ rule figure:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "pipelag result {wildcards.paper} {wildcards.result} --scale {params.scale}"
-        " --published {params.published} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+        "pipelag result {wildcards.paper:q} {wildcards.result:q} --scale {params.scale:q}"
+        " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
+
+
+# The site and the typeset reports are made of the records; the site comes after the reports, to which it links.
+rule reports:
+    input:
+        [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
+    output:
+        reports,
+    params:
+        scale=scale.name,
+        published=config["published"],
+        papers=shown,
+        heads=head_digest(),
+    log:
+        f"results/{scale.name}/logs/reports.log",
+    conda:
+        "../envs/pipelag.yaml"
+    shell:
+        "pipelag report --pdf {params.papers} --scale {params.scale} --published {params.published}"
+        " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
 
 
 rule page:
     input:
+        reports,
         [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
     output:
         f"figures/{scale.name}/index.html",
+        [f"figures/{scale.name}/{paper}/index.html" for paper in shown],
+        [f"figures/{scale.name}/{paper}/{result}.html" for paper, result in plan if asked_for(paper, result)],
     params:
         scale=scale.name,
         published=config["published"],
-        papers=config["papers"],
+        papers=shown,
+        heads=head_digest(),
     log:
         f"results/{scale.name}/logs/report.log",
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "pipelag report {params.papers} --scale {params.scale} --published {params.published}"
-        " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+        "pipelag report {params.papers:q} --scale {params.scale:q} --published={params.published:q}"
+        " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
+
+
+rule:
+    name:
+        "report"
+    localrule: True
+    input:
+        reports,
 
 
 # A target per paper and one per result: `stale_weights`, `stale_weights_table_2`. They ask for the logs too, so that a

@@ -21,5 +21,5 @@ if not trains_nothing:
         conda:
             "../envs/pipelag.yaml"
         shell:
-            "pipelag run --spec {params.spec:q} --out {params.folder} --device {resources.device}"
-            " --threads {threads} > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+            "pipelag run --spec {params.spec:q} --out {params.folder:q} --device {resources.device:q}"
+            " --threads {threads} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"

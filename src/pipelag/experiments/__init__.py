@@ -1,8 +1,19 @@
 """Experiments are data: papers' results and scales are read from config/, and become runs. No torch."""
 
-from pipelag.experiments.expand import Arm, arms, load_paper, load_scale, papers, result_of, run_dir, scales
+from pipelag.experiments.expand import (
+    Arm,
+    arms,
+    check_workflow,
+    load_paper,
+    load_scale,
+    papers,
+    result_of,
+    run_dir,
+    scales,
+)
 from pipelag.experiments.schema import Paper, Result, Scale
 
 __all__ = [
-    "Arm", "Paper", "Result", "Scale", "arms", "load_paper", "load_scale", "papers", "result_of", "run_dir", "scales",
+    "Arm", "Paper", "Result", "Scale", "arms", "check_workflow", "load_paper", "load_scale", "papers", "result_of",
+    "run_dir", "scales",
 ]  # fmt: skip

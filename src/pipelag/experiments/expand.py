@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from pipelag.compat import lacking
 from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
-from pipelag.experiments.names import check_names
-from pipelag.experiments.schema import ArmConfig, LeaveOut, Paper, Result, Runs, Scale, Setup, load_yaml, read, validate
+from pipelag.experiments.schema import LeaveOut, Paper, Result, Runs, Scale, Setup, Workflow, read, validate
+from pipelag.experiments.specs import spec_of
+from pipelag.files import read_yaml
 from pipelag.runs.spec import RunSpec
 
 CONFIG = Path("config")
@@ -29,6 +27,21 @@ class Arm:
     seed: int
     spec: RunSpec
     left_out: str = ""
+
+
+def check_workflow(content: Mapping[str, Any]) -> Workflow:
+    """The workflow's config, checked; the file itself too, of which Snakemake's own reader takes more than it should.
+
+    Raises:
+        PipelagError: a key that is not known or there twice, or a value that cannot be.
+    """
+    if (CONFIG / "config.yaml").exists():
+        read_yaml(CONFIG / "config.yaml", "the workflow's config")
+    asked = validate(Workflow, content, "the config (config/config.yaml, or --config)")
+    for paper in asked.papers:
+        if paper not in papers():
+            raise unknown("paper", paper, papers())
+    return asked
 
 
 def papers() -> list[str]:
@@ -70,15 +83,17 @@ def result_of(paper: Paper, name: str) -> Result:
 
 
 @lru_cache
-def load_scale(name: str, published: str = "cpu") -> Scale:
+def load_scale(name: str, published: str = "cpu", above: tuple[str, ...] = ()) -> Scale:
     """Read config/scales/<name>.yaml, over what it extends.
 
-    `published` names the folder of results/published whose `scale.yaml` completes the scale of that name.
+    `published` names the folder of results/published whose `scale.yaml` completes the scale of that name; `above`: the
+    scales that extend this one.
     """
+    if name in above:
+        raise PipelagError(f"the scale '{name}' extends itself: {' extends '.join((*above, name))}; end it somewhere")
     if name not in scales():
         raise unknown("scale", name, scales())
-    content = load_yaml((CONFIG / "scales" / f"{name}.yaml").read_text())
-    scale: Scale = validate(Scale, content, f"config/scales/{name}.yaml")
+    scale = read(Scale, CONFIG / "scales" / f"{name}.yaml")
     if name == "published":
         folder = Path("results/published") / published
         if not (folder / "scale.yaml").is_file():
@@ -87,7 +102,7 @@ def load_scale(name: str, published: str = "cpu") -> Scale:
         own = read(Scale, folder / "scale.yaml")
         scale = own.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
     if scale.extends:
-        base = load_scale(scale.extends)
+        base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)
         scale = scale.model_copy(update={"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]})
     for paper in [*scale.setups, *(each.paper for each in scale.leave_out)]:
@@ -144,6 +159,26 @@ def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
     for name in left.setups:
         if name not in paper.setups:
             raise PipelagError(f"{where}: {unknown(f'setup of {paper.id}', name, paper.setups)}")
+    labels = _labels(paper.id, paper.model_dump_json())
+    for key, wanted in left.where.items():
+        if key not in labels:
+            raise PipelagError(f"{where}, leave_out: {unknown(f'label of {paper.id}', key, labels)}")
+        for value in [wanted] if isinstance(wanted, str) else wanted:
+            if value not in labels[key]:
+                raise PipelagError(f"{where}, leave_out: {unknown(f'{key} of {paper.id}', value, labels[key])}")
+
+
+@lru_cache(maxsize=64)
+def _labels(name: str, content: str) -> dict[str, set[str]]:
+    """All labels that runs of a paper have, with their values; `content`: the paper as JSON."""
+    found: dict[str, set[str]] = {"arm": set()}
+    for result in Paper.model_validate_json(content).results.values():
+        for runs in result.runs:
+            for variables in runs.each or [{}]:
+                for key, value in substitute({**runs.labels}, variables).items():
+                    found.setdefault(key, set()).add(str(value))
+                found["arm"] |= {str(substitute(label, variables)) for label in runs.arms}
+    return found
 
 
 def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
@@ -162,7 +197,7 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
                 labels = {**one.labels, "arm": label}
                 fitting = (o for o in left_out if not o.setups or one.setup in o.setups)
                 why = next((o.why for o in fitting if matches(labels, o.where)), "")
-                for seed in one.seeds or scale.seeds:
+                for seed in one.seeds or setup.seeds or scale.seeds:
                     spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
                     yield Arm(labels, seed, spec, why or missing(spec))
 
@@ -202,104 +237,3 @@ def setup_of(paper: Paper, name: str, scale: Scale) -> Setup:
     over = scale.setups.get(paper.id, {}).get(name) or {}
     setup: Setup = validate(Setup, merge(base, over), f"scale '{scale.name}', setups.{paper.id}.{name}")
     return setup
-
-
-def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
-    """The run of an arm over a setup."""
-    optimizer = setup.optimizer
-    if optimizer is not None and arm.lr_times != 1.0:
-        optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
-    phases: list[dict[str, Any]] = []
-    for phase in arm.phases or ([arm] if arm.method else []):
-        base = optimizer.lr if optimizer is not None else 0.0
-        everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
-        cuts = cuts_of(phase.cuts or setup.cuts, where)
-        factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
-        factors |= {stage: everywhere * float(times) for stage, times in phase.stage_lr_times.items()}
-        rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
-        rest = setup.steps - sum(before["steps"] for before in phases)
-        steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
-        settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
-        own: dict[str, Any] = {"method": phase.method, "options": settings}
-        own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas or setup.replicas}
-        own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where)}
-        phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
-    schedule = setup.lr_schedule
-    if schedule.milestones and schedule.horizon is None:
-        schedule = schedule.model_copy(update={"horizon": setup.steps})
-    content = setup.model_dump(exclude={"steps", "cuts", "replicas", "microbatches", "shares", "checkpoints"}) | {
-        "optimizer": optimizer and optimizer.model_dump(),
-        "lr_schedule": schedule.model_dump(),
-        "phases": phases,
-        "seed": seed,
-        "options": {**setup.options, **arm.options},
-    }
-    try:
-        spec = RunSpec.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise PipelagError(f"{where}: {place or 'the run'}: {said}") from error
-    check_names(spec, where)
-    return spec
-
-
-def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
-    """Layers to cut after, ranges ("1-106", "4-104:4") and even spreads ("54/107") written out."""
-    cuts: list[int] = []
-    for place in [places] if isinstance(places, str) else places:
-        even = re.fullmatch(r"(\d+)/(\d+)", str(place))
-        if even is not None and 1 <= int(even[1]) <= int(even[2]):
-            cuts += evenly(int(even[1]), int(even[2]))
-            continue
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
-        if found is None or found[3] == "0":
-            raise PipelagError(
-                f"{where}: '{place}' is no layer, no range of layers such as 1-106 or 4-104:4, and no even spread such "
-                "as 54/107, 107 layers over 54 stages"
-            )
-        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        cuts += range(first, last + 1, step)
-    return cuts
-
-
-def evenly(stages: int, layers: int) -> list[int]:
-    """The cuts that spread layers evenly, in their order, over stages (PipeMare section 4.1)."""
-    return [(2 * i * layers + stages) // (2 * stages) for i in range(1, stages)]
-
-
-def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: Setup, where: str) -> bool | int:
-    """Stages per segment; {checkpoints: n} makes n segments as nearly as segments of one length can."""
-    if not isinstance(value, dict):
-        return value
-    count = value.get("checkpoints")
-    if isinstance(count, str):
-        if count not in setup.checkpoints:
-            raise unknown(f"{where}: number of checkpoints", count, setup.checkpoints)
-        count = setup.checkpoints[count]
-    if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
-        raise PipelagError(f"{where}: recompute takes true, stages per segment, or {{checkpoints: 1 to {stages}}}")
-    return -(-stages // count)
-
-
-def _setting(value: Any, steps: int, setup: Setup, where: str) -> Any:
-    """A method's setting: a share of the phase's steps, {share: [1, 4]}, or the setup's own, {setup: microbatches}."""
-    if value == {"setup": "microbatches"}:
-        return setup.microbatches
-    if isinstance(value, dict) and value.keys() == {"share"}:
-        return _share(value["share"], steps, setup, where)
-    return value
-
-
-def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
-    """So many of the steps, at least one; a name stands for one of the setup's shares."""
-    if isinstance(share, str):
-        if share not in setup.shares:
-            raise unknown(f"{where}: share", share, setup.shares)
-        share = setup.shares[share]
-    return max(1, steps * share[0] // share[1])
-
-
-def _rounded(rate: float) -> float:
-    """0.1 * 0.1 is to read 0.01 in logs and to hash as that."""
-    return float(f"{rate:.10g}")

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
+from pipelag.catalogue import HOMES, check_model, check_options, layers_in
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
 from pipelag.typed import check_keywords
-
-# The registry of models loads torch, which reading the config must not; a test holds this list equal to it.
-MODELS = (
-    *(
-        "alexnet",
-        "alexnet_imagenet",
-        "awd_lm",
-        "bert",
-        "fairseq_transformer",
-        "gnmt",
-        "googlenet",
-        "inception_v3",
-        "inception_v4",
-        "lenet5",
-        "mask_rcnn",
-        "residual_lstm",
-        "s2vt",
-        "sentiment_transformer",
-        "snn",
-        "ssd300",
-        "torchvision",
-        "transformer",
-        "vgg16",
-        "vgg16_imagenet",
-    ),
-    *(f"resnet{depth}" for depth in (20, 50, 56, 101, 110, 152, 224, 362)),
-)
 
 
 def check_names(spec: RunSpec, where: str) -> None:
@@ -46,26 +20,50 @@ def check_names(spec: RunSpec, where: str) -> None:
     Raises:
         PipelagError: with `where`, the unknown name and the nearest known one.
     """
-    from pipelag.data import DATASETS
-    from pipelag.methods import METHODS
+    from pipelag.methods import METHODS, random_for_real
 
-    if spec.model is not None and not re.fullmatch(r"resnet\d+", spec.model.name):
-        _known("model", spec.model.name, models(), where)
-    if spec.data is not None:
-        _known("data set", spec.data.name, DATASETS, where)
-        loader = DATASETS[spec.data.name]
-        if callable(loader):  # those that come with pipelag are looked up when they are read: importing them takes time
-            try:
-                check_keywords(loader, 0, spec.data.options, f"option of data set '{spec.data.name}':")
-            except PipelagError as error:
-                raise PipelagError(f"{where}: {error}") from error
+    try:
+        if spec.model is not None:
+            check_model(spec.model.name, spec.model.options, models())
+            check_cuts(spec)
+        if spec.data is not None:
+            check_data(spec.data.name, spec.data.options)
+    except PipelagError as error:
+        raise PipelagError(f"{where}: {error}") from error
     for phase in spec.phases:
         _known("method", phase.method, METHODS, where)
+        if spec.executor == "real" and METHODS[phase.method].random is not None:
+            raise PipelagError(f"{where}: {random_for_real(phase.method)}")
         # What a method refuses it refuses of few stages too; deriving the delays of 1,712 would take seconds.
         pipeline = min(len(phase.cuts) + 1, 32), phase.microbatches
         refused = refusal(phase.method, json.dumps(phase.options, sort_keys=True), *pipeline)
         if refused:
             raise PipelagError(f"{where}: {refused}")
+
+
+def check_cuts(spec: RunSpec) -> None:
+    """Refuse cuts beyond a model of which it is known how many layers it has."""
+    assert spec.model is not None
+    layers = layers_in(spec.model.name, spec.model.options)
+    for phase in spec.phases:
+        if layers is not None and phase.cuts and phase.cuts[-1] >= layers:
+            raise PipelagError(
+                f"a cut after layer {phase.cuts[-1]} leaves an empty stage: '{spec.model.name}' has {layers} layers; "
+                f"cuts lie between 1 and {layers - 1}"
+            )
+
+
+def check_data(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a data set that nobody knows, or options that it does not take."""
+    from pipelag.data import DATASETS
+
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    loader, kind = DATASETS[name], f"option of data set '{name}'"
+    if isinstance(loader, str):  # those that come with pipelag: importing them takes time
+        check_options(loader, options, kind)
+    else:
+        check_keywords(loader, 0, options, f"{kind}:")
 
 
 @lru_cache(maxsize=4096)
@@ -83,7 +81,7 @@ def refusal(method: str, options: str, stages: int, microbatches: int) -> str:
 def models() -> set[str]:
     """The models that come with pipelag and, where the registry is loaded already, the user's own."""
     registry = sys.modules.get("pipelag.models")
-    return {*MODELS, *(registry.MODELS if registry is not None else ())}
+    return {*HOMES, *(registry.MODELS if registry is not None else ())}
 
 
 def _known(kind: str, name: str, names: Iterable[str], where: str) -> None:

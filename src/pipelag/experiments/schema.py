@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from pipelag.errors import PipelagError
+from pipelag.files import read_yaml
 from pipelag.runs.optimizers import OptimizerSpec
 from pipelag.runs.rates import LRScheduleSpec
 from pipelag.runs.spec import DataSpec, ModelSpec
+from pipelag.typed import MOST_BATCH, MOST_STEPS, MOST_WORKERS, Name, Options, Seed, Stage, Typed, mistake
+
+M = TypeVar("M", bound=BaseModel)
+Share = Annotated[tuple[int, int], Field(strict=False), AfterValidator(lambda share: proper(share))]
+Places = list[int | str]
 
 
-class Strict(BaseModel):
-    """Refuses keys it does not know."""
+def proper(share: tuple[int, int]) -> tuple[int, int]:
+    """A share that is one: [numerator, denominator], above 0 and at most 1."""
+    if not 0 < share[0] <= share[1] <= MOST_STEPS:
+        raise ValueError(f"a share is [numerator, denominator], above 0 and at most 1, not {list(share)}")
+    return share
 
-    model_config = ConfigDict(extra="forbid")
 
-
-class Setup(Strict):
+class Setup(Typed):
     """A named base of runs: what a paper's appendix lists for one model and data set.
 
     cuts, replicas, microbatches: of the arms that give none of their own, so that a scale with another model can change
     them.
     shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason;
     checkpoints: numbers of segments that arms ask for by name.
+    seeds: of its runs that name none, where a scale has others for them than for the rest.
     """
 
     kind: str = "train"
     model: ModelSpec | None = None
     data: DataSpec | None = None
-    batch: int = 1
+    batch: int = Field(default=1, ge=1, le=MOST_BATCH)
     optimizer: OptimizerSpec | None = None
     lr_schedule: LRScheduleSpec = Field(default_factory=LRScheduleSpec)
-    steps: int = 0
-    cuts: list[int | str] = Field(default_factory=list)
+    steps: int = Field(default=0, ge=0, le=MOST_STEPS)
+    cuts: Places = Field(default_factory=list)
     replicas: list[int] = Field(default_factory=list)
-    microbatches: int = 1
-    evaluate_every: int = 0
-    executor: str = "simulated"
-    workers: int = 1
-    options: dict[str, Any] = Field(default_factory=dict)
-    shares: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    microbatches: int = Field(default=1, ge=1, le=MOST_BATCH)
+    evaluate_every: int = Field(default=0, ge=0, le=MOST_STEPS)
+    executor: Literal["simulated", "real"] = "simulated"
+    workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
+    options: Options = Field(default_factory=dict)
+    shares: dict[str, Share] = Field(default_factory=dict)
     checkpoints: dict[str, int] = Field(default_factory=dict)
+    seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
 
 
-class PhaseArm(Strict):
+class PhaseArm(Typed):
     """A phase of an arm.
 
     share: its steps as a fraction [numerator, denominator] of the setup's steps, a name among the setup's shares, or
@@ -61,14 +67,14 @@ class PhaseArm(Strict):
     """
 
     method: str
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: Options = Field(default_factory=dict)
     microbatches: int | str | None = None
     recompute: bool | int | dict[str, int | str] = False
     replicas: list[int] = Field(default_factory=list)
-    cuts: list[int | str] | str = Field(default_factory=list)
-    share: tuple[int, int] | str = (1, 1)
-    lr_times: float = 1.0
-    stage_lr_times: dict[int, float | str] = Field(default_factory=dict)
+    cuts: Places | str = Field(default_factory=list)
+    share: Share | str = (1, 1)
+    lr_times: float = Field(default=1.0, gt=0, le=1e6)
+    stage_lr_times: dict[Stage, Annotated[float, Field(gt=0, le=1e6)] | str] = Field(default_factory=dict)
 
 
 class ArmConfig(PhaseArm):
@@ -76,10 +82,10 @@ class ArmConfig(PhaseArm):
 
     method: str = ""
     phases: list[PhaseArm] = Field(default_factory=list)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
 
-class Runs(Strict):
+class Runs(Typed):
     """Runs of a result: arms over a setup, once for every entry of `each`; or those of another result.
 
     In strings, `{name}` stands for the variable of that name in `each`; a string that is nothing else takes its type.
@@ -88,46 +94,63 @@ class Runs(Strict):
     setup: str = ""
     labels: dict[str, Annotated[str, BeforeValidator(str)]] = Field(default_factory=dict)
     arms: dict[str, ArmConfig] = Field(default_factory=dict)
-    each: list[dict[str, Any]] = Field(default_factory=list)
+    each: list[Options] = Field(default_factory=list)
     use: str = ""
     where: dict[str, str | list[str]] = Field(default_factory=dict)
-    seeds: list[int] = Field(default_factory=list)
+    seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
 
 
-class Claim(Strict):
+class Claim(Typed):
     """A checkable claim of the paper: the predicate is in `pipelag.results`, under this id.
 
     because: why it cannot be judged at all, instead of a predicate.
     """
 
-    id: str
+    id: Name
     text: str
     because: str = ""
 
 
-class Result(Strict):
+class Result(Typed):
     """A table, figure or claim in the text."""
 
-    kind: str
+    kind: Literal["table", "figure", "curve", "timeline", "diagram", "config", "text-claim", "heatmap", "bar"]
     caption: str
     draw: str = ""
     optional: bool = False  # made by name only; shown with the others once it is there
     runs: list[Runs] = Field(default_factory=list)
     reported: Any = None
     claims: list[Claim] = Field(default_factory=list)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
 
-class Paper(Strict):
+class Citation(Typed):
+    """Who wrote a paper and where it can be read. arxiv, doi: its numbers there; pages link to them."""
+
+    authors: list[str]
+    venue: str
+    year: int
+    arxiv: str = Field(default="", pattern=r"^(\d{4}\.\d{4,5})?$")
+    doi: str = Field(default="", pattern=r"^(10\.\d{4,9}/\S+)?$")
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Names and addresses."""
+        found = [(f"arXiv:{self.arxiv}", f"https://arxiv.org/abs/{self.arxiv}")] if self.arxiv else []
+        return found + ([(f"doi:{self.doi}", f"https://doi.org/{self.doi}")] if self.doi else [])
+
+
+class Paper(Typed):
     """A paper's file."""
 
-    id: str
+    id: Name
     title: str
     short: str
-    year: int
-    clusters: dict[str, Any] = Field(default_factory=dict)  # named once, to be referred to by YAML anchors
-    setups: dict[str, Setup]
-    results: dict[str, Result]
+    year: int = Field(ge=1, le=9999)
+    citation: Citation | None = None
+    clusters: Options = Field(default_factory=dict)  # named once, to be referred to by YAML anchors
+    setups: dict[Name, Setup]
+    results: dict[Name, Result]
 
 
 def reading_order(paper: Paper) -> list[str]:
@@ -142,76 +165,57 @@ def reading_order(paper: Paper) -> list[str]:
     return sorted(paper.results, key=place)  # what the text says stays in the order of the config
 
 
-class LeaveOut(Strict):
+class LeaveOut(Typed):
     """Runs that a scale does not make, and why; tables show the reason.
 
     Those of a result, or of some setups whatever results need them; where: of these, the runs with such labels.
     """
 
-    paper: str
+    paper: Name
     result: str = ""
     setups: list[str] = Field(default_factory=list)
     where: dict[str, str | list[str]] = Field(default_factory=dict)
     why: str
 
 
-class Scale(Strict):
+class Scale(Typed):
     """How large a scale's runs are: overrides per setup, merged into the paper's.
 
     A value of null takes away what the paper or the extended scale says there; of a whole setup: its overrides.
     """
 
-    name: str
+    name: Name
     title: str
     note: str
     extends: str = ""
     setups: dict[str, dict[str, dict[str, Any] | None]] = Field(default_factory=dict)  # paper -> setup -> overrides
-    seeds: list[int] = Field(default_factory=lambda: [0])
+    seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1, max_length=1000)
     leave_out: list[LeaveOut] = Field(default_factory=list)
     frozen: bool = False
     folder: str = ""  # of the runs; results/<name> when empty
 
 
-def load_yaml(text: str) -> Any:
-    """`yaml.safe_load`, by libyaml where PyYAML has it: five times as fast."""
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+class Workflow(Typed):
+    """config/config.yaml, with what `--config` says over it."""
+
+    scale: Name
+    device: Literal["auto", "cpu", "cuda"]
+    papers: list[Name] = Field(min_length=1)
+    published: Name
+    retrain: bool
+    threads_per_run: int = Field(ge=1, le=MOST_WORKERS)
+    runs_per_gpu: int = Field(ge=1, le=100)
+    plugins: list[str]
 
 
-def read(model: type[BaseModel], path: Path) -> Any:
+def read(model: type[M], path: Path) -> M:
     """Read and validate a YAML file; the first mistake is named with its place and the nearest valid key."""
-    try:
-        content = load_yaml(path.read_text())
-    except yaml.YAMLError as error:
-        raise PipelagError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    return validate(model, content, str(path))
+    return validate(model, read_yaml(path, "a config file"), str(path))
 
 
-def validate(model: type[BaseModel], content: Any, where: str) -> Any:
+def validate(model: type[M], content: Any, where: str) -> M:
     """`model.model_validate`, refusing with one sentence."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        # A misspelt key is also a missing one: the misspelling says more.
-        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-        place = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            key = str(first["loc"][-1])
-            known = _keys_at(model, first["loc"][:-1])
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(sorted(known))}"
-            raise PipelagError(f"{where}: unknown key '{key}' at {place}; {hint}") from error
-        raise PipelagError(f"{where}: wrong at {place}: {first['msg']}") from error
-
-
-def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at a place inside `model` has."""
-    current: Any = model
-    for part in place:
-        if isinstance(current, type) and issubclass(current, BaseModel):
-            current = current.model_fields[str(part)].annotation
-        else:  # dict[str, X] and list[X]: step into X
-            current = getattr(current, "__args__", (None,))[-1]
-        options = [a for a in getattr(current, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
-        if options and getattr(current, "__origin__", None) not in (dict, list, tuple):
-            current = options[0]  # Optional[X]
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+        raise mistake(error, content, model).at(where) from error

@@ -17,9 +17,9 @@ from pipelag.methods import (  # noqa: F401  (importing a method's file register
     synchronous,
     virtual,
 )
-from pipelag.methods.base import METHODS, Method, get, register
+from pipelag.methods.base import METHODS, Method, get, random_for_real, register
 
-__all__ = ["METHODS", "Method", "get", "register"]
+__all__ = ["METHODS", "Method", "get", "random_for_real", "register"]
 
 
 class _Listing(ModuleType):

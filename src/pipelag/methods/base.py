@@ -15,7 +15,9 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.methods.random_delays import RandomDelays
 from pipelag.methods.reads import Amounts, BackwardReads, ForwardReads, Passes, Update
 from pipelag.schedules import Delays, Schedule, lagged, steady_delays
+from pipelag.schedules.library import check_counts
 from pipelag.schedules.replicated import Replicated, check_replicas
+from pipelag.typed import check_keywords
 
 METHODS: dict[str, Method] = {}
 
@@ -59,11 +61,7 @@ class Method:
 
     def schedule(self, stages: int, minibatches: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Schedule:
         """The schedule over `stages` stages, with so many workers of each; raises `PipelagError` for counts below 1."""
-        if stages < 1 or minibatches < 1 or microbatches < 1:
-            raise PipelagError(
-                f"a schedule needs at least 1 stage, 1 minibatch and 1 microbatch, not {stages}, {minibatches} and "
-                f"{microbatches}"
-            )
+        check_counts(stages, minibatches, microbatches)
         build, _ = self._builder(replicas, stages)
         if microbatches == 1:
             return build(stages, minibatches)
@@ -167,6 +165,14 @@ class Method:
         return tuple(max(1, tau) for tau in taus)
 
 
+def random_for_real(name: str) -> PipelagError:
+    """The refusal of random delays in the real executor."""
+    return PipelagError(
+        f"method '{name}' draws its delays at random, which a real pipeline cannot promise; run it in the simulated "
+        "executor"
+    )
+
+
 def register(method: Method) -> Method:
     """Make a method known by its name to every executor, to the config files and to the command line.
 
@@ -179,7 +185,7 @@ def register(method: Method) -> Method:
     return method
 
 
-def get(name: str | Method, **options: object) -> Method:
+def get(name: str | Method, /, **options: object) -> Method:
     """The method of that name (a `Method` passes through); unknown names are refused with the nearest known.
 
     `options` are the method's settings: `get("pipemare", annealing=400, decay=0.5)`.
@@ -187,15 +193,12 @@ def get(name: str | Method, **options: object) -> Method:
     Raises:
         PipelagError: unknown method or option.
     """
-    if not isinstance(name, Method) and name not in METHODS:
-        raise unknown("method", name, METHODS)
+    if not isinstance(name, Method) and (not isinstance(name, str) or name not in METHODS):
+        raise unknown("method", str(name), METHODS)
     method = name if isinstance(name, Method) else METHODS[name]
     if not options:
         return method
     if method.options is None:
         raise PipelagError(f"method '{method.name}' has no options, so '{next(iter(options))}' cannot be set")
-    known = list(signature(method.options).parameters)
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of method '{method.name}'", option, known)
+    check_keywords(method.options, 0, options, f"option of method '{method.name}'")
     return method.options(**options)

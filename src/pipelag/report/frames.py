@@ -19,7 +19,7 @@ from pipelag.report.charts import greek
 from pipelag.report.figures import MANY, empty, running_mean
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
-FEW = 12  # points of a line: as many or fewer are marked
+FEW = 16  # points of a line: as many or fewer are marked
 MARKERS = "os^DvP*X"
 Style = tuple[int, int]  # numbers of the colour and of the dashes
 
@@ -33,6 +33,7 @@ class Axis:
     log: bool = False
     ticks: tuple[float, ...] = ()
     limits: tuple[float | None, float | None] = (None, None)
+    levels: Mapping[str, float] = field(default_factory=dict)  # thin horizontal lines of this panel, by name
 
     @property
     def label(self) -> str:
@@ -94,8 +95,7 @@ class Lines:
             for number, name in enumerate(names):
                 mine = part[part[self.line] == name] if self.line else part
                 self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
-            for label, level in self.levels.items():
-                axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
+            draw_levels(axes, {**self.levels, **y.levels})
             if self.label:
                 axes.margins(y=0.12)
             x.apply(axes, "x")
@@ -109,20 +109,27 @@ class Lines:
         legend(fig, grid[0], width)
         return fig
 
+    def smoothed(self, points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+        """The points of a line (`over_seeds`) as they are drawn, and a remark where that is a mean of several."""
+        if self.smooth and len(points) > MANY:
+            window = len(points) // 30
+            means = points.apply(lambda column: running_mean(list(column), window))
+            return means, f"running mean of {window} evaluations"
+        if self.trailing and len(points) > self.trailing:
+            means = points.rolling(self.trailing, min_periods=1).mean()
+            return means, f"mean of the latest {self.trailing} evaluations"
+        return points, ""
+
     def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
         if rows.empty:
             return
         points = over_seeds(rows, x.column, y.column, self.seed)
         colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
-        if self.smooth and len(points) > MANY:
-            window = len(points) // 30
-            axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.25, zorder=1)
-            points = points.apply(lambda column: running_mean(list(column), window))
-            remark(axes, f"running mean of {window} evaluations")
-        elif self.trailing and len(points) > self.trailing:
-            axes.plot(points.index, points["mean"], color=colour, linewidth=0.4, alpha=0.35, zorder=1)
-            points = points.rolling(self.trailing, min_periods=1).mean()
-            remark(axes, f"mean of the latest {self.trailing} evaluations")
+        raw = points["mean"]
+        points, said = self.smoothed(points)
+        if said:
+            axes.plot(raw.index, raw, color=colour, linewidth=0.4, alpha=0.25 if self.smooth else 0.35, zorder=1)
+            remark(axes, f"evaluations; lines: {said.removesuffix(' evaluations')}")
         axes.plot(
             points.index,
             points["mean"],
@@ -189,8 +196,7 @@ class Bars:
             rows = frame[frame[self.panel] == panel] if self.panel else frame
             self._panel(axes, rows, y, bars, parts, small=count > 24)
             axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
-            for label, level in self.levels.items():
-                axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, (4, 2)), label=greek(label), zorder=0)
+            draw_levels(axes, self.levels)
         grid[0][0].set_ylabel(wrapped(y.label, self.height - 0.5))
         legend(fig, grid[0], width)
         return fig
@@ -238,7 +244,10 @@ class Bars:
                         fontsize=4.8 if small else 5.5,
                         rotation=90 if small and len(text) > 3 else 0,
                     )
-        axes.set_xticks(range(len(groups)), [greek(str(group)) for group in groups])
+        titles = [greek(str(group)) for group in groups]
+        room = 0.82 * axes.figure.get_figwidth() / len(axes.figure.axes) / len(groups)  # inches for a group
+        crowded = max(len(line) for title in titles for line in title.split("\n")) * LETTER > room
+        axes.set_xticks(range(len(groups)), titles, fontsize=6 if crowded else None)
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel(greek(self.x_title))
         y.apply(axes, "y")
@@ -303,6 +312,13 @@ class Scatter:
         return fig
 
 
+def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:
+    """Thin grey horizontal lines, each with dashes of its own."""
+    for number, (label, level) in enumerate(levels.items()):
+        dashes = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5))[number % 3]
+        axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, dashes), label=greek(label), zorder=0)
+
+
 def axis_of(axis: Axis | str | Mapping[str, Axis], panel: str) -> Axis:
     """The axis of a panel, where each may have its own."""
     if isinstance(axis, Mapping):
@@ -311,9 +327,9 @@ def axis_of(axis: Axis | str | Mapping[str, Axis], panel: str) -> Axis:
 
 
 def remark(axes: Any, text: str) -> None:
-    """A small note in the upper left corner, once."""
-    if text not in [each.get_text() for each in axes.texts]:
-        axes.text(0.02, 0.98, text, transform=axes.transAxes, fontsize=6, va="top")
+    """What the pale lines are, in the legend, once: anywhere among the lines it would lie on some of them."""
+    if text not in axes.get_legend_handles_labels()[1]:
+        axes.plot([], [], color="#7F7F7F", linewidth=0.4, label=text)
 
 
 def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: str, over: bool) -> None:
@@ -328,6 +344,7 @@ def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: 
         axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, **place)
 
 
+LETTER = 0.056  # inches that a letter of a tick's label takes
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pipelag.files import written
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column, both columns
 # Okabe and Ito's palette; black is kept for the baseline.
@@ -14,6 +18,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)), (
 
 RC: Any = {
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # Verdana: as wide, where a reader of an SVG has no DejaVu
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,
@@ -31,7 +36,7 @@ RC: Any = {
     "legend.handlelength": 2.6,
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text stays text: a third of the size, can be searched and read out
     "svg.hashsalt": "pipelag",
     "savefig.dpi": 220,
 }
@@ -58,11 +63,26 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
     freeze(fig)
     if footer:
         write_below(fig, textwrap.wrap(footer, int(24 * fig.get_figwidth())))
-    base.parent.mkdir(parents=True, exist_ok=True)
-    dates: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+    dates: dict[str, Any] = {
+        ".pdf": {"CreationDate": None},
+        ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+        ".png": {},
+    }
     for end in ends:
-        fig.savefig(base.with_suffix(end), metadata=dates[end])
+        drawn = io.BytesIO()  # not a file: on a full disk the writer of PDFs hides why it fails
+        fig.savefig(drawn, format=end[1:], metadata=dates[end])
+        content = drawn.getvalue()
+        with written(base.with_suffix(end)) as aside:
+            aside.write_bytes(slim(content.decode()).encode() if end == ".svg" else content)
     plt.close(fig)
+
+
+def slim(svg: str) -> str:
+    """An SVG with its places to a hundredth of a point and without comments; what is written in it stays as it is."""
+    placed = re.sub(
+        r' (?:d|x|y|transform|width|height)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg
+    )
+    return re.sub(r"\n *(?=\n)", "", re.sub(r"<!--.*?-->", "", placed, flags=re.S))
 
 
 def freeze(fig: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelag.errors import PipelagError
+from pipelag.files import write_whole
 
 EMPTY = "–"
 Cell = str | float | int | None
@@ -140,10 +141,9 @@ class Table:
 
     def save(self, base: Path) -> None:
         """Write <base>.csv, .md and .tex; the label is `tab:<folder>:<name>`, unique over the papers."""
-        base.parent.mkdir(parents=True, exist_ok=True)
-        base.with_suffix(".csv").write_text(self.csv())
-        base.with_suffix(".md").write_text(self.markdown())
-        base.with_suffix(".tex").write_text(self.latex(f"{base.parent.name}:{base.name}"))
+        write_whole(base.with_suffix(".csv"), self.csv())
+        write_whole(base.with_suffix(".md"), self.markdown())
+        write_whole(base.with_suffix(".tex"), self.latex(f"{base.parent.name}:{base.name}"))
 
 
 def escape(text: str) -> str:

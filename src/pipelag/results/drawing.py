@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Protocol
 
 import pandas as pd
@@ -22,17 +22,22 @@ class Chart(Protocol):
 
 @dataclass
 class Drawn:
-    """A drawn result. Figures come with the numbers they show, as a data frame; `of` draws the figure from it."""
+    """A drawn result. Figures come with the numbers they show, as a data frame; `of` draws the figure from it.
+
+    chart: what the chart is, as plain values, with which its frame can be drawn again (`pipelag.report.explore`).
+    """
 
     table: Table | None = None
     figure: Any = None
     data: pd.DataFrame | None = None
+    chart: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> Drawn:
         """A chart of the rows that are saved beside it."""
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-        return cls(figure=chart.draw(frame), data=frame)
+        described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
+        return cls(figure=chart.draw(frame), data=frame, chart=described)
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

@@ -60,11 +60,11 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
 
 def by_seed(context: Context, **labels: str) -> dict[int, float]:
     """The final accuracy of every seed of an arm; raises `NotLogged` unless all that were asked for have one."""
-    found, what = context.accuracy(**labels), ", ".join(labels.values())
-    if found.values and not found.complete:
-        raise NotLogged(f"{what}: only {found.text()}")
-    if not found.values:
-        raise NotLogged(f"{what} has no logged value" + (f" ({found.note})" if found.note else ""))
+    accuracy, what = context.accuracy(**labels), ", ".join(labels.values())
+    if accuracy.values and not accuracy.complete:
+        raise NotLogged(f"{what}: only {accuracy.text()}")
+    if not accuracy.values:
+        raise NotLogged(f"{what} has no logged value" + (f" ({accuracy.note})" if accuracy.note else ""))
     return {
         item.arm.seed: item.log.accuracy
         for item in context.select(**labels)
@@ -79,11 +79,11 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
         named: what the sentence calls them.
     """
     items = context.select(**labels)
-    found = {item.arm.seed: item for item in items if item.log is not None}
-    if found and len(found) == len({item.arm.seed for item in items}):
-        return found
-    if found:
-        raise NotLogged(f"only {len(found)} of {len(items)} seeds of {named} have a log")
+    logged = {item.arm.seed: item for item in items if item.log is not None}
+    if logged and len(logged) == len({item.arm.seed for item in items}):
+        return logged
+    if logged:
+        raise NotLogged(f"only {len(logged)} of {len(items)} seeds of {named} have a log")
     why = next((item.why for item in items if item.why), "")
     raise NotLogged(f"{named} has no log" + (f" ({why})" if why else ""))
 
@@ -129,9 +129,9 @@ def over_models(
     each: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
 ) -> dict[int, float]:
     """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have."""
-    found = list(each)
-    seeds = set.intersection(*map(set, found))
-    return {seed: mean([one[seed] for one in found]) for seed in sorted(seeds)}
+    models = list(each)
+    seeds = set.intersection(*map(set, models))
+    return {seed: mean([one[seed] for one in models]) for seed in sorted(seeds)}
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ def agreed(*readings: bool) -> bool | None:
 
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     """True where all are; False where any is not; else it cannot be told."""
-    found = list(outcomes)
-    if any(outcome is False for outcome in found):
+    answers = list(outcomes)
+    if any(outcome is False for outcome in answers):
         return False
-    return None if any(outcome is None for outcome in found) else True
+    return None if any(outcome is None for outcome in answers) else True
 
 
 def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
@@ -217,7 +217,7 @@ def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
 
 
 SEEDS = (
-    "paired over seeds, 95 % interval of Student's t; with one seed that of the test set's samples (accuracies) or the "
-    "sign alone"
+    "paired over seeds, 95 % interval of Student's t; with one seed that of the test set's samples, "
+    "without which one seed tells nothing"
 )
 ONE_MORE = "where one more pair of runs would lie, 95 % interval of Student's t over seeds; one seed cannot tell"

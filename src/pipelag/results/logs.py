@@ -13,8 +13,11 @@ import pandas as pd
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, Paper, Result, Scale, arms, load_scale, run_dir
+from pipelag.files import read_text
 from pipelag.runs.folder import seal
 from pipelag.runs.spec import RunSpec
+
+MOST_BYTES = 2**30  # of a log
 
 
 class Share(float):
@@ -76,18 +79,19 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
     if not (metrics.exists() and summary.exists()):
         return None
     try:
-        text, told = metrics.read_text(), json.loads(summary.read_text())
+        text, ended = (read_text(path, "a run's log", MOST_BYTES) for path in (metrics, summary))
+        outcome = json.loads(ended)
         rows = [json.loads(line) for line in text.splitlines()]
-        made = json.loads(environment.read_text()) if environment.exists() else {}
+        made = json.loads(read_text(environment, "a run's environment")) if environment.exists() else {}
         sealed = seal(text)
-        parts = isinstance(told, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
-    except ValueError as error:
+        parts = isinstance(outcome, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
+    except (ValueError, RecursionError) as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    if not parts or told.get("log", sealed) != sealed:
+    if not parts or outcome.get("log", sealed) != sealed:
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:
-        _check_run(folder, told, spec)
-    return RunLog(folder, rows, told, made)
+        _check_run(folder, outcome, spec)
+    return RunLog(folder, rows, outcome, made)
 
 
 def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:
@@ -199,6 +203,9 @@ class Context:
             mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
             if mine != paper:
                 reasons[f"{mine} stages instead of {paper}"] = None
+            scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
+            if scaled[0] != scaled[1]:
+                reasons["inputs standardised" if scaled[0] else "inputs from 0 to 1"] = None
             if spec.batch != theirs.batch:
                 timed = "timed with " if spec.kind != "train" else ""
                 reasons[f"{timed}minibatches of {spec.batch} instead of {theirs.batch}"] = None
@@ -210,7 +217,13 @@ class Context:
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
     def footer(self) -> str:
-        """What a figure's training runs were: model, data, how far, seeds; with what falls short of the paper's."""
+        """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out."""
+        left_out = self.left_out()
+        said = (self._trained(), self._timed(), f"Left out: {left_out}." if left_out else "")
+        return " ".join(sentence for sentence in said if sentence)
+
+    def _trained(self) -> str:
+        """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
         runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
         said: dict[str, list[int]] = {}
         for item in runs:
@@ -223,15 +236,27 @@ class Context:
             f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + " updates"
             for what, steps in said.items()
         ]
-        left_out = self.left_out()
-        missing_runs = f"Left out: {left_out}." if left_out else ""
         if not lengths:
-            return missing_runs
+            return ""
         seeds = len({item.arm.seed for item in runs})
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
-        text = "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
-        return f"{text} {missing_runs}".rstrip()
+        return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
+
+    def _timed(self) -> str:
+        """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
+        logged = [(item.arm.spec, item.log) for item in self.items if item.log is not None]
+        sheets = {published(spec): None for spec, _ in logged if spec.kind == "plan"}
+        sources = [("the authors' profiles" if theirs else "data sheets") for theirs in sorted(sheets, reverse=True)]
+        said = []
+        if sources:
+            said.append(f"Simulated by discrete events from {' and '.join(sources)}, messages without latency.")
+        cores = {
+            log.environment.get("device") for spec, log in logged if spec.kind in ("speed", "link_speed", "profile")
+        }
+        if cores:
+            said.append(f"Measured on {', '.join(sorted(str(each) for each in cores))}.")
+        return " ".join(said)
 
     def left_out(self) -> str:
         """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""

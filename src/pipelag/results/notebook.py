@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipelag.errors import unknown
 from pipelag.experiments import Paper, Scale, load_paper, load_scale
+from pipelag.experiments.expand import result_of
 from pipelag.experiments.schema import reading_order
-from pipelag.results.logs import Context, tidy
+from pipelag.report.figures import Curve, curves
+from pipelag.results.loading import load_results
+from pipelag.results.logs import Context, Item, tidy
+from pipelag.results.verdict import verdicts
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,119 @@ class Shelf:
         """One line per run of a result: labels, seed, id, status."""
         return tidy(Context.load(self.paper, name, self.scale).items)
 
+    def pick(self, result: str = "", method: str = "", **labels: str) -> pd.DataFrame:
+        """One line per run: of one result or all, of one method, with these labels (arm="4-stage", model="LeNet-5").
+
+        Columns: the result, labels, seed, the methods of its phases, id, status, and the last value of every metric.
+
+        Raises:
+            PipelagError: a result or a label that the paper does not have, with the nearest.
+        """
+        rows: list[dict[str, Any]] = []
+        for name in [result] if result else reading_order(self.paper):
+            for item in self._items(name, method, labels if result else {}):
+                ends = {
+                    key: value for row in (item.log.rows if item.log else []) for key, value in _numbers(row).items()
+                }
+                spec = item.arm.spec
+                status = item.log.summary["status"] if item.log else item.why or "no log"
+                methods = ", then ".join(phase.method for phase in spec.phases)
+                about = {"seed": item.arm.seed, "method": methods, "id": spec.id, "status": status}
+                rows.append({"result": name, **item.arm.labels, **about, **ends})
+        found = pd.DataFrame(rows)
+        for key, value in labels.items():
+            if key not in found:
+                raise unknown("label", key, [str(name) for name in found])
+            found = found[found[key] == value]
+        return found.reset_index(drop=True)
+
+    def curves(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> pd.DataFrame:
+        """A metric over the steps of the runs picked: `line` (labels, seed, id), step, and the metric's own column.
+
+        A metric with a value per stage counts with their mean.
+
+        Raises:
+            PipelagError: a metric that no log has, with those that there are; see `pick`.
+        """
+        rows, known = [], set()
+        for item in self._items(result, method, labels):
+            line = ", ".join([*item.arm.labels.values(), f"seed {item.arm.seed}", item.arm.spec.id])
+            for number, row in enumerate(item.log.rows if item.log else []):
+                values = _numbers(row)
+                known |= set(values)
+                if metric in values:
+                    rows.append({"line": line, "step": values.get("step", number), metric: values[metric]})
+        if known and not rows:
+            raise unknown(f"metric in the logs of {result}", metric, known)
+        return pd.DataFrame(rows, columns=["line", "step", metric])
+
+    def plot(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> Any:
+        """The picked runs' curves as a figure; without logs it says so."""
+        frame = self.curves(result, metric, method, **labels)
+        lines = [
+            Curve(str(line), list(part["step"]), list(part[metric])) for line, part in frame.groupby("line", sort=False)
+        ]
+        return curves(lines, "step", metric, title=result)
+
+    def compare(self, result: str) -> pd.DataFrame:
+        """What the paper reports and claims of a result, beside what the logs say, judged now: no drawing is needed."""
+        context = Context.load(self.paper, result, self.scale)
+        load_results(self.paper)
+        reported = [
+            {"what": what, "paper": value, "verdict": "", "ours": ""} for what, value in _flat(context.result.reported)
+        ]
+        judged = [
+            {"what": each.claim, "paper": each.text, "verdict": each.verdict, "ours": each.why}
+            for each in verdicts(context)
+        ]
+        return pd.DataFrame(judged + reported, columns=["what", "paper", "verdict", "ours"])
+
+    def _items(self, result: str, method: str, labels: Mapping[str, str]) -> list[Item]:
+        """The runs of a result with these labels, by one method."""
+        result_of(self.paper, result)
+        context = Context.load(self.paper, result, self.scale)
+        for key, value in labels.items():
+            if value not in context.values(key):
+                names = sorted({name for item in context.items for name in item.arm.labels})
+                raise (
+                    unknown(f"{key} of {result}", value, context.values(key))
+                    if key in names
+                    else unknown(f"label of {result}", key, names)
+                )
+        return [
+            item
+            for item in context.select(**labels)
+            if not method or any(phase.method == method for phase in item.arm.spec.phases)
+        ]
+
     def log(self, name: str, **labels: str) -> pd.DataFrame | None:
         """The lines of one run's log; None where it has none."""
-        found = Context.load(self.paper, name, self.scale).log(**labels)
-        return pd.DataFrame(found.rows) if found is not None else None
+        log = Context.load(self.paper, name, self.scale).log(**labels)
+        return pd.DataFrame(log.rows) if log is not None else None
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a log's line; of lists of numbers the mean."""
+    found = {}
+    for key, value in row.items():
+        each = value if isinstance(value, list) else [value]
+        if each and all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in each):
+            found[key] = sum(each) / len(each) if isinstance(value, list) else value
+    return found
+
+
+def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """What a paper reports, as (place, value): a table's line is named by its first words."""
+    if isinstance(reported, Mapping):
+        for key, value in reported.items():
+            yield from _flat(value, f"{at} {key}".strip())
+    elif isinstance(reported, list) and all(isinstance(line, Mapping) for line in reported):
+        for line in reported:
+            words = [str(value) for value in line.values() if isinstance(value, str)]
+            numbers = {key: value for key, value in line.items() if not isinstance(value, str)}
+            yield from _flat(numbers, " ".join([at, *words]).strip())
+    elif reported is not None:
+        yield at, reported
 
 
 def open_shelf(paper: str, scale: str = "quick") -> Shelf:

@@ -74,8 +74,8 @@ def saved(log: RunLog | None, name: str) -> float | None:
 
 def by_model(context: Context, **labels: str) -> dict[str, RunLog]:
     """The logs by model, in the order of the config; models without one are left out."""
-    found = {model: context.log(model=model, **labels) for model in context.values("model")}
-    return {model: log for model, log in found.items() if log is not None}
+    logs = {model: context.log(model=model, **labels) for model in context.values("model")}
+    return {model: log for model, log in logs.items() if log is not None}
 
 
 def near(value: float, printed: float, factor: float = SPEED) -> bool:

@@ -19,14 +19,14 @@ FOLLOWED = 5  # the minibatch that the papers follow, counted from 1
 
 def passes(log: RunLog, minibatch: int | None = None, kind: str | None = None) -> list[Row]:
     """The passes of a minibatch (from 1) and kind, by stage and time."""
-    found = [
+    rows = [
         row
         for row in log.rows
         if row["kind"] in ("F", "B")
         and (minibatch is None or row["minibatch"] == minibatch - 1)
         and (kind is None or row["kind"] == kind)
     ]
-    return sorted(found, key=lambda row: (row["stage"], row["start"]))
+    return sorted(rows, key=lambda row: (row["stage"], row["start"]))
 
 
 def reads_of(log: RunLog, minibatch: int, kind: str) -> list[int]:

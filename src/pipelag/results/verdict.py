@@ -69,14 +69,14 @@ def log_of(context: Context, **labels: str) -> RunLog:
 
 def verdicts(context: Context) -> list[Verdict]:
     """Every claim of a result, judged; one without a judge cannot be, and its text in the config says why."""
-    found = []
+    judged = []
     for claim in context.result.claims:
         if claim.because:
-            found.append(Verdict(claim.id, claim.text, WORDS[None], claim.because))
+            judged.append(Verdict(claim.id, claim.text, WORDS[None], claim.because))
             continue
         try:
             finding = JUDGES[context.paper.id, context.name, claim.id](context)
         except NotLogged as missing:
             finding = Finding(None, str(missing), "")
-        found.append(Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance))
-    return found
+        judged.append(Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance))
+    return judged

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pipelag.errors import PipelagError
+
+if TYPE_CHECKING:
+    from pipelag.schedules.table import Table
 
 Kind = Literal["F", "B", "R", "U", "S"]
 
@@ -32,7 +35,8 @@ class Action(NamedTuple):
 class Schedule:
     """Who does what in which order.
 
-    `workers[w]` is worker w's list. `cycles[w]`, where given, is the clock cycle of each of these actions: the
+    `workers[w]` is worker w's list: a tuple, or what is one but smaller (`table.Row`). `cycles[w]`, where given, is the
+    clock cycle of each of these actions: the
     schedules that a paper draws against a common clock have it, and only such a schedule may spread the forward and
     the backward of one stage over two workers (the clock then says which updates a forward has seen).
     """
@@ -40,8 +44,8 @@ class Schedule:
     name: str
     stages: int
     minibatches: int
-    workers: tuple[tuple[Action, ...], ...]
-    cycles: tuple[tuple[int, ...], ...] | None = None
+    workers: tuple[Sequence[Action], ...]
+    cycles: tuple[Sequence[int], ...] | None = None
     microbatches: int = 1  # per minibatch
     segment: int = 0  # stages recomputed together, the first from its kept input; 0: nothing is recomputed
 
@@ -50,9 +54,16 @@ class Schedule:
         return ((worker, action) for worker, actions in enumerate(self.workers) for action in actions)
 
     @cached_property
+    def table(self) -> Table:
+        """All actions as arrays."""
+        from pipelag.schedules.table import Table
+
+        return Table(self.workers, self.stages)
+
+    @cached_property
     def owners(self) -> dict[tuple[Kind, int], int]:
-        """The worker that performs a kind of action for a stage."""
-        return {(action.kind, action.stage): worker for worker, action in self}
+        """The worker that performs a kind of action for a stage; of several, the last."""
+        return self.table.owners()
 
     @cached_property
     def places(self) -> dict[Action, int]:
@@ -65,11 +76,7 @@ class Schedule:
     @cached_property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
         """Per stage, the workers that hold its weights: several of a replicated one."""
-        holders: list[dict[int, None]] = [{} for _ in range(self.stages)]
-        for worker, action in self:
-            if action.kind == "U":
-                holders[action.stage - 1][worker] = None
-        return tuple(tuple(each) for each in holders)
+        return self.table.updaters()
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
@@ -78,14 +85,14 @@ class Schedule:
         Raises `PipelagError` where updates take unequal numbers of microbatches, or not all.
         """
         total, periods = self.minibatches * self.microbatches, []
-        for stage in range(1, self.stages + 1):
-            updates = {action.number for _, action in self if (action.kind, action.stage) == ("U", stage)}
-            if not updates or total % len(updates) or updates != set(range(len(updates))):
+        for stage, (distinct, highest) in enumerate(self.table.updates(), start=1):
+            if not distinct or total % distinct or highest != distinct - 1:
+                updates = sorted({action.number for _, action in self if (action.kind, action.stage) == ("U", stage)})
                 raise PipelagError(
-                    f"schedule '{self.name}' has the updates {sorted(updates)} of stage {stage}, which do not divide "
+                    f"schedule '{self.name}' has the updates {updates} of stage {stage}, which do not divide "
                     f"its {total} microbatches equally"
                 )
-            periods.append(total // len(updates))
+            periods.append(total // distinct)
         return tuple(periods)
 
     def heads(self, stage: int) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pipelag.errors import PipelagError
-from pipelag.schedules.actions import Action, Kind, Schedule
+from pipelag.schedules.actions import Action, Schedule
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Lags = tuple[tuple[int, ...], ...]
 
@@ -58,42 +61,73 @@ class Delays:
 
 def lagged(lags: Lags, microbatches: int) -> Lags:
     """The versions that so many microbatches read whose lags are these: those of the fill stop at version 0."""
-    return tuple(tuple(max(0, m // len(stage) - stage[m % len(stage)]) for m in range(microbatches)) for stage in lags)
+    import numpy as np
+
+    every, rows = np.arange(microbatches), []
+    for stage in lags:
+        read = every // len(stage) - np.resize(np.array(stage), microbatches)
+        rows.append(tuple(np.maximum(0, read).tolist()))
+    return tuple(rows)
 
 
 def update_cycles(schedule: Schedule) -> dict[int, list[int]]:
     """The cycles in which each stage updates; nothing where the schedule has no clock."""
-    cycles: dict[int, dict[int, int]] = {}
-    for row, clock in zip(schedule.workers, schedule.cycles or (), strict=schedule.cycles is not None):
-        for action, cycle in zip(row, clock, strict=True):
-            if action.kind == "U":
-                cycles.setdefault(action.stage, {})[action.number] = cycle
-    return {stage: [of[number] for number in sorted(of)] for stage, of in cycles.items()}
+    from pipelag.schedules.table import U
+
+    if schedule.cycles is None:
+        return {}
+    table = schedule.table
+    length = int(table.numbers[table.kinds == U].max(initial=-1)) + 1
+    cycles = enumerate(table.places(U, length, clock_of(schedule)), start=1)
+    return {stage: row[row >= 0].tolist() for stage, row in cycles if (row >= 0).any()}
+
+
+def clock_of(schedule: Schedule) -> np.ndarray:
+    """[actions]: the cycle of each, in the order of the schedule's table."""
+    import numpy as np
+
+    from pipelag.schedules.table import Cycles
+
+    rows = [row.values if isinstance(row, Cycles) else np.array(row, dtype=np.int32) for row in schedule.cycles or ()]
+    if list(map(len, rows)) != list(map(len, schedule.workers)):
+        raise PipelagError(f"schedule '{schedule.name}' does not give every action a cycle")
+    return np.concatenate(rows)
 
 
 def versions(schedule: Schedule) -> dict[Action, int]:
-    """The version of its stage's weights that is live when each F, B and R runs.
+    """The version of its stage's weights that is live when each F, B and R runs; see `versions_read`."""
+    read = enumerate(versions_read(schedule).tolist())
+    return {schedule.table.action(at): version for at, version in read if version >= 0}
+
+
+def versions_read(schedule: Schedule) -> np.ndarray:
+    """[actions]: the version of its stage's weights that is live when each F, B and R of the table runs; -1 of U and S.
 
     On the worker that also updates the stage, program order decides. On another worker (a clocked schedule only) the
     clock does: an update made in a cycle is seen from the next cycle on (section 3 of the stale-weights paper: the
     registers between accelerators are written at the end of a cycle).
     """
-    updates = update_cycles(schedule)
-    read: dict[Action, int] = {}
+    import numpy as np
+
+    from pipelag.schedules.table import U
+
     for stage, workers in enumerate(schedule.replicas, start=1):
         if not workers:
             raise PipelagError(f"schedule '{schedule.name}' never updates stage {stage}; add its U actions")
-    for worker, row in enumerate(schedule.workers):
-        done = dict.fromkeys(range(1, schedule.stages + 1), 0)
-        for position, action in enumerate(row):
-            if action.kind == "U":
-                done[action.stage] += 1
-            elif worker in schedule.replicas[action.stage - 1]:
-                if action.kind != "S":
-                    read[action] = done[action.stage]
-            elif schedule.cycles is not None:
-                read[action] = bisect_left(updates[action.stage], schedule.cycles[worker][position])
+    table, cycles = schedule.table, update_cycles(schedule)
+    clock = clock_of(schedule) if schedule.cycles is not None else None
+    read = np.full(len(table), -1, np.int32)
+    for worker, (a, b) in enumerate(zip(table.bounds[:-1], table.bounds[1:], strict=True)):
+        stages, kinds = table.stages[a:b], table.kinds[a:b]
+        passes = kinds < U
+        for stage in np.flatnonzero(table.tally[worker, :U].any(axis=0)).tolist():
+            mine = np.flatnonzero(passes & (stages == stage))
+            if worker in schedule.replicas[stage - 1]:
+                read[a + mine] = np.cumsum((kinds == U) & (stages == stage))[mine]
+            elif clock is not None:
+                read[a + mine] = np.searchsorted(cycles[stage], clock[a + mine])
             else:
+                action = table.action(a + mine[0])
                 raise PipelagError(
                     f"schedule '{schedule.name}' runs {action} on worker {worker} but updates stage {action.stage} on "
                     "another; without a common clock it is undefined which weights are read: put both on one worker"
@@ -103,57 +137,67 @@ def versions(schedule: Schedule) -> dict[Action, int]:
 
 def delays(schedule: Schedule) -> Delays:
     """Derive the staleness of every pass from the order of the actions alone."""
-    read, stages, periods = versions(schedule), range(1, schedule.stages + 1), schedule.periods
-    total = schedule.minibatches * schedule.microbatches
+    import numpy as np
 
-    def table(kind: Kind) -> Lags:
-        return tuple(tuple(read[Action(kind, stage, m)] for m in range(total)) for stage in stages)
+    from pipelag.schedules.table import B, F
 
-    forward, backward = table("F"), table("B")
-    lags = lags_of(forward, periods), lags_of(backward, periods)
+    table, read, periods = schedule.table, versions_read(schedule), schedule.periods
+    total, per = schedule.minibatches * schedule.microbatches, schedule.microbatches
+    forward, backward = table.places(F, total, read), table.places(B, total, read)
+    for kind, rows in (("F", forward), ("B", backward)):
+        if (rows < 0).any():
+            stage, m = np.argwhere(rows < 0)[0].tolist()
+            raise PipelagError(f"schedule '{schedule.name}' never performs {stage + 1}{kind}{m}")
+    found = lags_of(forward, periods), lags_of(backward, periods), tuples(forward), tuples(backward)
     places = replicas_of(schedule)
     if schedule.cycles is None:
-        return Delays(*lags, forward, backward, (), rounds_to_the_end(schedule), places)
-    when = {
-        action: cycle
-        for row, clock in zip(schedule.workers, schedule.cycles, strict=True)
-        for action, cycle in zip(row, clock, strict=True)
-    }
-    updates, per = update_cycles(schedule), schedule.microbatches
+        return Delays(*found, (), rounds_to_the_end(schedule), places)
+    clock, updates = clock_of(schedule), update_cycles(schedule)
 
-    def at(action: Action) -> tuple[int, ...]:
-        """The version of each stage at the cycle of an action."""
-        return tuple(bisect_left(updates[stage], when[action]) for stage in stages)
+    def live(cycles: np.ndarray) -> np.ndarray:
+        """[stages, microbatches]: the version of each stage at these cycles."""
+        return np.array([np.searchsorted(updates[stage], cycles) for stage in range(1, schedule.stages + 1)])
 
-    entered = tuple(zip(*(at(Action("F", 1, m)) for m in range(total)), strict=True))
-    ended = tuple(zip(*(at(Action("B", 1, (m // per + 1) * per - 1)) for m in range(total)), strict=True))
+    last = np.arange(total) // per * per + per - 1  # a microbatch's minibatch ends with this one
+    entered = live(table.places(F, total, clock)[0])
+    ended = live(table.places(B, total, clock)[0][last])
     beyond = tuple(tuple(-lag for lag in stage) for stage in lags_of(ended, periods, least=True))
-    return Delays(*lags, forward, backward, lags_of(entered, periods), beyond, places)
+    return Delays(*found, lags_of(entered, periods), beyond, places)
 
 
-def lags_of(table: Lags, periods: Sequence[int], least: bool = False) -> Lags:
-    """From the versions at which microbatches find a stage, how many updates these lack; the most over the periods.
+def tuples(table: np.ndarray) -> Lags:
+    """The rows of a table as tuples."""
+    return tuple(tuple(row.tolist()) for row in table)
+
+
+def lags_of(table: np.ndarray, periods: Sequence[int], least: bool = False) -> Lags:
+    """From the versions found, [stages, microbatches], how many updates these lack: the most over the periods.
 
     `least`: the least instead, of versions that may lie beyond.
     """
-    pick = min if least else max
-    return tuple(
-        tuple(pick(m // period - row[m] for m in range(j, len(row), period)) for j in range(period))
-        for row, period in zip(table, periods, strict=True)
-    )
+    import numpy as np
+
+    lags, every = [], np.arange(table.shape[1])
+    for row, period in zip(table, periods, strict=True):
+        lack = (every // period - row).reshape(-1, period)
+        lags.append(tuple((lack.min(0) if least else lack.max(0)).tolist()))
+    return tuple(lags)
 
 
 def replicas_of(schedule: Schedule) -> Lags:
     """`Delays.places`. Raises `PipelagError` where a replica's microbatches are not the same in every period."""
-    places = []
+    places: list[tuple[int, ...]] = []
+    if all(len(workers) == 1 for workers in schedule.replicas):
+        return tuple((0,) * period for period in schedule.periods)
+    from pipelag.schedules.table import F
+
+    total = schedule.minibatches * schedule.microbatches
+    holders = schedule.table.places(F, total, schedule.table.workers)
     for stage, (period, workers) in enumerate(zip(schedule.periods, schedule.replicas, strict=True), start=1):
         if len(workers) == 1:
             places.append((0,) * period)
             continue
-        row = [
-            workers.index(schedule.places[Action("F", stage, m)])
-            for m in range(schedule.minibatches * schedule.microbatches)
-        ]
+        row = [workers.index(holder) for holder in holders[stage - 1].tolist()]
         if any(place != row[m % period] for m, place in enumerate(row)):
             raise PipelagError(
                 f"schedule '{schedule.name}' deals the microbatches of stage {stage} to its replicas in another order "
@@ -169,11 +213,12 @@ def rounds_to_the_end(schedule: Schedule) -> Lags:
     A round is what the stage's worker does between two updates. For 1F1B that is floor(k/2) on GPU k = 0, 1, ..., as
     SpecTrain's authors port it (ambiguity E1).
     """
-    rounds = []
+    from pipelag.schedules.table import U
+
+    rounds, tally = [], schedule.table.tally
     for stage, period in enumerate(schedule.periods, start=1):
-        row = schedule.workers[schedule.replicas[stage - 1][0]]
-        passes = sum(action.kind in ("F", "B", "R") for action in row)
-        updates = sum((action.kind, action.stage) == ("U", stage) for action in row)
+        worker = schedule.replicas[stage - 1][0]
+        passes, updates = int(tally[worker, :U].sum()), int(tally[worker, U, stage])
         rounds.append(((stage - 1) * updates // max(1, passes),) * period)
     return tuple(rounds)
 

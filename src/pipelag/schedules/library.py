@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.schedules.actions import Action, Kind, Schedule
 
+if TYPE_CHECKING:
+    from pipelag.schedules.table import Group, Row
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {}
+
+
+MOST_PASSES = 10_000_000
 
 
 def register_schedule(function: Callable[..., Schedule]) -> Callable[..., Schedule]:
@@ -19,7 +27,22 @@ def register_schedule(function: Callable[..., Schedule]) -> Callable[..., Schedu
     return function
 
 
-def schedule(name: str, *, stages: int, minibatches: int, **options: object) -> Schedule:
+def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
+    """Refuse counts that are no whole numbers from 1 on, or make more actions than there is memory for."""
+    counts = (stages, minibatches, microbatches)
+    if not all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in counts):
+        raise PipelagError(
+            "a schedule needs at least 1 stage, 1 minibatch and 1 microbatch, in whole numbers, not "
+            f"{stages!r:.40}, {minibatches!r:.40} and {microbatches!r:.40}"
+        )
+    if prod(counts) > MOST_PASSES:
+        raise PipelagError(
+            f"{stages} stages x {minibatches} minibatches x {microbatches} microbatches are more than {MOST_PASSES:,} "
+            "passes, too many to write down; take fewer minibatches"
+        )
+
+
+def schedule(name: str, /, *, stages: int, minibatches: int, **options: object) -> Schedule:
     """Build a schedule by name.
 
     Raises:
@@ -27,11 +50,7 @@ def schedule(name: str, *, stages: int, minibatches: int, **options: object) -> 
     """
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
-    if stages < 1 or minibatches < 1:
-        raise PipelagError(f"a schedule needs at least 1 stage and 1 minibatch, not {stages} and {minibatches}")
-    microbatches = options.get("microbatches", 1)
-    if not isinstance(microbatches, int) or microbatches < 1:
-        raise PipelagError(f"a minibatch has at least 1 microbatch, not {microbatches!r}")
+    check_counts(stages, minibatches, options.get("microbatches", 1))
     build = SCHEDULES[name]
     wrong = next((key for key in options if key not in signature(build).parameters), None)
     if wrong is not None:
@@ -55,26 +74,20 @@ def clocked(
     Within a cycle a worker acts in the order of its list. The turn of an update comes with the last microbatch of
     each minibatch.
     """
+    from pipelag.schedules.table import Cycles, ordered
+
     rows, clocks = [], []
-    total = minibatches * microbatches
     for worker in sorted(turns):
-        row, clock = [], []
-        first = min(offset for _, _, offset in turns[worker])
-        last = max(offset for _, _, offset in turns[worker]) + (total - 1) * period
-        for now in range(first, last + 1):
-            for kind, stage, offset in turns[worker]:
-                m, rest = divmod(now - offset, period)
-                if rest or not 0 <= m < total:
-                    continue
-                if kind == "U":
-                    minibatch, rest = divmod(m + 1, microbatches)
-                    if rest:
-                        continue
-                    m = minibatch - 1
-                row.append(Action(kind, stage, m))
-                clock.append(now)
-        rows.append(tuple(row))
-        clocks.append(tuple(clock))
+        own = len(turns[worker])  # a cycle has so many places
+        groups: list[Group] = []
+        for at, (kind, stage, offset) in enumerate(turns[worker]):
+            per = microbatches if kind == "U" else 1
+            count = minibatches * microbatches // per
+            first, step = (offset + (per - 1) * period) * own + at, per * period * own
+            groups.append((kind, stage, range(count), range(first, first + count * step, step)))
+        row, places = ordered(groups)
+        rows.append(row)
+        clocks.append(Cycles((places // own).astype("int32")))
     return Schedule(name, stages, minibatches, tuple(rows), tuple(clocks), microbatches)
 
 
@@ -145,18 +158,19 @@ def sequential(stages: int, minibatches: int, workers: int | None = None, microb
     return clocked("sequential", stages, minibatches, turns, period=2 * stages, microbatches=microbatches)
 
 
-def one_forward_one_backward(stage: int, warmup: int, first: int, count: int, microbatches: int) -> Iterator[Action]:
+def one_forward_one_backward(stage: int, warmup: int, count: int, microbatches: int) -> Row:
     """`warmup` forwards, then a forward and a backward in turn, then the backwards left, of `count` microbatches."""
-    warmup = min(warmup, count)
-    forwards, backwards = range(first, first + count), range(first, first + count)
-    yield from (Action("F", stage, m) for m in forwards[:warmup])
-    for done, m in enumerate(backwards):
-        if warmup + done < count:
-            yield Action("F", stage, forwards[warmup + done])
-        yield Action("B", stage, m)
-        minibatch, rest = divmod(m + 1, microbatches)
-        if rest == 0:
-            yield Action("U", stage, minibatch - 1)
+    from pipelag.schedules.table import ordered
+
+    warmup, updates = min(warmup, count), count // microbatches
+    turns = range(3 * updates * microbatches)  # backward m comes in place 3m + 1
+    return ordered(
+        [
+            ("F", stage, range(count), range(-3 * warmup, 3 * (count - warmup), 3)),
+            ("B", stage, range(count), range(1, 3 * count + 1, 3)),
+            ("U", stage, range(updates), turns[3 * microbatches - 1 :: 3 * microbatches]),
+        ]
+    )[0]
 
 
 def one_f_one_b(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
@@ -165,25 +179,18 @@ def one_f_one_b(stages: int, minibatches: int, microbatches: int = 1) -> Schedul
     A stage updates after the backward of each minibatch's last microbatch and never waits for the pipeline to drain.
     """
     total = minibatches * microbatches
-    rows = [
-        tuple(one_forward_one_backward(stage, stages - stage, 0, total, microbatches)) for stage in range(1, stages + 1)
-    ]
+    rows = [one_forward_one_backward(stage, stages - stage, total, microbatches) for stage in range(1, stages + 1)]
     return Schedule("1f1b", stages, minibatches, tuple(rows), microbatches=microbatches)
 
 
 def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """1F1B within a minibatch, and a flush at its end (DAPPLE): synchronous, with 1F1B's low activation memory."""
-    rows = [
-        tuple(
-            action
-            for minibatch in range(minibatches)
-            for action in one_forward_one_backward(
-                stage, stages - stage, minibatch * microbatches, microbatches, microbatches
-            )
-        )
-        for stage in range(1, stages + 1)
-    ]
-    return Schedule("1f1b_flush", stages, minibatches, tuple(rows), microbatches=microbatches)
+    from pipelag.schedules.table import repeated
+
+    n = microbatches
+    once = [one_forward_one_backward(stage, stages - stage, n, n) for stage in range(1, stages + 1)]
+    rows = tuple(repeated(row, minibatches, n) for row in once)
+    return Schedule("1f1b_flush", stages, minibatches, rows, microbatches=microbatches)
 
 
 def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple[int, ...]:
@@ -222,23 +229,21 @@ def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), 
     rows = []
     for stage, (count, held) in enumerate(zip(replicas, minibatches_held(replicas, depth), strict=True), start=1):
         for replica in range(count):
-            mine = range(replica, minibatches, count)
-            local = one_forward_one_backward(stage, held - 1, 0, len(mine), 1)
-            rows.append(tuple(Action(kind, stage, mine[number]) for kind, stage, number in local))
+            local = one_forward_one_backward(stage, held - 1, len(range(replica, minibatches, count)), 1)
+            rows.append(local.renumbered(replica + local.numbers * count))
     return Schedule("1f1b_rr", stages, minibatches, tuple(rows))
 
 
 @register_schedule
 def gpipe(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """GPipe: all forwards of a minibatch's microbatches, then all backwards, then the update (PipeDream Figure 3)."""
-    rows = []
+    from pipelag.schedules.table import ordered, repeated
+
+    n, rows = microbatches, []
     for stage in range(1, stages + 1):
-        row: list[Action] = []
-        for minibatch in range(minibatches):
-            mine = range(minibatch * microbatches, (minibatch + 1) * microbatches)
-            row += [Action("F", stage, m) for m in mine] + [Action("B", stage, m) for m in mine]
-            row.append(Action("U", stage, minibatch))
-        rows.append(tuple(row))
+        passes: list[Group] = [("F", stage, range(n), range(n)), ("B", stage, range(n), range(n, 2 * n))]
+        once, _ = ordered([*passes, ("U", stage, range(1), range(2 * n, 2 * n + 1))])
+        rows.append(repeated(once, minibatches, n))
     return Schedule("gpipe", stages, minibatches, tuple(rows), microbatches=microbatches)
 
 

@@ -8,7 +8,7 @@ continuously, so stability ends where one crosses the circle: at x = exp(i omega
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import pi, sin
 
@@ -122,10 +122,11 @@ def theory_decay(gap: int) -> float:
     return 1 - 2 / (gap + 1)
 
 
-def on_circle(polynomial: Polynomial, omega: np.ndarray) -> np.ndarray:
-    """The polynomial at exp(i omega); the models' have few terms, so only those are summed."""
-    powers = np.flatnonzero(polynomial.coef)
-    return np.exp(1j * np.multiply.outer(omega, powers)) @ polynomial.coef[powers]
+def on_circle(polynomial: Polynomial) -> Callable[[np.ndarray], np.ndarray]:
+    """The polynomial at exp(i omega), as a function of omega; the models' have few terms, so only those are summed."""
+    (powers,) = polynomial.coef.nonzero()
+    factors = polynomial.coef[powers]
+    return lambda omega: np.exp(1j * np.multiply.outer(omega, powers)) @ factors
 
 
 def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, float]]:
@@ -135,9 +136,10 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
     bisection.
     """
     omegas = np.linspace(0, np.pi, points + 1)[1:]
+    constant, slope = on_circle(model.constant), on_circle(model.slope)
 
     def imaginary(omega: np.ndarray) -> np.ndarray:
-        return np.imag(-on_circle(model.constant, omega) * np.conj(on_circle(model.slope, omega)))
+        return (-constant(omega) * slope(omega).conj()).imag
 
     values = imaginary(omegas)
     (changes,) = np.nonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
@@ -145,15 +147,17 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
     for _ in range(60):  # all of them at once
         middle = (low + high) / 2
         same = np.sign(imaginary(middle)) == below
-        low, high = np.where(same, middle, low), np.where(same, high, middle)
+        before, (low, high) = (low, high), (np.where(same, middle, low), np.where(same, high, middle))
+        if np.array_equal((low, high), before):  # neighbouring numbers: nothing lies between
+            break
     found = [*low, *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
     if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
         found.append(np.pi)
     pairs = []
     for omega in found:
         x = np.exp(1j * omega)
-        if abs(model.slope(x)) > 1e-12:
-            alpha = float(np.real(-model.constant(x) / model.slope(x)))
+        if abs(divisor := model.slope(x)) > 1e-12:
+            alpha = float(np.real(-model.constant(x) / divisor))
             if alpha > 1e-12:
                 pairs.append((alpha, float(omega)))
     return sorted(pairs)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule
+from pipelag.schedules.table import U
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
@@ -99,11 +100,10 @@ def steady_seconds(
 
 def begins(timing: Timing, minibatches: range) -> np.ndarray:
     """When what every stage does for these minibatches begins: a row per pass or update, a column per minibatch."""
-    per = timing.schedule.microbatches
-    rows: dict[tuple[str, int, int], list[float]] = {}
-    for span in timing.spans:
-        kind, stage, number = span.action
-        minibatch, part = (number, 0) if kind == "U" else divmod(number, per)
-        if minibatch in minibatches:
-            rows.setdefault((kind, stage, part), []).append(span.start)
-    return np.sort(np.array(list(rows.values())))
+    table, per = timing.schedule.table, timing.schedule.microbatches
+    passes = table.kinds != U
+    minibatch = np.where(passes, table.numbers // per, table.numbers)
+    part = np.where(passes, table.numbers % per, 0)
+    mine = np.flatnonzero((minibatch >= minibatches.start) & (minibatch < minibatches.stop))
+    order = mine[np.lexsort((timing.start[mine], part[mine], table.stages[mine], table.kinds[mine]))]
+    return timing.start[order].reshape(-1, len(minibatches))

@@ -7,9 +7,29 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from pipelag.errors import PipelagError
+from pipelag.files import json_of, read_text, write_whole
 from pipelag.timing.costs import StageCost
+from pipelag.typed import Typed, checked
+
+Milliseconds = Annotated[float, Field(ge=0, le=1e9)]
+Bytes = Annotated[int, Field(ge=0, le=10**15)]
+
+
+class LayerRow(Typed):
+    """A line of a profile's file."""
+
+    layer: int = Field(ge=1, le=100_000)
+    name: str
+    forward_ms: Milliseconds
+    backward_ms: Milliseconds
+    output_bytes: Bytes = 0
+    kept_bytes: Bytes = 0
+    weight_bytes: Bytes = 0
 
 
 @dataclass(frozen=True)
@@ -41,9 +61,9 @@ class Profile:
 
     layers: tuple[LayerTime, ...]
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write as JSON lines, a line per layer."""
-        path.write_text("".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
+        write_whole(Path(path), "".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
 
     def cut(
         self,
@@ -112,12 +132,21 @@ class Profile:
         )
 
     @classmethod
-    def load(cls, path: Path) -> Profile:
+    def load(cls, path: Path | str) -> Profile:
         """Read what `save` wrote; raises `PipelagError` where the file is not such a profile."""
-        try:
-            return cls(tuple(LayerTime(**json.loads(line)) for line in path.read_text().splitlines()))
-        except (OSError, TypeError, json.JSONDecodeError) as error:
-            raise PipelagError(f"'{path}' is not a profile that pipelag saved ({error})") from error
+        layers: list[LayerTime] = []
+        for number, line in enumerate(read_text(Path(path), "a profile").splitlines(), start=1):
+            where = f"'{path}' is not a profile that pipelag saved: line {number}"
+            try:
+                row = checked(LayerRow, json_of(line, "this"), "key of a layer")
+            except PipelagError as error:
+                raise PipelagError(f"{where}: {error}") from error
+            if row.layer != number:
+                raise PipelagError(f"{where} is of layer {row.layer}; it should be of layer {number}")
+            layers.append(LayerTime(**row.model_dump()))
+        if not layers:
+            raise PipelagError(f"'{path}' is not a profile that pipelag saved: it holds no layers")
+        return cls(tuple(layers))
 
 
 def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:

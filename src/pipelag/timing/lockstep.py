@@ -14,7 +14,9 @@ from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.timing.costs import StageCost, Topology, check_costs, uniform
-from pipelag.timing.timed import Clockwork, Timing, time_schedule
+from pipelag.timing.events import Clockwork
+from pipelag.timing.timed import Timing, time_schedule, timing_of
+from pipelag.timing.wiring import Wiring
 
 
 def units_of(schedule: Schedule) -> dict[Action, int]:
@@ -50,7 +52,8 @@ def time_lockstep(
     check_costs(costs, schedule.stages)
     if any(len(workers) > 1 for workers in schedule.replicas):
         raise PipelagError(f"the lockstep clock has one worker per stage; '{schedule.name}' has replicas: time it free")
-    return _Lockstep(schedule, costs, topology or Topology(), versions or [1] * schedule.stages).run()
+    wiring = Wiring(schedule, costs, topology or Topology())
+    return timing_of(wiring, *_Lockstep(wiring).run(), versions=versions)
 
 
 CLOCKS = {"free": time_schedule, "lockstep": time_lockstep}
@@ -59,37 +62,32 @@ CLOCKS = {"free": time_schedule, "lockstep": time_lockstep}
 class _Lockstep(Clockwork):
     """The event loop behind a gate: only tasks of units up to `now_open` may begin."""
 
-    def __init__(
-        self, schedule: Schedule, costs: Sequence[StageCost], topology: Topology, versions: Sequence[int]
-    ) -> None:
-        super().__init__(schedule, costs, topology, versions)
-        self.units = units_of(schedule)
-        self.undone = Counter(self.units.values())
-        self.under_way = Counter(unit for action in self.units if (unit := self.gated_unit(action)) is not None)
-        self.now_open, self.last = min(self.undone), max(self.undone)
-
-    def gated_unit(self, action: Action) -> int | None:
-        """The unit that cannot begin before this action's message is there; None where it makes no such message."""
-        receiver = self.receiver(action)
-        if receiver is None or self.at[receiver] == self.at[action] or self.units[receiver] == self.units[action]:
-            return None
-        return self.units[receiver]
+    def __init__(self, wiring: Wiring) -> None:
+        super().__init__(wiring)
+        units = units_of(wiring.schedule)
+        self.units = [units[action] for _, action in wiring.schedule]
+        self.undone = Counter(self.units)
+        self.gated: dict[int, int] = {}  # the unit that cannot begin before an action's message is there
+        for receiver, source in enumerate(self.source):
+            if source >= 0 and self.link[source] >= 0 and self.units[receiver] != self.units[source]:
+                self.gated[source] = self.units[receiver]
+        self.under_way = Counter(self.gated.values())
+        self.now_open, self.last_unit = min(self.undone), max(self.undone)
 
     def start(self, worker: int, now: float) -> None:
         """Begin the worker's next action, where its unit has begun and its input is there."""
-        row, place = self.schedule.workers[worker], self.position[worker]
-        if place < len(row) and self.units[row[place]] <= self.now_open:
+        at = self.position[worker]
+        if at < self.bounds[worker + 1] and self.units[at] <= self.now_open:
             super().start(worker, now)
 
-    def arrive(self, worker: int, action: Action, now: float) -> None:
+    def arrive(self, worker: int, action: int, now: float) -> None:
         """A message may be the last that a unit waits for."""
-        unit = self.gated_unit(action)
-        if unit is not None:
-            self.under_way[unit] -= 1
+        if action in self.gated:
+            self.under_way[self.gated[action]] -= 1
         super().arrive(worker, action, now)
         self.open_next(now)
 
-    def finish(self, worker: int, action: Action, now: float) -> None:
+    def finish(self, worker: int, action: int, now: float) -> None:
         """An action may be its unit's last."""
         self.undone[self.units[action]] -= 1
         super().finish(worker, action, now)
@@ -98,7 +96,9 @@ class _Lockstep(Clockwork):
     def open_next(self, now: float) -> None:
         """Begin the next units whose time has come."""
         before = self.now_open
-        while self.now_open < self.last and not self.undone[self.now_open] and not self.under_way[self.now_open + 1]:
+        while (
+            self.now_open < self.last_unit and not self.undone[self.now_open] and not self.under_way[self.now_open + 1]
+        ):
             self.now_open += 1
         if self.now_open > before:
             for worker, idle in enumerate(self.idle):

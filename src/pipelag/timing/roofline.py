@@ -47,6 +47,10 @@ DEVICES = {
     "p40": Device(11.76e12, 346e9, 24 * GIB),  # NVIDIA Tesla P40: 3840 cores at 1.531 GHz; the sheet says 12 TFLOPS
     "titan_x": Device(10.97e12, 480e9, 12 * GIB),  # NVIDIA Titan X (Pascal)
     "1080ti": Device(11.34e12, 484e9, 11 * GIB),  # NVIDIA GTX 1080 Ti
+    # NVIDIA A100 80GB SXM (data sheet of June 2021) and H100 SXM (data sheet of March 2023): bfloat16 on the tensor
+    # cores, without sparsity.
+    "a100_bf16": Device(312e12, 2039e9, 80 * GIB),
+    "h100_bf16": Device(989.4e12, 3350e9, 80 * GIB),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelag.files import write_whole
 from pipelag.schedules import Action
 from pipelag.timing.timed import Timing
 
@@ -66,4 +67,4 @@ def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list
 def write_trace(rows: Iterable[Mapping[str, Any]], path: Path, second: float = 1.0) -> None:
     """Write the rows' trace; open the file at ui.perfetto.dev or in chrome://tracing."""
     content = {"traceEvents": trace_events(rows, second), "displayTimeUnit": "ms"}
-    path.write_text(json.dumps(content, separators=(",", ":")))
+    write_whole(path, json.dumps(content, separators=(",", ":")))

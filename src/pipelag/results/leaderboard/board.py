@@ -65,9 +65,9 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
         "discrepancy": averaged(logs, "discrepancy"),
     }
     for log in logs[:1]:  # what a schedule makes is the same for every seed
-        told = log.summary["phases"][0]
-        row["staleness"] = ", ".join(map(str, told["forward_delays"]))
-        row["copies"] = ", ".join(map(str, told["weight_copies"])) if "weight_copies" in told else None
+        summary = log.summary["phases"][0]
+        row["staleness"] = ", ".join(map(str, summary["forward_delays"]))
+        row["copies"] = ", ".join(map(str, summary["weight_copies"])) if "weight_copies" in summary else None
     timing = timed(phase, profile) if profile is not None else None
     if timing is not None and profile is not None:
         alone = sum(layer.total_ms for layer in profile.layers) / 1e3
@@ -115,21 +115,21 @@ def table(context: Context) -> Drawn:
 
 def score(context: Context, arm: str) -> dict[int, float]:
     """Final accuracy by seed. A diverged run counts as 0: it has learned nothing that lasts."""
-    found: dict[int, float] = {}
+    accuracies: dict[int, float] = {}
     for item in context.select(what="learning", arm=arm):
         if item.log is None:
             raise NotLogged(f"{arm}, seed {item.arm.seed}, has no log")
-        found[item.arm.seed] = item.log.accuracy or 0.0
-    if not found:
+        accuracies[item.arm.seed] = item.log.accuracy or 0.0
+    if not accuracies:
         raise NotLogged(f"{arm} is not among the arms")
-    return found
+    return accuracies
 
 
 def best_of(context: Context, arms: Iterable[str]) -> tuple[str, dict[int, float]]:
     """The arm with the highest mean, and its accuracies."""
-    found = {arm: score(context, arm) for arm in arms}
-    best = max(found, key=lambda arm: fmean(found[arm].values()))
-    return best, found[best]
+    scores = {arm: score(context, arm) for arm in arms}
+    best = max(scores, key=lambda arm: fmean(scores[arm].values()))
+    return best, scores[best]
 
 
 def said(name: str, values: Mapping[int, float]) -> str:

@@ -98,10 +98,10 @@ def table(context: Context) -> Drawn:
     """A line for each network, its initial weights and what translates, by pipeline."""
     names = ("arm", "network", "start", "writer")
     keys = [tuple(item.arm.labels[name] for name in names) for item in context.select(what="learning")]
-    found: list[Key] = sorted(dict.fromkeys(keys), key=lambda key: key[0] != PLAIN)  # type: ignore[arg-type]
+    ordered: list[Key] = sorted(dict.fromkeys(keys), key=lambda key: key[0] != PLAIN)  # type: ignore[arg-type]
     return Drawn(
         table=tabulated(
-            [row_of(context, key) for key in found], COLUMNS, context.result.caption, notes(context), "pipeline"
+            [row_of(context, key) for key in ordered], COLUMNS, context.result.caption, notes(context), "pipeline"
         )
     )
 
@@ -159,13 +159,17 @@ def same_translations(context: Context) -> Finding:
     Delays leave the network faulty sentences, of which two searches could well make different ones.
     """
     same = {"what": "learning", "arm": STALE, "network": "ours", "start": "ours"}
-    found: dict[str, dict[int, list[dict[str, float]]]] = {}
+    evaluations: dict[str, dict[int, list[dict[str, float]]]] = {}
     for writer in ("ours", "fairseq's"):
         by_seed(context, bleu, **same, writer=writer)
         items = context.select(**same, writer=writer)
-        found[writer] = {item.arm.seed: [row for row in item.log.rows if "bleu" in row] for item in items if item.log}
+        evaluations[writer] = {
+            item.arm.seed: [row for row in item.log.rows if "bleu" in row] for item in items if item.log
+        }
     pairs = [
-        (a, b) for seed, rows in found["ours"].items() for a, b in zip(rows, found["fairseq's"][seed], strict=True)
+        (a, b)
+        for seed, rows in evaluations["ours"].items()
+        for a, b in zip(rows, evaluations["fairseq's"][seed], strict=True)
     ]
     if any(a["loss"] != b["loss"] for a, b in pairs):
         raise NotLogged("the two runs were not trained alike to the last bit, so they are not one network")

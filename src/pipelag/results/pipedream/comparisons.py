@@ -208,10 +208,10 @@ def gpipe_comparison(context: Context) -> Drawn:
 @judge(PAPER, "text_gpipe_comparison", "slower_shallow")
 def slower_shallow(context: Context) -> Finding:
     """Both clusters."""
-    found = slowdowns(context)
-    holds = all(depths["NOAM"] >= depths["most that fit"] + 0.5 > 1 for depths in found.values())
+    by_cluster = slowdowns(context)
+    holds = all(depths["NOAM"] >= depths["most that fit"] + 0.5 > 1 for depths in by_cluster.values())
     text = "; ".join(
-        f"{cluster} " + " and ".join(f"{v:.0f} %" for v in depths.values()) for cluster, depths in found.items()
+        f"{cluster} " + " and ".join(f"{v:.0f} %" for v in depths.values()) for cluster, depths in by_cluster.items()
     )
     return measured(
         context, holds, f"at NOAM and at the largest depth: {text}", f"{PRINTED_WORDS}: half a percentage point"
@@ -221,12 +221,12 @@ def slower_shallow(context: Context) -> Finding:
 @judge(PAPER, "text_gpipe_comparison", "as_slow_as_printed")
 def as_slow_as_printed(context: Context) -> Finding:
     """What is left of the throughput, against what the printed slowdowns leave."""
-    found, holds, texts = slowdowns(context), True, []
+    by_cluster, holds, texts = slowdowns(context), True, []
     for paper in context.result.reported:
-        for cluster in found:
-            own, printed = found[cluster][paper["depth"]], paper[cluster]
-            holds &= near(100 - own, 100 - printed)
-            texts.append(f"{own:.0f} % for {printed} % ({paper['depth']}, {cluster})")
+        for cluster in by_cluster:
+            ours, printed = by_cluster[cluster][paper["depth"]], paper[cluster]
+            holds &= near(100 - ours, 100 - printed)
+            texts.append(f"{ours:.0f} % for {printed} % ({paper['depth']}, {cluster})")
     return measured(context, holds, ", ".join(texts), f"what is left, {SPEED_WORDS}")
 
 
@@ -238,14 +238,14 @@ def over_model(context: Context) -> dict[str, float]:
 
 def over_hybrid(context: Context) -> dict[str, float]:
     """With over without pipelining: of figure 14b's plans, and for FlexFlow's comparison."""
-    found = {}
+    gains = {}
     for item in context.items:
         gain = ratio(item.log, HYBRID, SEVERAL)
         if item.arm.labels.get("model") in REPLICATED and gain is not None:
-            found[f"{item.arm.labels['model']} on {item.arm.labels.get('servers', '1x4 (A)')}"] = gain
-    if not found:
+            gains[f"{item.arm.labels['model']} on {item.arm.labels.get('servers', '1x4 (A)')}"] = gain
+    if not gains:
         raise NotLogged("no plan with several stages is logged")
-    return found
+    return gains
 
 
 def over_gpipe(context: Context) -> dict[str, float]:
@@ -301,8 +301,8 @@ def over_model_parallelism(context: Context) -> Finding:
 def over_gpipe_at_its_deepest(context: Context) -> Finding:
     """On Cluster-B at the largest depth that fits; the others beside it."""
     gains, printed = over_gpipe(context), context.result.reported["over_gpipe"]
-    own = gains["most that fit, Cluster-B"]
-    return measured(context, near(own, printed), f"{own:.2f}x for {printed}x; all: {in_words(gains)}", SPEED_WORDS)
+    ours = gains["most that fit, Cluster-B"]
+    return measured(context, near(ours, printed), f"{ours:.2f}x for {printed}x; all: {in_words(gains)}", SPEED_WORDS)
 
 
 def flexflow_gain(log: RunLog | None) -> float | None:

@@ -19,11 +19,11 @@ STYLES = {f"{arm}, {how}": (1 + i, j) for i, arm in enumerate(ARMS) for j, how i
 
 def rates(log: RunLog | None, arm: str, measured: bool) -> dict[float, float]:
     """Samples per second by Gbit/s; the median over blocks."""
-    found: dict[float, list[float]] = {}
+    by_gbit: dict[float, list[float]] = {}
     for row in log.rows if log else []:
         if row["arm"] == arm and row["measured"] == measured:
-            found.setdefault(row["gbit"], []).append(row["samples_per_second"])
-    return {gbit: median(values) for gbit, values in sorted(found.items())}
+            by_gbit.setdefault(row["gbit"], []).append(row["samples_per_second"])
+    return {gbit: median(values) for gbit, values in sorted(by_gbit.items())}
 
 
 @drawing(PAPER, "links")

@@ -11,7 +11,7 @@ from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import measured
 from pipelag.results.logs import Context
-from pipelag.results.plans import PRINTED_WORDS, planned
+from pipelag.results.plans import PRINTED_WORDS, SPEED_WORDS, near, planned
 from pipelag.results.verdict import Finding, judge, log_of, need
 
 PAPER = "pipedream"
@@ -222,3 +222,14 @@ def cloud_slower(context: Context) -> Finding:
         ratios.append(half)
         texts.append(f"{row['model']} {half:.2f}x" + (f" ({single:.2f}x in fp32)" if single else ""))
     return measured(context, min(ratios) >= 1.005, ", ".join(texts), f"{PRINTED_WORDS}: more than 1.00x")
+
+
+@judge(PAPER, "table_3", "ratios")
+def cloud_ratios(context: Context) -> Finding:
+    """Every model, in fp16 as the entries' code."""
+    pairs = [
+        (row, need(cloud_ratio(context, row, "fp16"), f"{row['model']} in fp16")) for row in context.result.reported
+    ]
+    inside = sum(near(ratio, row["ratio"]) for row, ratio in pairs)
+    words = ", ".join(f"{row['model']} {ratio:.2f}x for {row['ratio']:g}x" for row, ratio in pairs)
+    return measured(context, inside == len(pairs), f"{inside} of {len(pairs)}: {words}", SPEED_WORDS)

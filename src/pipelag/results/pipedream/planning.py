@@ -25,7 +25,9 @@ from pipelag.results.plans import (
     PRINTED_WORDS,
     READINGS,
     RING,
+    SPEED_WORDS,
     config_of,
+    near,
     plan_in,
     planned,
     samples_per_second,
@@ -192,9 +194,11 @@ def same_plans(model: str) -> Any:
         for entry in entries(context):
             if entry.paper["model"] != model:
                 continue
-            own = [str(plan_in(entry.log, reading, f"the plan of {entry.name}")["config"]) for reading in READINGS]
-            rows.append([config == entry.paper["config"] for config in own])
-            texts.append(f"{entry.paper['servers']}: {own[0]} (by a ring's cost {own[1]}) for {entry.paper['config']}")
+            configs = [str(plan_in(entry.log, reading, f"the plan of {entry.name}")["config"]) for reading in READINGS]
+            rows.append([config == entry.paper["config"] for config in configs])
+            texts.append(
+                f"{entry.paper['servers']}: {configs[0]} (by a ring's cost {configs[1]}) for {entry.paper['config']}"
+            )
         why = "; ".join(texts) + unpublished(context, model)
         return measured(context, agreed(*map(all, zip(*rows, strict=True))), why, "exact", what="plan", model=model)
 
@@ -219,6 +223,21 @@ for _claim, _model in (
     judge(PAPER, "table_1", _claim)(same_plans(_model))
 
 
+@judge(PAPER, "table_1", "epoch_speedups")
+def epoch_speedups(context: Context) -> Finding:
+    """The paper's own plan of every row that is not data parallel, timed."""
+    rows = [entry for entry in entries(context) if not str(entry.paper["config"]).isdigit()]
+    for entry in rows:
+        need(samples_per_second(entry.log, ALONE), entry.name)
+    speeds = [(entry, speed) for entry in rows if (speed := entry.papers_plan()) is not None]
+    inside = sum(near(speed, entry.paper["epoch"]) for entry, speed in speeds)
+    words = ", ".join(f"{entry.name} {speed:.2f}x for {entry.paper['epoch']:g}x" for entry, speed in speeds)
+    without = [f"{entry.name} has too few layers for it" for entry in rows if entry.papers_plan() is None]
+    why = "; ".join([f"{inside} of {len(rows)} of the paper's plans: {words}", *without])
+    holds = False if inside < len(speeds) else None if without else True
+    return measured(context, holds, why, SPEED_WORDS, what="plan")
+
+
 @judge(PAPER, "table_1", "slower_links_gain_more")
 def slower_links(context: Context) -> Finding:
     """VGG-16 on A and B, by the recurrence as printed."""
@@ -233,10 +252,10 @@ def same_epochs(context: Context) -> Finding:
     """Of the models that are trained: in most of them PipeDream needs about as many epochs."""
     outcomes, texts = [], []
     for model in METRICS:
-        found = against_data_parallelism(context, model)
-        gain = found.difference()
+        efficiency = against_data_parallelism(context, model)
+        gain = efficiency.difference()
         outcomes.append((gain.above(1 / ALIKE), gain.below(ALIKE)))
-        texts.append(f"{model} {found.text()}")
+        texts.append(f"{model} {efficiency.text()}")
     alike = sum(all(pair) for pair in outcomes)
     unlike = sum(False in pair for pair in outcomes)
     holds = True if alike > len(outcomes) / 2 else False if unlike >= len(outcomes) / 2 else None
@@ -254,8 +273,8 @@ def table_2(context: Context) -> Drawn:
         return item.arm.spec.options["cluster"]["levels"] if item else []
 
     def inner(row: Mapping[str, Any], key: str, alone: float | None = None) -> float | None:
-        found = levels(row)
-        return found[0][key] if len(found) > 1 else alone if found else None
+        tiers = levels(row)
+        return tiers[0][key] if len(tiers) > 1 else alone if tiers else None
 
     def gigabytes(bandwidth: float | None, times: float = 1) -> float | None:
         return None if bandwidth is None else bandwidth * times / 1e9
@@ -341,8 +360,8 @@ def optimizer_time(context: Context) -> Drawn:
     """Seconds of the slower of both searches."""
 
     def seconds(entry: Entry) -> float | None:
-        found = [plan["search_seconds"] for name in READINGS if (plan := planned(entry.log, name))]
-        return max(found, default=None)
+        times = [plan["search_seconds"] for name in READINGS if (plan := planned(entry.log, name))]
+        return max(times, default=None)
 
     cols = [
         Col("Model", lambda e: e.paper["model"]),

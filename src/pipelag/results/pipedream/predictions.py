@@ -34,7 +34,7 @@ def partitions(context: Context, form: str) -> list[Point]:
 def measured_here(context: Context) -> list[Point]:
     """The real two-worker partitions: predicted from the profile of this machine, and measured."""
     profile = context.log(panel="measured", arm="profile")
-    found = []
+    points = []
     for item in context.select(panel="measured", arm="two workers"):
         if profile is None or item.log is None:
             continue
@@ -42,8 +42,8 @@ def measured_here(context: Context) -> list[Point]:
         times = [row["forward_ms"] + row["backward_ms"] for row in profile.rows]
         rates = [row["samples_per_second"] for row in item.log.rows if row["arm"] == "pipelined"]
         predicted = item.log.summary["batch"] * 1e3 / max(sum(times[:cut]), sum(times[cut:]))
-        found.append((f"cut after layer {cut}", predicted, median(rates)))
-    return found
+        points.append((f"cut after layer {cut}", predicted, median(rates)))
+    return points
 
 
 @drawing(PAPER, "figure_15")

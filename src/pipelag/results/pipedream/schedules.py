@@ -176,20 +176,20 @@ def sent_and_covered(log: RunLog, worker: int, kind: str) -> tuple[float, float]
 
     Computes another minibatch, that is. The steady state: from its first backward's end until its last forward.
     """
-    own = of_worker(log, worker)
-    start = min(row["end"] for row in own if row["kind"] == "B")
-    end = max(row["start"] for row in own if row["kind"] == "F")
+    rows = of_worker(log, worker)
+    start = min(row["end"] for row in rows if row["kind"] == "B")
+    end = max(row["start"] for row in rows if row["kind"] == "F")
     sent = covered = 0.0
     for send in of_worker(log, worker, "send"):
         length = send["end"] - send["start"]
-        source = next(row for row in own if row["kind"] == kind and row["minibatch"] == send["minibatch"])
+        source = next(row for row in rows if row["kind"] == kind and row["minibatch"] == send["minibatch"])
         of_kind = abs(source["end"] - send["start"]) <= length  # it leaves when the pass ends, behind at most one other
         if not of_kind or not start <= send["start"] <= end:
             continue
         sent += length
         covered += sum(
             max(0.0, min(row["end"], send["end"]) - max(row["start"], send["start"]))
-            for row in own
+            for row in rows
             if row["minibatch"] != send["minibatch"]
         )
     return sent, covered

@@ -45,12 +45,12 @@ class Goal:
 
     def epochs(self, context: Context, **labels: str) -> Epochs:
         """The epoch of the first evaluation that reaches it, by seed, of the logs that are there."""
-        found: Epochs = {}
+        by_seed: Epochs = {}
         for item in context.select(**labels):
             if item.log is not None and item.arm.spec.kind == "train":
                 points = curve(item.log, self.metric)
-                found[item.arm.seed] = next((e for e, v in points if reaches(v, self.value, self.metric)), None)
-        return found
+                by_seed[item.arm.seed] = next((e for e, v in points if reaches(v, self.value, self.metric)), None)
+        return by_seed
 
 
 def goal_of(
@@ -88,8 +88,8 @@ class Efficiency:
     @property
     def gain(self) -> dict[int, float]:
         """Second over first; seeds that both have and of which the second reaches the goal."""
-        pairs = {seed: (own, self.second.get(seed)) for seed, own in self.first.items()}
-        return {seed: other / own if own else 0.0 for seed, (own, other) in pairs.items() if other is not None}
+        pairs = {seed: (first, self.second.get(seed)) for seed, first in self.first.items()}
+        return {seed: other / first if first else 0.0 for seed, (first, other) in pairs.items() if other is not None}
 
     def mean(self) -> float | None:
         """Over seeds; None where there is none."""

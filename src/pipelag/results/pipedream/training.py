@@ -18,6 +18,7 @@ from pipelag.results.pipedream.targets import (
     ALONE,
     METRICS,
     PIPED,
+    UNITS,
     Efficiency,
     against_data_parallelism,
     compared,
@@ -44,6 +45,15 @@ def data_of(item: Item) -> str:
     return str(data.get("title", data.get("name", "?")))
 
 
+def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
+    """The target of a model as a line of a chart, by name; none where the runs that it rests on have no log."""
+    try:
+        goal = goal_of(context, model, runs)
+    except NotLogged:
+        return {}
+    return {f"target of {model}: {goal.value:.3g} {UNITS[goal.metric]}": goal.value}
+
+
 def points_of(item: Item, metric: str, panel: str) -> list[dict[str, Any]]:
     """A run's evaluations as rows of a chart."""
     return [
@@ -61,7 +71,7 @@ def figure_11(context: Context) -> Drawn:
         for item in context.select(model=model):
             if item.log is not None:
                 panel = f"{model}, {data_of(item)}"
-                axes[panel] = Axis("value", TITLES[metric])
+                axes[panel] = Axis("value", TITLES[metric], levels=level(context, model, model=model, arm=ALONE))
                 rows += points_of(item, metric, panel)
     return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel"), rows)
 
@@ -76,17 +86,18 @@ def figure_13(context: Context) -> Drawn:
             labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
             named = Item(replace(item.arm, labels=labels), item.log)
             rows += points_of(named, "accuracy", f"{VGG}, {data_of(item)}")
-    return Drawn.of(Lines(Axis("epoch", "epoch"), Axis("value", TITLES["accuracy"]), line="arm", panel="panel"), rows)
+    y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
+    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel"), rows)
 
 
 def alike(model: str) -> Any:
     """A judge: whether PipeDream needs about as many epochs to the model's target as data parallelism."""
 
     def judged(context: Context) -> Finding:
-        found = against_data_parallelism(context, model)
-        gain = found.difference()
+        efficiency = against_data_parallelism(context, model)
+        gain = efficiency.difference()
         holds = all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
-        why = f"{found.text()}; data parallelism's over PipeDream's {gain.text().lstrip('+')}"
+        why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text().lstrip('+')}"
         return sized(context, holds, why, ALIKE_WORDS, model=model)
 
     return judged
@@ -122,28 +133,29 @@ def figure_10(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan or no training is logged")
     x = Axis("hours", "time (hours; an epoch as timed for ImageNet)")
-    return Drawn.of(Lines(x, Axis("value", TITLES["accuracy"]), line="arm", panel="panel", shared_y=True), rows)
+    y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, model=VGG, arm=ALONE))
+    return Drawn.of(Lines(x, y, line="arm", panel="panel", shared_y=True), rows)
 
 
 def gains_of_vgg(context: Context) -> tuple[Efficiency, dict[str, float]]:
     """Epochs to the target, and per cluster the timed speedup of an epoch of 15-1; for a judge."""
-    found = against_data_parallelism(context, VGG)
+    efficiency = against_data_parallelism(context, VGG)
     speeds = {}
     for servers in CLUSTERS:
         pair = [need(hours(context, servers, arm), f"{arm} on {servers}") for arm in (ALONE, PIPED)]
         speeds[servers] = pair[0] / pair[1]
-    return found, speeds
+    return efficiency, speeds
 
 
 @judge(PAPER, "figure_10", "earlier")
 def earlier(context: Context) -> Finding:
     """Both clusters."""
-    found, speeds = gains_of_vgg(context)
-    gains = {servers: found.difference(speed) for servers, speed in speeds.items()}
+    efficiency, speeds = gains_of_vgg(context)
+    gains = {servers: efficiency.difference(speed) for servers, speed in speeds.items()}
     texts = [
         f"{servers} {gain.text().lstrip('+')} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()
     ]
-    why = f"times as early: {', '.join(texts)}; {found.text()}"
+    why = f"times as early: {', '.join(texts)}; {efficiency.text()}"
     holds = all_of(gain.above(1.0) for gain in gains.values())
     return sized(context, holds, why, SEEDS, model=VGG)
 
@@ -175,10 +187,10 @@ def lars(context: Context) -> dict[str, Efficiency]:
     return {arm: compared(context, goal, labels[PIPED], labels[arm]) for arm in LARS}
 
 
-def lars_in_words(found: Mapping[str, Efficiency]) -> str:
+def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
     """Epochs of all arms."""
-    first = next(iter(found.values()))
-    arms = {PIPED: first.first} | {arm: one.second for arm, one in found.items()}
+    first = next(iter(by_arm.values()))
+    arms = {PIPED: first.first} | {arm: one.second for arm, one in by_arm.items()}
     return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {said(epochs)}" for arm, epochs in arms.items())
 
 
@@ -188,48 +200,48 @@ def reached(epochs: Mapping[int, float | None]) -> bool | None:
     return all(values) if len(set(values)) == 1 else None
 
 
-def seconds_to(context: Context, found: Mapping[str, Efficiency], arm: str) -> dict[int, float]:
+def seconds_to(context: Context, by_arm: Mapping[str, Efficiency], arm: str) -> dict[int, float]:
     """Seconds per training sample times epochs, by seed; of a LARS arm that reaches the target."""
     seconds = lars_seconds(context, arm)
-    return {seed: epochs * seconds for seed, epochs in found[arm].second.items() if epochs is not None}
+    return {seed: epochs * seconds for seed, epochs in by_arm[arm].second.items() if epochs is not None}
 
 
 @judge(PAPER, "figure_13", "reaches_1024")
 def reaches_1024(context: Context) -> Finding:
     """1024 does, and before the others in time."""
-    found = lars(context)
-    holds = reached(found["LARS 1024"].second)
+    by_arm = lars(context)
+    holds = reached(by_arm["LARS 1024"].second)
     if holds:
-        own = seconds_to(context, found, "LARS 1024")
-        others = [seconds_to(context, found, arm) for arm in LARS if arm != "LARS 1024"]
-        rest = [Difference.of(other, own) for other in others if set(other) & set(own)]
+        seconds = seconds_to(context, by_arm, "LARS 1024")
+        others = [seconds_to(context, by_arm, arm) for arm in LARS if arm != "LARS 1024"]
+        rest = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
         holds = all_of([True, *(difference.above() for difference in rest)])
-    return sized(context, holds, lars_in_words(found), "every seed", what="training")
+    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
 
 
 @judge(PAPER, "figure_13", "large_fail")
 def large_fail(context: Context) -> Finding:
     """Neither 4096 nor 8192, with any seed."""
-    found = lars(context)
-    outcomes = [reached(found[arm].second) for arm in ("LARS 4096", "LARS 8192")]
+    by_arm = lars(context)
+    outcomes = [reached(by_arm[arm].second) for arm in ("LARS 4096", "LARS 8192")]
     holds = all_of(None if outcome is None else not outcome for outcome in outcomes)
-    return sized(context, holds, lars_in_words(found), "every seed", what="training")
+    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
 
 
 @judge(PAPER, "figure_13", "over_fastest")
 def over_fastest(context: Context) -> Finding:
     """Against the minibatch under LARS that comes first, by seed."""
-    found, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
-    own = {s: e for s, e in next(iter(found.values())).first.items() if e is not None}
-    rivals = {arm: seconds_to(context, found, arm) for arm in LARS}
-    seeds = [seed for seed in own if any(seed in rival for rival in rivals.values())]
+    by_arm, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
+    epochs = {s: e for s, e in next(iter(by_arm.values())).first.items() if e is not None}
+    rivals = {arm: seconds_to(context, by_arm, arm) for arm in LARS}
+    seeds = [seed for seed in epochs if any(seed in rival for rival in rivals.values())]
     if not seeds:
         raise NotLogged("neither PipeDream nor LARS reaches the target")
     mine = lars_seconds(context, PIPED)
-    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (own[seed] * mine) for seed in seeds}
+    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (epochs[seed] * mine) for seed in seeds}
     gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
     speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
-    why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(found)}; {speeds}"
+    why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"
     return sized(context, gain.above(printed / SPEED), why, f"{printed}x or more, {SPEED_WORDS}")
 
 
@@ -250,14 +262,14 @@ def asp_speed(context: Context) -> float:
 
 def asp_ratio(context: Context) -> Difference:
     """Time of ASP over that of PipeDream, over seeds."""
-    found = asp(context)
+    efficiency = asp(context)
     slower = {
-        seed: other / own / asp_speed(context)
-        for seed, own in found.first.items()
-        if own is not None and (other := found.second.get(seed)) is not None
+        seed: other / ours / asp_speed(context)
+        for seed, ours in efficiency.first.items()
+        if ours is not None and (other := efficiency.second.get(seed)) is not None
     }
     if not slower:
-        raise NotLogged(f"{found.text(PIPED, 'ASP')}: not reached by both")
+        raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by both")
     return Difference.of(slower, dict.fromkeys(slower, 0.0))
 
 
@@ -266,8 +278,8 @@ def text_asp(context: Context) -> Drawn:
     """Epochs and time to an accuracy."""
     row: dict[str, Any] = {"paper": context.result.reported["ratio"]}
     try:
-        found = asp(context)
-        row |= {"goal": found.goal.value, "own": said(found.first), "asp": said(found.second)}
+        efficiency = asp(context)
+        row |= {"goal": efficiency.goal.value, "own": said(efficiency.first), "asp": said(efficiency.second)}
         row["ratio"] = asp_ratio(context).mean
     except NotLogged:
         pass
@@ -291,20 +303,20 @@ def text_asp(context: Context) -> Drawn:
 def less_efficient(context: Context) -> Finding:
     """ASP needs at least twice the epochs; where it never comes, at least those that it was trained for."""
     learned(context, "ASP", arm="ASP", model=VGG)
-    found = asp(context)
+    efficiency = asp(context)
     factors = {}
-    for seed, own in found.first.items():
+    for seed, ours in efficiency.first.items():
         last = max((row["epoch"] for log in logs_of(context, "ASP", seed) for row in log.rows), default=0.0)
-        if own is not None and seed in found.second:
-            factors[seed] = (found.second[seed] or last) / own
+        if ours is not None and seed in efficiency.second:
+            factors[seed] = (efficiency.second[seed] or last) / ours
     if not factors:
-        raise NotLogged(found.text(PIPED, "ASP"))
+        raise NotLogged(efficiency.text(PIPED, "ASP"))
     factor = Difference.of(factors, dict.fromkeys(factors, 0.0))
-    never = any(epochs is None for epochs in found.second.values())
+    never = any(epochs is None for epochs in efficiency.second.values())
     holds = factor.above(2.0)
     if never and not holds:
         holds = None  # it ends before it could be told
-    why = f"{found.text(PIPED, 'ASP')}; {'at least ' if never else ''}{factor.text().lstrip('+')} times as many"
+    why = f"{efficiency.text(PIPED, 'ASP')}; {'at least ' if never else ''}{factor.text().lstrip('+')} times as many"
     return trend(context, holds, why, "'far below' is read as at least twice the epochs; over seeds", model=VGG)
 
 
@@ -332,7 +344,7 @@ def headline(context: Context, task: str) -> tuple[Difference, str]:
     Raises:
         NotLogged: none of them is trained and timed.
     """
-    found: list[tuple[Difference, str]] = []
+    speedups: list[tuple[Difference, str]] = []
     for entry in entries(context):
         model = entry.paper["model"]
         trained = model == LANGUAGE or (entry.log is not None and entry.log.summary["workers"] == TRAINED_ON)
@@ -343,10 +355,10 @@ def headline(context: Context, task: str) -> tuple[Difference, str]:
             text = (
                 f"{entry.name} {gain.text().lstrip('+')}x: an epoch of {entry.paper['config']} is {speed:.2f}x as fast"
             )
-            found.append((gain, f"{text}; {epochs.text()}"))
-    if not found:
+            speedups.append((gain, f"{text}; {epochs.text()}"))
+    if not speedups:
         raise NotLogged(f"no plan for {' or '.join(TASKS[task])} is logged")
-    return max(found, key=lambda one: one[0].mean)
+    return max(speedups, key=lambda one: one[0].mean)
 
 
 @drawing(PAPER, "text_headline_tta")

@@ -104,12 +104,12 @@ def figure_4(context: Context) -> Drawn:
         arm = item.arm.labels["arm"]
         return f"{spec_stages(item)} stages, {kinds.get(arm, 'tau_fwd = tau_bkwd')}" if arm != "Sync" else "synchronous"
 
-    found = learning(context, name)
+    lines = learning(context, name)
     where = title(context, "images", stages=False)
     rows = [
         row | {"panel": f"{where}: {what}", "score": row[key]}
         for key, what in (("loss", "loss"), ("score", "accuracy"))
-        for row in found
+        for row in lines
     ]
     y = {
         f"{where}: loss": Axis("score", "training loss", log=True),
@@ -132,10 +132,10 @@ def kept(context: Context, **labels: str) -> bool:
 def finest_diverges(context: Context) -> Finding:
     """It never gets beyond one and a half times chance."""
     arm = "no discrepancy, finest"
-    found = best(context, task="images", arm=arm)
+    scores = best(context, task="images", arm=arm)
     text = f"best accuracy {outcomes(context, task='images', arm=arm)}"
     why = f"from the start: no evaluation above {CHANCE:g} %, one and a half times chance; every seed"
-    return sized(context, max(found.values()) <= CHANCE, text, why, task="images", arm=arm)
+    return sized(context, max(scores.values()) <= CHANCE, text, why, task="images", arm=arm)
 
 
 @judge(PAPER, "figure_4", "plain_does_not")
@@ -163,9 +163,9 @@ def discrepancy_diverges(context: Context) -> Finding:
 @judge(PAPER, "figure_4", "discrepancy_hurts")
 def discrepancy_hurts(context: Context) -> Finding:
     """Best accuracies, at the same stages and rate."""
-    found = below(context, "neither", "no discrepancy", task="images")
-    text = f"{each(context, 'neither', 'no discrepancy', task='images')}; a difference of {found.text()}"
-    return trend(context, found.above(), text, SEEDS, task="images")
+    difference = below(context, "neither", "no discrepancy", task="images")
+    text = f"{each(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
+    return trend(context, difference.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_4", "delay_hurts")
@@ -191,9 +191,9 @@ def all_reach_sync(context: Context) -> Finding:
 @judge(PAPER, "figure_7", "convergence_order")
 def convergence_order(context: Context) -> Finding:
     """Mean BLEU over the epochs as a measure of speed."""
-    found = {arm: area(context, task="translation", arm=arm) for arm in ("Sync", "T1+T2+W", "T1+T2", "T1")}
+    areas = {arm: area(context, task="translation", arm=arm) for arm in ("Sync", "T1+T2+W", "T1+T2", "T1")}
     pairs = (("Sync", "T1+T2"), ("T1+T2+W", "T1+T2"), ("T1+T2", "T1"))
-    steps = {pair: Difference.of(found[pair[0]], found[pair[1]]) for pair in pairs}
+    steps = {pair: Difference.of(areas[pair[0]], areas[pair[1]]) for pair in pairs}
     text = "mean BLEU over the epochs: " + ", ".join(f"{a} above {b} by {d.text()}" for (a, b), d in steps.items())
     return sized(context, all_of(d.above() for d in steps.values()), text, SEEDS, task="translation")
 
@@ -332,8 +332,8 @@ def t2_needed(context: Context) -> Finding:
 
 def grid(context: Context, key: str, task: str) -> list[str]:
     """The arms of a parameter's grid, by its value."""
-    found = [arm for arm in context.values("arm") if arm.startswith(f"{key} =") and context.select(arm=arm, task=task)]
-    return sorted(found, key=number)
+    arms = [arm for arm in context.values("arm") if arm.startswith(f"{key} =") and context.select(arm=arm, task=task)]
+    return sorted(arms, key=number)
 
 
 def number(arm: str) -> float:
@@ -344,10 +344,10 @@ def number(arm: str) -> float:
 def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Difference, str]:
     """How much the smallest values of a grid are above the largest, in the mean best score; and all scores."""
     arms = grid(context, key, task)
-    found = {arm: best(context, task=task, arm=arm) for arm in arms}
+    scores = {arm: best(context, task=task, arm=arm) for arm in arms}
 
     def mean(some: Sequence[str]) -> dict[int, float]:
-        return {seed: average([found[arm][seed] for arm in some]) for seed in found[some[0]]}
+        return {seed: average([scores[arm][seed] for arm in some]) for seed in scores[some[0]]}
 
     step = Difference.of(mean(arms[:many]), mean(arms[-many:]))
     return step, f"{each(context, *arms, task=task)}; the smallest above the largest by {step.text()}"
@@ -459,19 +459,19 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
     """What recomputation costs an arm in its best score, by the number of checkpoints; and that in words."""
     plain = best(context, arm=arm, task=task, checkpoints="none")
     counts = [count for count in context.values("checkpoints") if count != "none"]
-    found = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
+    steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
     names = {c: segments(next(iter(runs_of(context, arm=arm, task=task, checkpoints=c).values()))) for c in counts}
     text = f"{arm} {mean_text(list(plain.values()))} without; below that by " + ", ".join(
-        f"{step.text()} with {names[c]}" for c, step in found.items()
+        f"{step.text()} with {names[c]}" for c, step in steps.items()
     )
-    return found, text
+    return steps, text
 
 
 def matches(context: Context, arm: str, task: str) -> Finding:
     """Whether recomputation costs an arm nothing."""
-    found, text = lost(context, arm, task)
+    steps, text = lost(context, arm, task)
     bound, words = (POINTS, EQUAL_POINTS) if task == "images" else (BLEU, EQUAL_BLEU)
-    holds = all_of(equal(step, bound) for step in found.values())
+    holds = all_of(equal(step, bound) for step in steps.values())
     return sized(context, holds, text, f"a match: within {words}", arm=arm)
 
 
@@ -502,10 +502,10 @@ def w_matches(context: Context) -> Finding:
 @judge(PAPER, "figure_18", "t1_two_stay_low")
 def t1_two_stay_low(context: Context) -> Finding:
     """The best BLEU of every seed."""
-    found = best(context, arm="T1", task="translation", checkpoints="few")
+    scores = best(context, arm="T1", task="translation", checkpoints="few")
     most = context.result.reported["T1_2_checkpoints"]
-    text = f"best BLEU {mean_text(list(found.values()))}"
-    return sized(context, max(found.values()) <= most, text, f"at most {most:g}, every seed", arm="T1")
+    text = f"best BLEU {mean_text(list(scores.values()))}"
+    return sized(context, max(scores.values()) <= most, text, f"at most {most:g}, every seed", arm="T1")
 
 
 @judge(PAPER, "figure_18", "t1_twelve_diverge")
@@ -596,8 +596,8 @@ def used(context: Context, row: dict[str, Any]) -> float | None:
         if row["method"] == "Sync":
             return float(100 * alone)
         if row["method"] == "T1+T2+W":
-            found = amortised(context, alone, goal(context, task), task=task, arm="T1+T2+W")
-            return 100 * fmean(found.values())
+            utilisations = amortised(context, alone, goal(context, task), task=task, arm="T1+T2+W")
+            return 100 * fmean(utilisations.values())
         return float(100 * pipeline(context, "PipeMare", dataset=dataset, arm="pipeline")["utilisation"])
     except NotLogged:
         return None
@@ -643,17 +643,17 @@ def iwslt_t2_zero(context: Context) -> Finding:
 
 def about_zero(context: Context, arm: str, task: str) -> Finding:
     """Whether an arm's best BLEU, the mean over seeds, rounds to nothing."""
-    found = best(context, task=task, arm=arm)
+    scores = best(context, task=task, arm=arm)
     text = f"best BLEU {outcomes(context, task=task, arm=arm)}"
-    return sized(context, fmean(found.values()) < 0.5, text, "about 0: rounds to 0 BLEU", task=task)
+    return sized(context, fmean(scores.values()) < 0.5, text, "about 0: rounds to 0 BLEU", task=task)
 
 
 @judge(PAPER, "table_3", "iwslt_without_t1")
 def iwslt_without_t1(context: Context) -> Finding:
     """Both arms without T1."""
-    found = [fmean(best(context, task="translation", arm=arm).values()) for arm in ("neither", "T2")]
+    means = [fmean(best(context, task="translation", arm=arm).values()) for arm in ("neither", "T2")]
     text = f"best BLEU {each(context, 'neither', 'T2', task='translation')}"
-    return sized(context, max(found) <= 1.0, text, "at most 1.0, the mean over seeds", task="translation")
+    return sized(context, max(means) <= 1.0, text, "at most 1.0, the mean over seeds", task="translation")
 
 
 @judge(PAPER, "table_3", "iwslt_w_adds")

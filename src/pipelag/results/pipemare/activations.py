@@ -103,9 +103,9 @@ def table_4(context: Context) -> Drawn:
 def exponents_of(context: Context, mode: str) -> Finding:
     """Whether the counts grow with the printed exponents."""
     row = next(row for row in context.result.reported if row["mode"] == mode)
-    own = exponents(context, mode)
-    holds = abs(own[0] - row["without"]) <= 0.05 and abs(own[1] - row["with"]) <= 0.05
-    text = f"{row['in']}^{own[0]:.3f} without, {row['in']}^{own[1]:.3f} with"
+    ours = exponents(context, mode)
+    holds = abs(ours[0] - row["without"]) <= 0.05 and abs(ours[1] - row["with"]) <= 0.05
+    text = f"{row['in']}^{ours[0]:.3f} without, {row['in']}^{ours[1]:.3f} with"
     return exact(holds, text, "0.05, of a fit to the last fourfold step, where lower orders are left")
 
 
@@ -146,9 +146,9 @@ def table_5(context: Context) -> Drawn:
 @judge(PAPER, "table_5", "one_over_root")
 def one_over_root(context: Context) -> Finding:
     """The counts, against every printed ratio."""
-    found = ratios(context)
-    right = [row for row in context.result.reported if abs(found[row["stages"]] - row["with"]) <= 5e-4]
-    text = "counted " + ", ".join(f"P = {P}: {value:.3f} (1/sqrt(P) {P**-0.5:.3f})" for P, value in found.items())
+    by_stages = ratios(context)
+    right = [row for row in context.result.reported if abs(by_stages[row["stages"]] - row["with"]) <= 5e-4]
+    text = "counted " + ", ".join(f"P = {P}: {value:.3f} (1/sqrt(P) {P**-0.5:.3f})" for P, value in by_stages.items())
     return exact(len(right) == len(context.result.reported), text, "half a unit of the last printed digit")
 
 
@@ -215,7 +215,7 @@ def compute_share(context: Context) -> Drawn:
 @judge(PAPER, "text_recompute_compute_share", "a_quarter")
 def a_quarter(context: Context) -> Finding:
     """Operations counted."""
-    found = {arm: share(context, arm) for arm in context.values("arm")}
-    text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in found.items())
+    shares = {arm: share(context, arm) for arm in context.values("arm")}
+    text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in shares.items())
     said = context.result.reported["share_percent"]
-    return exact(all(abs(value - said) <= 0.5 for value, _ in found.values()), text, "about: half a percent")
+    return exact(all(abs(value - said) <= 0.5 for value, _ in shares.values()), text, "about: half a percent")

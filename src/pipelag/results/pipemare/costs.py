@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pipelag.experiments.expand import evenly
+from pipelag.experiments.specs import evenly
 from pipelag.results.logs import Context, Item
 from pipelag.results.pipemare.quality import TASK_OF, best, evaluations, log_in, runs_of, value_of
 from pipelag.results.verdict import NotLogged, log_of
@@ -29,8 +29,8 @@ def pipeline(context: Context, method: str, **labels: str) -> dict[str, Any]:
 
 def gpipe(context: Context, dataset: str) -> dict[str, Any]:
     """GPipe's pipeline on a data set: with microbatches of its own where the paper gives it smaller ones."""
-    own = context.select(dataset=dataset, task="pipeline", arm="GPipe")
-    return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if own else "pipeline")
+    items = context.select(dataset=dataset, task="pipeline", arm="GPipe")
+    return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if items else "pipeline")
 
 
 def held(context: Context, task: str) -> tuple[float, float]:
@@ -60,8 +60,8 @@ def memory(context: Context, method: str, task: str, row: Mapping[str, Any], lay
     """
     base, average = held(context, task)
     weights = stage_weights(layers, row["stages"])
-    kept = sum(w * (copies - 1) for w, copies in zip(weights, row["copies"], strict=True))
-    return base * sum(weights) + kept + (average * sum(weights) if method.startswith("PipeMare") else 0.0)
+    stashed = sum(w * (copies - 1) for w, copies in zip(weights, row["copies"], strict=True))
+    return base * sum(weights) + stashed + (average * sum(weights) if method.startswith("PipeMare") else 0.0)
 
 
 def memory_of(context: Context, dataset: str, method: str) -> float:
@@ -79,7 +79,7 @@ def megabytes(context: Context, dataset: str) -> float:
 
 def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> float:
     """The target score: as large a share of the synchronous best here as the paper's target is of its own."""
-    dataset = next(name for name, own in TASK_OF.items() if own == task)
+    dataset = next(name for name, value in TASK_OF.items() if value == task)
     theirs, target = context.result.options["targets"][dataset]
     return float(target / theirs * fmean(best(context, task=task, arm=sync, **labels).values()))
 
@@ -95,14 +95,14 @@ def amortised(context: Context, alone: float, target: float, **labels: str) -> d
     (E_async + E_sync) / (E_async + E_sync / Util_sync). `alone`: Util_sync. Raises `NotLogged` where a run never gets
     to the target.
     """
-    found = {}
+    utilisations = {}
     for seed, item in runs_of(context, **labels).items():
         total = epochs_to(item, target)
         if total is None:
             raise NotLogged(f"the warmed-up run never reaches {target:.1f}")
         warm = min(total, epochs_of(item, "gpipe"))
-        found[seed] = total / (total - warm + warm / alone)
-    return found
+        utilisations[seed] = total / (total - warm + warm / alone)
+    return utilisations
 
 
 def normalised(item: Item, alone: float) -> list[tuple[float, float]]:

@@ -172,16 +172,16 @@ def imagenet_pipedream_below(context: Context) -> Finding:
 @judge(PAPER, "table_2", "gpipe_utilisations")
 def gpipe_utilisations(context: Context) -> Finding:
     """All rows but PipeMareW's, to whole percents; the last of WMT's for GPipe's own microbatches."""
-    wrong, found = [], []
+    wrong, texts = [], []
     for row in context.result.reported:
         if row["method"] == "PipeMareW":
             continue
-        own = 100 * utilisation(context, row["dataset"], row["method"])
-        if abs(own - row["util"]) > 0.5:
-            wrong.append(f"{row['dataset']} {row['method']} {own:.1f} for {row['util']}")
+        ours = 100 * utilisation(context, row["dataset"], row["method"])
+        if abs(ours - row["util"]) > 0.5:
+            wrong.append(f"{row['dataset']} {row['method']} {ours:.1f} for {row['util']}")
         if row["method"] == "GPipe":
-            found.append(f"{row['dataset']} {own:.1f}")
-    text = "; ".join(wrong) or f"GPipe {', '.join(found)} %, the others 100 %"
+            texts.append(f"{row['dataset']} {ours:.1f}")
+    text = "; ".join(wrong) or f"GPipe {', '.join(texts)} %, the others 100 %"
     return exact(not wrong, text, "half a unit of the last printed digit")
 
 
@@ -230,11 +230,11 @@ def wmt_gain(context: Context) -> Finding:
 @judge(PAPER, "table_2", "t2_memory")
 def t2_memory(context: Context) -> Finding:
     """What a training step holds with T2 over what it holds without."""
-    found = {
+    ratios = {
         name: memory_of(context, dataset, "PipeMare") for name, dataset in (("SGD", "CIFAR10"), ("Adam", "IWSLT14"))
     }
-    holds = abs(found["SGD"] - 1.33) <= 0.005 and abs(found["Adam"] - 1.25) <= 0.005
-    text = ", ".join(f"{name} {value:.3f}x" for name, value in found.items())
+    holds = abs(ratios["SGD"] - 1.33) <= 0.005 and abs(ratios["Adam"] - 1.25) <= 0.005
+    text = ", ".join(f"{name} {value:.3f}x" for name, value in ratios.items())
     return exact(holds, text, "half a unit of the last printed digit")
 
 
@@ -243,9 +243,9 @@ def memory_order(context: Context) -> Finding:
     """Every data set."""
     texts, holds = [], True
     for dataset in DATASETS:
-        found = {method: memory_of(context, dataset, method) for method in ("PipeDream", "PipeMare", "GPipe")}
-        holds &= found["PipeDream"] > found["PipeMare"] > found["GPipe"]
-        texts.append(f"{dataset} " + " > ".join(f"{value:.2f}x" for value in found.values()))
+        ratios = {method: memory_of(context, dataset, method) for method in ("PipeDream", "PipeMare", "GPipe")}
+        holds &= ratios["PipeDream"] > ratios["PipeMare"] > ratios["GPipe"]
+        texts.append(f"{dataset} " + " > ".join(f"{value:.2f}x" for value in ratios.values()))
     return exact(holds, "PipeDream, PipeMare, GPipe: " + "; ".join(texts))
 
 
@@ -255,18 +255,18 @@ def pipedream_memory(context: Context) -> Finding:
     texts, holds = [], True
     for row in context.result.reported:
         if row["method"] == "PipeDream":
-            own = memory_of(context, row["dataset"], "PipeDream")
-            holds &= abs(own - row["memory"]) <= 0.005
-            texts.append(f"{row['dataset']} {own:.2f}x (printed {row['memory']:.2f}x)")
+            ours = memory_of(context, row["dataset"], "PipeDream")
+            holds &= abs(ours - row["memory"]) <= 0.005
+            texts.append(f"{row['dataset']} {ours:.2f}x (printed {row['memory']:.2f}x)")
     return exact(holds, ", ".join(texts), "half a unit of the last printed digit")
 
 
 @judge(PAPER, "table_2", "pipedream_twice")
 def pipedream_twice(context: Context) -> Finding:
     """Counted."""
-    found = {d: memory_of(context, d, "PipeDream") / memory_of(context, d, "PipeMare") for d in ("IWSLT14", "WMT17")}
-    text = ", ".join(f"{dataset} {value:.2f} times" for dataset, value in found.items())
-    return exact(min(found.values()) > 2, text)
+    ratios = {d: memory_of(context, d, "PipeDream") / memory_of(context, d, "PipeMare") for d in ("IWSLT14", "WMT17")}
+    text = ", ".join(f"{dataset} {value:.2f} times" for dataset, value in ratios.items())
+    return exact(min(ratios.values()) > 2, text)
 
 
 @drawing(PAPER, "text_headline")
@@ -312,9 +312,9 @@ def headline_utilisation(context: Context) -> Finding:
 @judge(PAPER, "text_headline", "memory")
 def headline_memory(context: Context) -> Finding:
     """Counted, over both forms of PipeMare."""
-    found = [pipedream_over(context, average) for average in (0.0, 1.0)]
-    text = f"{found[0]:.2f} times PipeMare's memory with T1 alone, {found[1]:.2f} times that with T1 and T2"
-    holds = any(abs(value - context.result.reported["memory"]) <= 0.05 for value in found)
+    ratios = [pipedream_over(context, average) for average in (0.0, 1.0)]
+    text = f"{ratios[0]:.2f} times PipeMare's memory with T1 alone, {ratios[1]:.2f} times that with T1 and T2"
+    holds = any(abs(value - context.result.reported["memory"]) <= 0.05 for value in ratios)
     return exact(holds, text, "2.7 to half a unit of its last digit, with or without T2's buffer")
 
 
@@ -468,26 +468,26 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], fl
     A run that never gets there counts as one that does right after its end; where none does nothing can be told.
     """
     arms, target = grid(context, "W", "translation"), goal(context, "translation")
-    found: dict[str, BySeed] = {}
+    by_arm: dict[str, BySeed] = {}
     reached = False
     for arm in arms:
-        found[arm] = {}
+        by_arm[arm] = {}
         for seed, item in runs_of(context, task="translation", arm=arm).items():
             epochs = epochs_to(item, target)
             reached |= epochs is not None
-            found[arm][seed] = evaluations(log_in(item))[-1]["epoch"] + 1 if epochs is None else epochs
+            by_arm[arm][seed] = evaluations(log_in(item))[-1]["epoch"] + 1 if epochs is None else epochs
     if not reached:
         raise NotLogged(f"no run reaches {target:.1f} BLEU")
-    return arms, found, target
+    return arms, by_arm, target
 
 
 @judge(PAPER, "figure_15", "fewer_epochs")
 def fewer_epochs(context: Context) -> Finding:
     """Each W takes no more epochs than the smaller one before it, and the largest fewer than the smallest."""
-    arms, found, target = epochs_by_warmup(context)
-    steps = [Difference.of(found[a], found[b]) for a, b in zip(arms[:-1], arms[1:], strict=True)]
-    whole = Difference.of(found[arms[0]], found[arms[-1]])
-    text = f"epochs to {target:.1f} BLEU: " + ", ".join(f"{arm} {fmean(found[arm].values()):.2f}" for arm in arms)
+    arms, by_arm, target = epochs_by_warmup(context)
+    steps = [Difference.of(by_arm[a], by_arm[b]) for a, b in zip(arms[:-1], arms[1:], strict=True)]
+    whole = Difference.of(by_arm[arms[0]], by_arm[arms[-1]])
+    text = f"epochs to {target:.1f} BLEU: " + ", ".join(f"{arm} {fmean(by_arm[arm].values()):.2f}" for arm in arms)
     holds = all_of([*(step.above(-1e-9) for step in steps), whole.above()])
     return trend(context, holds, text, f"a good BLEU: the target of table 2, as a share of Sync's best; {SEEDS}")
 
@@ -497,9 +497,9 @@ def lower_utilisation(context: Context) -> Finding:
     """Amortised until the same BLEU, at the paper's P and N."""
     arms, _, target = epochs_by_warmup(context)
     alone = gpipe(context, "IWSLT14")["utilisation"]
-    found = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]
-    steps = [Difference.of(a, b) for a, b in zip(found[:-1], found[1:], strict=True)]
+    utilisations = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]
+    steps = [Difference.of(a, b) for a, b in zip(utilisations[:-1], utilisations[1:], strict=True)]
     text = f"until {target:.1f} BLEU: " + ", ".join(
-        f"{arm} {100 * fmean(value.values()):.0f} %" for arm, value in zip(arms, found, strict=True)
+        f"{arm} {100 * fmean(value.values()):.0f} %" for arm, value in zip(arms, utilisations, strict=True)
     )
     return trend(context, all_of(step.above() for step in steps), text, f"amortised as in section 4; {SEEDS}")

@@ -72,10 +72,10 @@ def evaluations(log: RunLog) -> list[dict[str, Any]]:
 def summarised(item: Item, which: str) -> float:
     """The best or the final score in a run's summary, which knows how sure it is; 0 where there is none."""
     log = log_in(item)
-    found = log.summary.get(which)
-    if not found:
+    score = log.summary.get(which)
+    if not score:
         return 0.0
-    return log.bleu(found) if "bleu" in found else log.share(value_of(found))
+    return log.bleu(score) if "bleu" in score else log.share(value_of(score))
 
 
 def best(context: Context, **labels: str) -> BySeed:

@@ -164,11 +164,11 @@ def delays_as_formula(context: Context) -> Finding:
     checked = 0
     for item in context.items:
         log, wanted = log_of(context, **dict(item.arm.labels)), expected(item)
-        found = log.summary["forward_delays"], log.summary["backward_delays"]
-        if found != (wanted["forward"], wanted["backward"]):
+        delays = log.summary["forward_delays"], log.summary["backward_delays"]
+        if delays != (wanted["forward"], wanted["backward"]):
             labels = ", ".join(f"{key} {value}" for key, value in item.arm.labels.items())
-            return exact(False, f"{labels}: derived tau_fwd {found[0]}, tau_bkwd {found[1]}")
-        checked += len(found[0])
+            return exact(False, f"{labels}: derived tau_fwd {delays[0]}, tau_bkwd {delays[1]}")
+        checked += len(delays[0])
     return exact(True, f"{checked} stages in {len(context.items)} schedules")
 
 
@@ -180,20 +180,20 @@ def sizes(context: Context) -> list[tuple[str, str]]:
 @judge(PAPER, "table_1", "utilisation_order")
 def utilisation_order(context: Context) -> Finding:
     """All sizes; GPipe's against its formula."""
-    found = []
+    texts = []
     for P, N in sizes(context):
         used = {arm: utilisation(log_of(context, P=P, N=N, arm=arm)) for arm in context.values("arm")}
         wanted = int(N) / (int(N) + int(P) - 1)
         if used["PipeMare"] != 1 or used["PipeDream"] != 1 or abs(used["GPipe"] - wanted) > 1e-9:
             return exact(False, f"P = {P}, N = {N}: " + ", ".join(f"{arm} {value:.3f}" for arm, value in used.items()))
-        found.append(f"{used['GPipe']:.3f}")
-    return exact(True, f"GPipe {', '.join(found)}, as the formula and below 1; the others 1 once full")
+        texts.append(f"{used['GPipe']:.3f}")
+    return exact(True, f"GPipe {', '.join(texts)}, as the formula and below 1; the others 1 once full")
 
 
 @judge(PAPER, "table_1", "memory_order")
 def memory_order(context: Context) -> Finding:
     """The methods' copies, summed over the stages; of which the logged passes, ten minibatches, need no more."""
-    found = []
+    texts = []
     for P, N in sizes(context):
         logs = {arm: log_of(context, P=P, N=N, arm=arm) for arm in context.values("arm")}
         total = {arm: sum(log.summary["weight_copies"]) for arm, log in logs.items()}
@@ -204,8 +204,8 @@ def memory_order(context: Context) -> Finding:
         )
         if not enough or not total["PipeMare"] == total["GPipe"] <= total["PipeDream"]:
             return exact(False, f"P = {P}, N = {N}: copies {total}" + ("" if enough else ", which the passes exceed"))
-        found.append(f"{total['GPipe']} and {total['PipeDream']}")
-    return exact(True, f"copies over all stages, GPipe or PipeMare and PipeDream: {'; '.join(found)}")
+        texts.append(f"{total['GPipe']} and {total['PipeDream']}")
+    return exact(True, f"copies over all stages, GPipe or PipeMare and PipeDream: {'; '.join(texts)}")
 
 
 @judge(PAPER, "table_1", "memory_as_formula")
@@ -213,8 +213,8 @@ def memory_as_formula(context: Context) -> Finding:
     """What the methods say that they hold besides the live weights."""
     for item in context.items:
         log, wanted = log_of(context, **dict(item.arm.labels)), expected(item)["more_copies"]
-        found = [count - 1 for count in log.summary["weight_copies"]]
-        if found != wanted:
+        copies = [count - 1 for count in log.summary["weight_copies"]]
+        if copies != wanted:
             labels = ", ".join(f"{key} {value}" for key, value in item.arm.labels.items())
-            return exact(False, f"{labels}: besides the live weights {found}, by the formula {wanted}")
+            return exact(False, f"{labels}: besides the live weights {copies}, by the formula {wanted}")
     return exact(True, f"all stages of {len(context.items)} schedules")

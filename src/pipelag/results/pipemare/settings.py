@@ -43,7 +43,7 @@ def settings_of(item: Item) -> dict[str, Any]:
     last, phase, schedule = evaluations(log)[-1], spec.phases[-1], spec.lr_schedule
     per_step = last["epoch"] / last["step"]
     tokens = spec.options.get("tokens")
-    found = {
+    values = {
         "optimizer": spec.optimizer.name,
         "lr": spec.optimizer.lr,
         "momentum": spec.optimizer.momentum,
@@ -62,10 +62,10 @@ def settings_of(item: Item) -> dict[str, Any]:
         "D": phase.options.get("decay"),
     }
     if spec.optimizer.betas is not None:
-        found["betas"] = ", ".join(f"{beta:g}" for beta in spec.optimizer.betas)
+        values["betas"] = ", ".join(f"{beta:g}" for beta in spec.optimizer.betas)
     if schedule.milestones:
-        found |= {"drop_epochs": schedule.milestones[0] * spec.steps * per_step, "drop_factor": schedule.gamma}
-    return found
+        values |= {"drop_epochs": schedule.milestones[0] * spec.steps * per_step, "drop_factor": schedule.gamma}
+    return values
 
 
 @drawing(PAPER, "table_6", "table_7", "table_9")
@@ -89,20 +89,20 @@ def grids(context: Context) -> Drawn:
     """The paper's grids, and the arms tried here with their best scores."""
 
     def tried(row: dict[str, Any]) -> dict[str, float]:
-        found = {}
+        scores = {}
         for arm in grid(context, row["key"], row["task"]):
             try:
-                found[arm.split("= ")[1].split("/")[0]] = fmean(best(context, arm=arm, task=row["task"]).values())
+                scores[arm.split("= ")[1].split("/")[0]] = fmean(best(context, arm=arm, task=row["task"]).values())
             except NotLogged:
                 continue
-        return found
+        return scores
 
     def shown(row: dict[str, Any]) -> str:
         return ", ".join(f"{value}: {score:.1f}" for value, score in tried(row).items())
 
     def chosen(row: dict[str, Any]) -> str | None:
-        found = tried(row)
-        return max(found, key=lambda value: found[value]) if found else None
+        scores = tried(row)
+        return max(scores, key=lambda value: scores[value]) if scores else None
 
     cols = [
         Col("Task of the paper", "dataset"),

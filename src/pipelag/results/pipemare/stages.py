@@ -138,11 +138,11 @@ def warmed_up(context: Context, each: Trained) -> list[dict[str, Any]]:
         alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == each.paper)
         task = TASK[context.name]
         target = goal(context, task, "GPipe", setup=each.setup)
-        found = amortised(context, alone, target, task=task, arm="PipeMareW", setup=each.setup)
+        utilisations = amortised(context, alone, target, task=task, arm="PipeMareW", setup=each.setup)
     except (NotLogged, StopIteration):
         return []
     point = {"method": "PipeMareW", "stages": each.paper}
-    return [point | {"value": 100 * value, "seed": seed} for seed, value in found.items()]
+    return [point | {"value": 100 * value, "seed": seed} for seed, value in utilisations.items()]
 
 
 def both(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
@@ -169,10 +169,10 @@ def utilisation_falls(context: Context) -> Finding:
 @both("others_stay_full")
 def others_stay_full(context: Context) -> Finding:
     """Of the schedules, timed."""
-    found = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
-    worst = min(value for values in found.values() for value in values)
-    text = ", ".join(f"{m} from {100 * min(v):.0f} to {100 * max(v):.0f} %" for m, v in found.items())
-    return exact(worst > 1 - 1e-9, f"{text} over {len(found['PipeMare'])} numbers of stages")
+    utilisations = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
+    worst = min(value for values in utilisations.values() for value in values)
+    text = ", ".join(f"{m} from {100 * min(v):.0f} to {100 * max(v):.0f} %" for m, v in utilisations.items())
+    return exact(worst > 1 - 1e-9, f"{text} over {len(utilisations['PipeMare'])} numbers of stages")
 
 
 @both("pipedream_memory_grows")
@@ -195,9 +195,9 @@ def memory_constant(context: Context) -> Finding:
     """To the megabyte's millionth."""
     texts, holds = [], True
     for method in ("GPipe", "PipeMare"):
-        found = [megabytes(context, method, row) for row in of_method(context, method)]
-        holds &= max(found) - min(found) < 1e-6
-        texts.append(f"{method} from {min(found):.0f} to {max(found):.0f} MB")
+        sizes = [megabytes(context, method, row) for row in of_method(context, method)]
+        holds &= max(sizes) - min(sizes) < 1e-6
+        texts.append(f"{method} from {min(sizes):.0f} to {max(sizes):.0f} MB")
     return exact(holds, ", ".join(texts))
 
 
@@ -220,12 +220,14 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
     """Whether a method stays within a bound of the best, at every number of stages."""
     texts, holds = [], []
     for each in trained_stages(context):
-        found = {m: best(context, arm=m, setup=each.setup, task=TASK[context.name]) for m in methods(context)}
-        means = {m: fmean(values.values()) for m, values in found.items()}
+        scores = {m: best(context, arm=m, setup=each.setup, task=TASK[context.name]) for m in methods(context)}
+        means = {m: fmean(values.values()) for m, values in scores.items()}
         top = max(means, key=lambda m: means[m])
-        gap = Difference.of(found[top], found[method])
+        gap = Difference.of(scores[top], scores[method])
         holds.append(gap.below(bound))
-        texts.append(f"P = {each.stages}: {method} {mean_text(list(found[method].values()))}, {gap.text()} below {top}")
+        texts.append(
+            f"P = {each.stages}: {method} {mean_text(list(scores[method].values()))}, {gap.text()} below {top}"
+        )
     return sized(
         context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
     )

@@ -86,9 +86,9 @@ def ends(log: RunLog) -> tuple[list[Any], list[Any]]:
 def small_tau_bounded(context: Context) -> Finding:
     """Every arm up to 7."""
     arms = [arm for arm in context.values("arm") if int(arm.split("=")[1]) <= 7]
-    found = {arm: log_of(context, arm=arm) for arm in arms}
-    text = "growth at last: " + ", ".join(f"{arm} {growth(log):.2f}x" for arm, log in found.items())
-    states = {bounded(log) for log in found.values()}
+    logs = {arm: log_of(context, arm=arm) for arm in arms}
+    text = "growth at last: " + ", ".join(f"{arm} {growth(log):.2f}x" for arm, log in logs.items())
+    states = {bounded(log) for log in logs.values()}
     return exact(False if False in states else None if None in states else True, text, GROWTH)
 
 
@@ -97,10 +97,10 @@ def larger_delta_diverges(context: Context) -> Finding:
     """At every step size shown: Delta = 0 stays bounded, and some larger one does not."""
     texts, holds = [], True
     for panel in context.values("panel"):
-        found = {arm: log_of(context, arm=arm, panel=panel) for arm in context.values("arm")}
-        states = {arm: bounded(log) for arm, log in found.items()}
+        logs = {arm: log_of(context, arm=arm, panel=panel) for arm in context.values("arm")}
+        states = {arm: bounded(log) for arm, log in logs.items()}
         holds &= states.pop("Delta = 0") is True and False in states.values()
-        texts.append(f"{panel}: growth " + ", ".join(f"{arm} {growth(log):.3g}x" for arm, log in found.items()))
+        texts.append(f"{panel}: growth " + ", ".join(f"{arm} {growth(log):.3g}x" for arm, log in logs.items()))
     return exact(holds, "; ".join(texts), GROWTH)
 
 
@@ -130,10 +130,10 @@ def interesting(context: Context, *arms: str) -> list[tuple[float, ...]]:
     """Eigenvalues of variants at the step sizes at which the first is unstable and the last is not."""
     logs = [log_of(context, arm=arm).rows for arm in arms]
     low, high = stable(context, arms[0]), stable(context, arms[-1])
-    found = [tuple(r["radius"] for r in rows) for rows in zip(*logs, strict=True) if low <= rows[0]["alpha"] <= high]
-    if not found:
+    inside = [tuple(r["radius"] for r in rows) for rows in zip(*logs, strict=True) if low <= rows[0]["alpha"] <= high]
+    if not inside:
         raise NotLogged(f"{arms[0]} is stable as far as {arms[-1]}: there is no range in between")
-    return found
+    return inside
 
 
 def limits(context: Context, *arms: str) -> str:
@@ -205,13 +205,13 @@ def discrepancy_raises(context: Context) -> Finding:
 
 def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
     """Rows of (panel, delta, original, T2): the largest stable step sizes."""
-    found = []
+    rows = []
     for panel in panels:
         first, second = (log_of(context, arm=arm, panel=panel).rows for arm in ("original", "T2"))
         for a, b in zip(first, second, strict=True):
             values = {"original": a["largest_stable"], "T2": b["largest_stable"]}
-            found.append({"panel": panel, "delta": a["delta"]} | values)
-    return found
+            rows.append({"panel": panel, "delta": a["delta"]} | values)
+    return rows
 
 
 def shown_pairs(context: Context) -> list[str]:
@@ -281,9 +281,10 @@ def figure_5b(context: Context) -> Drawn:
         return not_logged("no run is logged")
     taus = sorted({row["tau"] for row in log.rows if row["tau"]})
     alphas = sorted({row["alpha"] for row in log.rows})
-    found = {(row["tau"], row["alpha"]): row["loss"] for row in log.rows}
+    loss_at = {(row["tau"], row["alpha"]): row["loss"] for row in log.rows}
     cells = [
-        [float("nan") if found[tau, alpha] is None else log10(found[tau, alpha]) for alpha in alphas] for tau in taus
+        [float("nan") if loss_at[tau, alpha] is None else log10(loss_at[tau, alpha]) for alpha in alphas]
+        for tau in taus
     ]
     bounds = {row["tau"]: row["bound"] for row in log.rows if row["tau"]}
     curve = [(bounds[tau], tau) for tau in taus]
@@ -304,15 +305,15 @@ def regression_on(context: Context) -> str:
 
 def boundary(log: RunLog) -> list[tuple[int, float, float]]:
     """(tau, largest step size that stays finite as all below it do, lemma 1's bound)."""
-    found: dict[int, tuple[int, float, float]] = {}
+    largest: dict[int, tuple[int, float, float]] = {}
     failed = set()
     for row in sorted(log.rows, key=lambda row: (row["tau"], row["alpha"])):
         tau = row["tau"]
         if row["loss"] is None:
             failed.add(tau)
         elif tau not in failed:
-            found[tau] = (tau, row["alpha"], lemma_1(tau, row["curvature"]))
-    return list(found.values())
+            largest[tau] = (tau, row["alpha"], lemma_1(tau, row["curvature"]))
+    return list(largest.values())
 
 
 def grid_step(log: RunLog) -> float:

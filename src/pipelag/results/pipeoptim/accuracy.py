@@ -62,13 +62,13 @@ def settings(item: Item) -> dict[str, Any]:
     spec = item.arm.spec
     assert spec.model is not None and spec.data is not None and spec.optimizer is not None
     optimizer, course = spec.optimizer, spec.lr_schedule
-    told = {"sgd": f"SGD, momentum {optimizer.momentum:g}", "adamw": "AdamW", "adam": "Adam"}[optimizer.name]
+    title = {"sgd": f"SGD, momentum {optimizer.momentum:g}", "adamw": "AdamW", "adam": "Adam"}[optimizer.name]
     decay = f", decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
     shares = " and ".join(f"{100 * share:.0f} %" for share in course.milestones)
     courses = {"milestones": f"x {course.gamma:g} at {shares}", "polynomial": f"polynomial, power {course.power:g}"}
     options = ", ".join(f"{key} {value}" for key, value in spec.model.options.items())
     return {
-        "optimizer": told + decay,
+        "optimizer": title + decay,
         "network": spec.model.name + (f" ({options})" if options else ""),
         "data": (item.log.summary.get("data") or {}).get("title") if item.log is not None else spec.data.name,
         "minibatch": spec.batch,
@@ -82,18 +82,18 @@ def settings(item: Item) -> dict[str, Any]:
 def best_of(items: Iterable[Item], model: str) -> str | None:
     """The mean of the seeds' best evaluations, with spread; and how many there are, where some are missing."""
     chosen = list(items)
-    found = [max(v for _, v in line) for item in chosen if (line := points(item.log, metric_of(model)))]
-    if not found:
+    best = [max(v for _, v in line) for item in chosen if (line := points(item.log, metric_of(model)))]
+    if not best:
         return "not run here" if any(item.arm.left_out for item in chosen) else None
-    text = f"{fmean(found):.2f}" + (f" ± {stdev(found):.2f}" if len(found) > 1 else "")
-    return text if len(found) == len(chosen) else f"{text} ({len(found)} of {len(chosen)} seeds)"
+    text = f"{fmean(best):.2f}" + (f" ± {stdev(best):.2f}" if len(best) > 1 else "")
+    return text if len(best) == len(chosen) else f"{text} ({len(best)} of {len(chosen)} seeds)"
 
 
 def mean_best(context: Context, optimizer: str, model: str, arm: str) -> float | None:
     """The mean of the seeds' best evaluations."""
     lines = [points(i.log, metric_of(model)) for i in context.select(optimizer=optimizer, model=model, arm=arm)]
-    found = [max(value for _, value in line) for line in lines if line]
-    return fmean(found) if found else None
+    best = [max(value for _, value in line) for line in lines if line]
+    return fmean(best) if best else None
 
 
 @drawing(PAPER, "table_4")
@@ -104,9 +104,9 @@ def table_4(context: Context) -> Drawn:
     for optimizer, model in rows_of(context):
         named = {"optimizer": optimizer, "model": model}
         ours = {arm: best_of(context.select(arm=arm, **named), model) for arm in ARMS}
-        told = printed[optimizer, model]
+        paper = printed[optimizer, model]
         rows += [named | {"whose": "ours"} | ours]
-        rows += [named | {"whose": "paper"} | {arm: f"{told[arm]:.2f}" for arm in ARMS if arm in told}]
+        rows += [named | {"whose": "paper"} | {arm: f"{paper[arm]:.2f}" for arm in ARMS if arm in paper}]
     for optimizer in ("SGDM", "AdamW"):
         rows += list(average_rows(context, optimizer))
     cols = [Col("optimizer", "optimizer"), Col("model", "model"), Col("", "whose"), *(Col(arm, arm) for arm in ARMS)]
@@ -119,28 +119,28 @@ def table_4(context: Context) -> Drawn:
 
 def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
     """What PipeOptim gains over each approach with an optimizer: ours, and the paper's where it says so."""
-    models = [model for own, model in rows_of(context) if own == optimizer]
+    models = [model for name, model in rows_of(context) if name == optimizer]
     ours: dict[str, str] = {}
     for arm in ARMS[:-1]:
         pairs = [(mean_best(context, optimizer, m, OPTIM), mean_best(context, optimizer, m, arm)) for m in models]
-        steps = [own - other for own, other in pairs if own is not None and other is not None]
+        steps = [optim - other for optim, other in pairs if optim is not None and other is not None]
         if len(steps) == len(models):
             ours[arm] = f"{fmean(steps):+.2f} ({max(steps):+.2f})"
-    told = SGDM_GAINS if optimizer == "SGDM" else ADAMW_GAINS
-    printed = {arm: f"{mean:+.2f} ({most:+.2f})" for arm, (mean, most, _) in told.items()}
+    gains = SGDM_GAINS if optimizer == "SGDM" else ADAMW_GAINS
+    printed = {arm: f"{mean:+.2f} ({most:+.2f})" for arm, (mean, most, _) in gains.items()}
     yield {"optimizer": optimizer, "model": "gain", "whose": "ours"} | ours
     yield {"optimizer": optimizer, "model": "gain", "whose": "paper"} | printed
 
 
 def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margin: float = 0.0) -> Finding:
     """PipeOptim's best above other approaches' in all of these rows, by a margin; `others` by row."""
-    found = []
+    outcomes = []
     for optimizer, model in rows:
         named = {"optimizer": optimizer, "model": model}
         arms = others(named) if callable(others) else others
         holds, why = above(context, arms, OPTIM, max, "", margin, **named)
-        found.append((holds, f"{model} with {optimizer}: {why}"))
-    return trend(context, all_of(holds for holds, _ in found), "; ".join(why for _, why in found), SEEDS)
+        outcomes.append((holds, f"{model} with {optimizer}: {why}"))
+    return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
 
 
 @judge(PAPER, "table_4", "above_stashing")
@@ -180,13 +180,13 @@ def sgdm_predicts(context: Context) -> Finding:
 @judge(PAPER, "table_4", "alexnet_drops")
 def alexnet_drops(context: Context) -> Finding:
     """What each approach loses against GPipe, by the table's rows."""
-    told = next(row for row in context.result.reported if row["model"] == "AlexNet")
+    paper = next(row for row in context.result.reported if row["model"] == "AlexNet")
     best = scores(context, model="AlexNet", arm=GPIPE)
     losses = {
         arm: Difference.of(best, scores(context, model="AlexNet", arm=arm))
         for arm in rest(context, (GPIPE,), model="AlexNet")
     }
-    printed = {arm: told[GPIPE] - told[arm] for arm in (*STASHING, XPIPE, OPTIM)}
+    printed = {arm: paper[GPIPE] - paper[arm] for arm in (*STASHING, XPIPE, OPTIM)}
     holds = all_of(
         [
             *(loss.above() for loss in losses.values()),
@@ -197,19 +197,19 @@ def alexnet_drops(context: Context) -> Finding:
     return sized(context, holds, why, ONE_MORE, model="AlexNet")
 
 
-def as_printed(optimizer: str, told: dict[str, tuple[float, float, str]]) -> Any:
+def as_printed(optimizer: str, gains: dict[str, tuple[float, float, str]]) -> Any:
     """A judge: whether PipeOptim's mean and largest gains with an optimizer are the text's."""
 
     def judged(context: Context) -> Finding:
-        models = [model for own, model in rows_of(context) if own == optimizer]
+        models = [model for name, model in rows_of(context) if name == optimizer]
         outcomes, texts = [], []
-        for arm, (mean, most, where) in told.items():
+        for arm, (mean, most, where) in gains.items():
             sides = [[scores(context, model=m, optimizer=optimizer, arm=a) for m in models] for a in (OPTIM, arm)]
-            found = Difference.of(*(over_models(side) for side in sides))
+            average = Difference.of(*(over_models(side) for side in sides))
             largest = Difference.of(*(side[models.index(where)] for side in sides))
-            outcomes += [found.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
+            outcomes += [average.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
             texts.append(
-                f"over {arm} {found.text()} on average and {largest.text()} for {where}, for {mean:g} and {most:g}"
+                f"over {arm} {average.text()} on average and {largest.text()} for {where}, for {mean:g} and {most:g}"
             )
         return sized(context, all_of(outcomes), "; ".join(texts), ONE_MORE, optimizer=optimizer)
 
@@ -232,9 +232,9 @@ def xpipe_fluctuates(context: Context) -> Finding:
         step = Difference.of(*(scores(context, max, "", arm=arm, **named) for arm in (XPIPE, OPTIM)))
         gaps[optimizer == "SGDM"][f"{model} with {optimizer}"] = step.mean
         alone |= step.seeds == 1
-    spans = {own: max(found.values()) - min(found.values()) for own, found in gaps.items()}
-    told = ", ".join(f"{name} {gap:+.2f}" for found in gaps.values() for name, gap in found.items())
-    why = f"XPipe over PipeOptim spans {spans[True]:.2f} points with SGDM, {spans[False]:.2f} with others: {told}"
+    spans = {sgdm: max(group.values()) - min(group.values()) for sgdm, group in gaps.items()}
+    words = ", ".join(f"{name} {gap:+.2f}" for group in gaps.values() for name, gap in group.items())
+    why = f"XPipe over PipeOptim spans {spans[True]:.2f} points with SGDM, {spans[False]:.2f} with others: {words}"
     holds = None if alone else spans[True] > spans[False]  # a range over models knows no error with one seed
     return trend(
         context, holds, why, "ranges of means over seeds; of models tested by accuracy; one seed does not tell"

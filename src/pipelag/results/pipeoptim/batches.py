@@ -56,14 +56,14 @@ def table_5(context: Context) -> Drawn:
 
 def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, int]]:
     """The largest passes of two approaches, by model; for a judge."""
-    found = {}
+    pairs = {}
     for model in context.values("model"):
         arms = arm_rows(log_of(context, model=model))
         pair = [samples(arms[name]) if name in arms else None for name in (first, second)]
         if pair[0] is None or pair[1] is None:
             raise NotLogged(f"the largest minibatches of {first} and {second} for {model} have no logged value")
-        found[model] = pair[0], pair[1]
-    return found
+        pairs[model] = pair[0], pair[1]
+    return pairs
 
 
 def listed(pairs: dict[str, tuple[int, int]]) -> str:
@@ -74,22 +74,22 @@ def listed(pairs: dict[str, tuple[int, int]]) -> str:
 @judge(PAPER, "table_5", "above_pipedream")
 def above_pipedream(context: Context) -> Finding:
     """Every model; equal where activations alone decide."""
-    found = largest(context, OPTIM, PIPEDREAM)
-    return exact(all(a >= b for a, b in found.values()), f"{OPTIM} and {PIPEDREAM}: {listed(found)}")
+    pairs = largest(context, OPTIM, PIPEDREAM)
+    return exact(all(a >= b for a, b in pairs.values()), f"{OPTIM} and {PIPEDREAM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "gpipe_smaller")
 def gpipe_smaller(context: Context) -> Finding:
     """Every model but the exception."""
-    found = {model: pair for model, pair in largest(context, GPIPE, OPTIM).items() if model != EXCEPTION}
-    return exact(all(a <= b for a, b in found.values()), f"{GPIPE} and {OPTIM}: {listed(found)}")
+    pairs = {model: pair for model, pair in largest(context, GPIPE, OPTIM).items() if model != EXCEPTION}
+    return exact(all(a <= b for a, b in pairs.values()), f"{GPIPE} and {OPTIM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "gnmt16_excepted")
 def gnmt16_excepted(context: Context) -> Finding:
     """The exception."""
-    found = {EXCEPTION: largest(context, GPIPE, OPTIM)[EXCEPTION]}
-    return exact(found[EXCEPTION][0] > found[EXCEPTION][1], f"{GPIPE} and {OPTIM}: {listed(found)}")
+    pairs = {EXCEPTION: largest(context, GPIPE, OPTIM)[EXCEPTION]}
+    return exact(pairs[EXCEPTION][0] > pairs[EXCEPTION][1], f"{GPIPE} and {OPTIM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "weight_memory")

@@ -68,25 +68,25 @@ def close_to_gpipe(context: Context) -> Finding:
 @judge(PAPER, "figure_3a", "stashing_below")
 def stashing_ends_below(context: Context) -> Finding:
     """Where the curves end."""
-    found = [above(context, STASHING, arm, last) for arm in (OPTIM, GPIPE)]
-    return trend(context, all_of(holds for holds, _ in found), "; ".join(why for _, why in found), SEEDS)
+    outcomes = [above(context, STASHING, arm, last) for arm in (OPTIM, GPIPE)]
+    return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
 
 
 @judge(PAPER, "figure_3b", "stashing_below")
 def stashing_learns_slower(context: Context) -> Finding:
     """By the mean of all evaluations: the paper's own PipeDream ends above GPipe, its convergence is what is worse."""
-    found = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]
-    why = "mean over all evaluations: " + "; ".join(why for _, why in found)
-    return trend(context, all_of(holds for holds, _ in found), why, SEEDS)
+    outcomes = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]
+    why = "mean over all evaluations: " + "; ".join(why for _, why in outcomes)
+    return trend(context, all_of(holds for holds, _ in outcomes), why, SEEDS)
 
 
 @judge(PAPER, "figure_3a", "xpipe_lowest")
 @judge(PAPER, "figure_3c", "xpipe_lowest")
 def xpipe_lowest(context: Context) -> Finding:
     """Below each of the others at the end."""
-    own = scores(context, last, arm=XPIPE)
-    steps = {arm: Difference.of(scores(context, last, arm=arm), own) for arm in rest(context, (XPIPE,))}
-    why = f"{XPIPE} ends at {fmean(own.values()):.2f}; above it " + ", ".join(
+    xpipe = scores(context, last, arm=XPIPE)
+    steps = {arm: Difference.of(scores(context, last, arm=arm), xpipe) for arm in rest(context, (XPIPE,))}
+    why = f"{XPIPE} ends at {fmean(xpipe.values()):.2f}; above it " + ", ".join(
         f"{a} {s.text()}" for a, s in steps.items()
     )
     return trend(context, all_of(step.above() for step in steps.values()), why, SEEDS)
@@ -125,10 +125,10 @@ def order_with_adam(context: Context) -> Finding:
 @judge(PAPER, "figure_5c", "gains")
 def gains_of_gnmt16(context: Context) -> Finding:
     """Over PipeDream and PipeDream-2BW."""
-    own, told = scores(context, arm=OPTIM), context.result.reported
-    steps = {arm: Difference.of(own, scores(context, arm=arm)) for arm in STASHING}
+    best, printed = scores(context, arm=OPTIM), context.result.reported
+    steps = {arm: Difference.of(best, scores(context, arm=arm)) for arm in STASHING}
     why = ", ".join(f"over {arm} {step.text()}" for arm, step in steps.items())
-    return sized(context, all_of(step.matches(told[f"over_{arm}"]) for arm, step in steps.items()), why, ONE_MORE)
+    return sized(context, all_of(step.matches(printed[f"over_{arm}"]) for arm, step in steps.items()), why, ONE_MORE)
 
 
 def line_of(item: Item) -> str:
@@ -166,8 +166,8 @@ def in_words(context: Context, **labels: str) -> str:
 
 def above_vanilla(context: Context) -> Finding:
     """With recomputed activations, as the paper says of all approaches."""
-    found = gain(context, RECOMPUTED)
-    return trend(context, found.above(), f"best accuracy over {VANILLA}: {in_words(context)}", SEEDS)
+    difference = gain(context, RECOMPUTED)
+    return trend(context, difference.above(), f"best accuracy over {VANILLA}: {in_words(context)}", SEEDS)
 
 
 for _name in GAINS:
@@ -177,8 +177,8 @@ for _name in GAINS:
 @judge(PAPER, "figure_7a", "gain")
 def gain_of_vgg16(context: Context) -> Finding:
     """1.3 points."""
-    found = gain(context, RECOMPUTED)
-    return sized(context, found.matches(context.result.reported["gain"]), in_words(context), ONE_MORE)
+    difference = gain(context, RECOMPUTED)
+    return sized(context, difference.matches(context.result.reported["gain"]), in_words(context), ONE_MORE)
 
 
 @drawing(PAPER, "text_weight_prediction_gain")
@@ -186,8 +186,8 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
     """A row per model."""
 
     def mean(model: str, arm: str, kind: str) -> float | None:
-        found = context.select(model=model, arm=arm, activations=kind)
-        best = [max(v for _, v in pts) for i in found if (pts := points(i.log, metric_of(model)))]
+        items = context.select(model=model, arm=arm, activations=kind)
+        best = [max(v for _, v in pts) for i in items if (pts := points(i.log, metric_of(model)))]
         return fmean(best) if best else None
 
     rows = []
@@ -197,9 +197,9 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
             "optimizer": context.select(model=model)[0].arm.labels["optimizer"],
         }
         for kind in (RECOMPUTED, KEPT):
-            own, other = (mean(model, arm, kind) for arm in (OPTIM, VANILLA))
-            row |= {f"{kind} {OPTIM}": own, f"{kind} {VANILLA}": other}
-            row[f"{kind} gain"] = own - other if own is not None and other is not None else None
+            predicted, other = (mean(model, arm, kind) for arm in (OPTIM, VANILLA))
+            row |= {f"{kind} {OPTIM}": predicted, f"{kind} {VANILLA}": other}
+            row[f"{kind} gain"] = predicted - other if predicted is not None and other is not None else None
         rows.append(row | {"paper": context.result.reported.get(model)})
     for kind in (RECOMPUTED, KEPT):
         values = [row[f"{kind} gain"] for row in rows if isinstance(row.get(f"{kind} gain"), float)]
@@ -230,13 +230,13 @@ def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
 @judge(PAPER, "text_weight_prediction_gain", "positive")
 def positive(context: Context) -> Finding:
     """The mean of the three models."""
-    found = mean_gain(context)
+    difference = mean_gain(context)
     texts = [f"{model}: {in_words(context, model=model)}" for model in context.values("model")]
-    return trend(context, found.above(), f"mean {found.text()} with recomputation; {'; '.join(texts)}", SEEDS)
+    return trend(context, difference.above(), f"mean {difference.text()} with recomputation; {'; '.join(texts)}", SEEDS)
 
 
 @judge(PAPER, "text_weight_prediction_gain", "two_thirds")
 def two_thirds(context: Context) -> Finding:
     """0.67 points."""
-    found = mean_gain(context)
-    return sized(context, found.matches(context.result.reported["average"]), f"mean {found.text()}", ONE_MORE)
+    difference = mean_gain(context)
+    return sized(context, difference.matches(context.result.reported["average"]), f"mean {difference.text()}", ONE_MORE)

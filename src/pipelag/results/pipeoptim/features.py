@@ -64,9 +64,9 @@ def table_2(context: Context) -> Drawn:
     """One row per approach, from the run's summary."""
     rows: list[dict[str, Any]] = []
     plan = arm_rows(context.log(what="bytes"))
-    for arm, told in context.result.reported.items():
+    for arm, versions in context.result.reported.items():
         log = context.log(arm=arm)
-        rows.append({"approach": arm, "paper": listed(told)} | (features(log) if log else {}))
+        rows.append({"approach": arm, "paper": listed(versions)} | (features(log) if log else {}))
         if arm in plan:
             rows[-1]["bytes"] = ", ".join(f"{held / 1e6:.0f}" for held in weight_bytes(plan[arm]))
     cols = [
@@ -115,23 +115,23 @@ def versions_per_gpu(context: Context) -> Finding:
     """Against the reported versions."""
     differing = []
     for arm, reported in context.result.reported.items():
-        found = log_of(context, arm=arm).summary["weight_copies"]
-        if found != reported:
-            differing.append(f"{arm} {found} instead of {reported}")
+        versions = log_of(context, arm=arm).summary["weight_copies"]
+        if versions != reported:
+            differing.append(f"{arm} {versions} instead of {reported}")
     return exact(not differing, "; ".join(differing) or "all five as reported")
 
 
 @judge(PAPER, "table_2", "bytes_per_gpu")
 def bytes_per_gpu(context: Context) -> Finding:
     """Bytes of all versions over those of one, GPU by GPU."""
-    plan, found = arm_rows(log_of(context, what="bytes")), {}
+    plan, by_arm = arm_rows(log_of(context, what="bytes")), {}
     for arm in context.result.reported:
         if arm not in plan:
             raise NotLogged(f"{arm} has no logged bytes")
         alone = [stage["memory"]["weights"] for stage in plan[arm]["stages"]]
-        found[arm] = [held / one for held, one in zip(weight_bytes(plan[arm]), alone, strict=True)]
-    why = "; ".join(f"{arm} {listed(times)} M" for arm, times in found.items())
-    return exact(found == {arm: list(told) for arm, told in context.result.reported.items()}, why)
+        by_arm[arm] = [held / one for held, one in zip(weight_bytes(plan[arm]), alone, strict=True)]
+    why = "; ".join(f"{arm} {listed(times)} M" for arm, times in by_arm.items())
+    return exact(by_arm == {arm: list(versions) for arm, versions in context.result.reported.items()}, why)
 
 
 def delays(context: Context, arm: str) -> tuple[list[int], list[int]]:
@@ -143,18 +143,18 @@ def delays(context: Context, arm: str) -> tuple[list[int], list[int]]:
 @judge(PAPER, "table_2", "stashing_consistent")
 def stashing_consistent(context: Context) -> Finding:
     """Both passes as old as one another."""
-    found = {arm: delays(context, arm) for arm in STASHING}
-    why = "; ".join(f"{arm}: forward {f}, backward {b} updates old" for arm, (f, b) in found.items())
-    return exact(all(f == b for f, b in found.values()), why)
+    by_arm = {arm: delays(context, arm) for arm in STASHING}
+    why = "; ".join(f"{arm}: forward {f}, backward {b} updates old" for arm, (f, b) in by_arm.items())
+    return exact(all(f == b for f, b in by_arm.values()), why)
 
 
 @judge(PAPER, "table_2", "stashing_stale")
 def stashing_stale(context: Context) -> Finding:
     """Some GPU reads old weights."""
-    found = {arm: delays(context, arm)[0] for arm in STASHING}
-    why = ", ".join(f"{arm} {lags}" for arm, lags in found.items())
+    by_arm = {arm: delays(context, arm)[0] for arm in STASHING}
+    why = ", ".join(f"{arm} {lags}" for arm, lags in by_arm.items())
     return exact(
-        all(max(lags) > 0 for lags in found.values()), f"forwards read weights that are so many updates old: {why}"
+        all(max(lags) > 0 for lags in by_arm.values()), f"forwards read weights that are so many updates old: {why}"
     )
 
 
@@ -172,13 +172,13 @@ def prediction_bridges(context: Context) -> Finding:
 def steps_of(log: RunLog) -> list[dict[str, Any]]:
     """Algorithm 1's steps for the followed minibatch, per rank; versions in the paper's numbering (from W_1)."""
     depth, copies = log.summary["stages"], log.summary["weight_copies"]
-    found = []
+    steps = []
     for rank in range(depth):
         (forward,) = (row for row in passes(log, FOLLOWED, "F") if row["stage"] == rank + 1)
         (backward,) = (row for row in passes(log, FOLLOWED, "B") if row["stage"] == rank + 1)
         version, ahead = forward["reads"] + 1, int(forward["ahead"])
         predicts = ahead > 0
-        found.append(
+        steps.append(
             {
                 "rank": rank,
                 "s": depth - rank - 1,
@@ -192,7 +192,7 @@ def steps_of(log: RunLog) -> list[dict[str, Any]]:
                 "newest": backward["delay"] == 0 and backward["writes"] == backward["reads"] + 1,
             }
         )
-    return found
+    return steps
 
 
 @drawing(PAPER, "algorithm_1")
@@ -238,8 +238,8 @@ def text_two_versions(context: Context) -> Drawn:
     """Versions per rank, ours beside the paper's."""
     log = context.log()
     held = log.summary["weight_copies"] if log else []
-    told = context.result.reported["versions"]
-    rows = [{"rank": rank, "ours": held[rank], "paper": paper} for rank, paper in enumerate(told)] if held else []
+    printed = context.result.reported["versions"]
+    rows = [{"rank": rank, "ours": held[rank], "paper": paper} for rank, paper in enumerate(printed)] if held else []
     cols = [Col("rank", "rank"), Col("ours", "ours", group="versions"), Col("paper", "paper", group="versions")]
     return Drawn(table=table(rows, cols, context.result.caption))
 

@@ -170,9 +170,9 @@ def table_6(context: Context) -> Drawn:
 @judge(PAPER, "table_6", "total_time")
 def total_time(context: Context) -> Finding:
     """Both models."""
-    found = {model: first_to_target(context, model, hours=True) for model in TARGETS}
-    holds = all_of(part for first, slow, _ in found.values() for part in (first, slow))
-    return trend(context, holds, "; ".join(f"{m}: {why}" for m, (_, _, why) in found.items()), SEEDS, what=TRAINING)
+    outcomes = {model: first_to_target(context, model, hours=True) for model in TARGETS}
+    holds = all_of(part for first, slow, _ in outcomes.values() for part in (first, slow))
+    return trend(context, holds, "; ".join(f"{m}: {why}" for m, (_, _, why) in outcomes.items()), SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "table_6", "epoch_times")
@@ -191,18 +191,18 @@ def epoch_times(context: Context) -> Finding:
 @judge(PAPER, "table_6", "top1")
 def top1(context: Context) -> Finding:
     """The best evaluation of each, both models."""
-    found = {model: above(context, OTHERS, what=TRAINING, model=model) for model in TARGETS}
-    why = "; ".join(f"{model}: {why}" for model, (_, why) in found.items())
-    return trend(context, all_of(holds for holds, _ in found.values()), why, SEEDS, what=TRAINING)
+    outcomes = {model: above(context, OTHERS, what=TRAINING, model=model) for model in TARGETS}
+    why = "; ".join(f"{model}: {why}" for model, (_, why) in outcomes.items())
+    return trend(context, all_of(holds for holds, _ in outcomes.values()), why, SEEDS, what=TRAINING)
 
 
 def as_fast(model: str) -> Any:
     """A judge: whether the speedups to a model's target are those printed."""
 
     def judged(context: Context) -> Finding:
-        found, why = speedups(context, model)
-        told = printed_speedups(context, model)
-        holds = all_of(found[arm].within(value / SPEED, value * SPEED) for arm, value in told.items())
+        by_arm, why = speedups(context, model)
+        printed = printed_speedups(context, model)
+        holds = all_of(by_arm[arm].within(value / SPEED, value * SPEED) for arm, value in printed.items())
         return sized(context, holds, why, f"{SPEED_WORDS}; over seeds", what=TRAINING)
 
     return judged
@@ -223,11 +223,11 @@ def faster(context: Context) -> Finding:
 def text_headline_speedup(context: Context) -> Drawn:
     """A row per approach."""
     try:
-        found, _ = speedups(context, "ResNet-101")
+        by_arm, _ = speedups(context, "ResNet-101")
     except NotLogged:
-        found = {}
+        by_arm = {}
     rows = [
-        {"approach": arm, "paper": value, "ours": found[arm].mean if arm in found else None}
+        {"approach": arm, "paper": value, "ours": by_arm[arm].mean if arm in by_arm else None}
         for arm, value in context.result.reported.items()
     ]
     cols = [Col("over", "approach"), Col("ours", "ours", "{:.2f}x"), Col("paper", "paper", "{:.2f}x")]
@@ -247,11 +247,11 @@ def mean_gains(context: Context) -> dict[str, Difference]:
 def text_overall_accuracy(context: Context) -> Drawn:
     """A row per approach."""
     try:
-        found = mean_gains(context)
+        gains = mean_gains(context)
     except NotLogged:
-        found = {}
+        gains = {}
     rows = [
-        {"approach": arm, "ours": found[arm].mean if arm in found else None, "paper": mean, "most": most}
+        {"approach": arm, "ours": gains[arm].mean if arm in gains else None, "paper": mean, "most": most}
         for arm, (mean, most) in context.result.reported.items()
     ]
     cols = [
@@ -264,22 +264,22 @@ def text_overall_accuracy(context: Context) -> Drawn:
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 
-def gains_in_words(found: Mapping[str, Difference]) -> str:
+def gains_in_words(gains: Mapping[str, Difference]) -> str:
     """By approach."""
-    return ", ".join(f"over {arm} {step.text()}" for arm, step in found.items())
+    return ", ".join(f"over {arm} {step.text()}" for arm, step in gains.items())
 
 
 @judge(PAPER, "text_overall_accuracy", "positive")
 def positive(context: Context) -> Finding:
     """All three."""
-    found = mean_gains(context)
-    return trend(context, all_of(step.above() for step in found.values()), gains_in_words(found), SEEDS, what=TRAINING)
+    gains = mean_gains(context)
+    return trend(context, all_of(step.above() for step in gains.values()), gains_in_words(gains), SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "text_overall_accuracy", "as_printed")
 def gains_as_printed(context: Context) -> Finding:
     """Of PipeDream-2BW, either the text's mean or the table's."""
-    found, told = mean_gains(context), {arm: mean for arm, (mean, _) in context.result.reported.items()}
+    gains, printed = mean_gains(context), {arm: mean for arm, (mean, _) in context.result.reported.items()}
     slack = {TWO_BW: 0.035 + 0.005}  # from the table's 0.235 to the text's 0.27
-    holds = all_of(step.matches(told[arm], slack.get(arm, 0.005)) for arm, step in found.items())
-    return sized(context, holds, gains_in_words(found), ONE_MORE, what=TRAINING)
+    holds = all_of(step.matches(printed[arm], slack.get(arm, 0.005)) for arm, step in gains.items())
+    return sized(context, holds, gains_in_words(gains), ONE_MORE, what=TRAINING)

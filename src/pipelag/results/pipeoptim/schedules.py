@@ -66,8 +66,8 @@ def bubbles(context: Context) -> Finding:
 @judge(PAPER, "figure_1b", "microbatches_of_5")
 def microbatches_of_5(context: Context) -> Finding:
     """By their numbers, counted from 1."""
-    found = sorted({row["microbatch"] + 1 for row in passes(log_of(context), FOLLOWED)})
-    return exact(found == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {found}")
+    microbatches = sorted({row["microbatch"] + 1 for row in passes(log_of(context), FOLLOWED)})
+    return exact(microbatches == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {microbatches}")
 
 
 judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
@@ -76,17 +76,18 @@ judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
 @judge(PAPER, "figure_1d", "forward_versions")
 def forward_versions(context: Context) -> Finding:
     """In the paper's numbering."""
-    found = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
+    versions = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
     return exact(
-        found == context.result.reported["forward_weights_minibatch_5"], f"W{found} on GPUs 0 to {len(found) - 1}"
+        versions == context.result.reported["forward_weights_minibatch_5"],
+        f"W{versions} on GPUs 0 to {len(versions) - 1}",
     )
 
 
 @judge(PAPER, "figure_1d", "backward_without_stashing")
 def without_stashing(context: Context) -> Finding:
     """GPU 0 without stashing."""
-    found = 1 + reads_of(log_of(context, arm="no stashing"), FOLLOWED, "B")[0]
-    return exact(found == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{found}")
+    version = 1 + reads_of(log_of(context, arm="no stashing"), FOLLOWED, "B")[0]
+    return exact(version == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{version}")
 
 
 @judge(PAPER, "figure_1d", "stashed_versions")
@@ -112,12 +113,14 @@ def no_bubble(context: Context) -> Finding:
 def distances(context: Context) -> Finding:
     """What the forwards of minibatch 5 read, and how far they look ahead."""
     rows = passes(log_of(context), FOLLOWED, "F")
-    found = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
-    return exact(found == context.result.reported["predicted"], f"weights {found} on GPUs 0 to {len(found) - 1}")
+    predicted = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
+    return exact(
+        predicted == context.result.reported["predicted"], f"weights {predicted} on GPUs 0 to {len(predicted) - 1}"
+    )
 
 
 @judge(PAPER, "figure_2", "backward_reads_w5")
 def backward_reads_w5(context: Context) -> Finding:
     """What the backwards of minibatch 5 read."""
-    found = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
-    return exact(found == {context.result.reported["backward_weights"]}, f"W{sorted(found)}")
+    versions = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
+    return exact(versions == {context.result.reported["backward_weights"]}, f"W{sorted(versions)}")

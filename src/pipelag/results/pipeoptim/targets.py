@@ -42,15 +42,15 @@ class Goal:
         Raises:
             NotLogged: a seed that was asked for has no log.
         """
-        found: dict[int, float | None] = {}
+        by_seed: dict[int, float | None] = {}
         for item in context.select(what=TRAINING, **labels):
             if item.log is None:
                 raise NotLogged(f"{', '.join(labels.values())}: {missing(item)}")
             line = points(item.log, "accuracy")
-            found[item.arm.seed] = next((epoch for epoch, value in line if value >= self.value), None)
-        if not found:
+            by_seed[item.arm.seed] = next((epoch for epoch, value in line if value >= self.value), None)
+        if not by_seed:
             raise NotLogged(f"{', '.join(labels.values())} has no logged value")
-        return found
+        return by_seed
 
 
 def goal_of(context: Context, model: str) -> Goal:
@@ -72,17 +72,17 @@ def told(epochs: Mapping[int, float | None], unit: float = 1.0) -> str:
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
     """Whether PipeOptim is the first at the target, whether GPipe is the last, and when each comes, in words."""
-    goal, found, texts, length = goal_of(context, model), {}, [], {}
+    goal, times, texts, length = goal_of(context, model), {}, [], {}
     arms = rest(context, (), what=TRAINING, model=model)
     for arm in arms:
         unit = hours_of_epoch(context, model, arm) if hours else 1.0
         epochs = goal.epochs(context, model=model, arm=arm)
-        found[arm] = {seed: None if value is None else unit * value for seed, value in epochs.items()}
+        times[arm] = {seed: None if value is None else unit * value for seed, value in epochs.items()}
         runs = context.select(what=TRAINING, model=model, arm=arm)
         length[arm] = unit * min(points(item.log, "accuracy")[-1][0] for item in runs)
-        texts.append(f"{arm} {told(found[arm])}")
-    first = all_of(later(found[arm], found[OPTIM], length[arm]) for arm in arms if arm != OPTIM)
-    slow = all_of(later(found[GPIPE], found[arm], length[GPIPE]) for arm in arms if arm != GPIPE)
+        texts.append(f"{arm} {told(times[arm])}")
+    first = all_of(later(times[arm], times[OPTIM], length[arm]) for arm in arms if arm != OPTIM)
+    slow = all_of(later(times[GPIPE], times[arm], length[GPIPE]) for arm in arms if arm != GPIPE)
     return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}: {', '.join(texts)}"
 
 
@@ -99,12 +99,12 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
             raise NotLogged(f"{model} under {arm} does not reach {goal.text} with every seed, so there is no speedup")
         unit = hours_of_epoch(context, model, arm)
         hours[arm] = {seed: unit * value for seed, value in epochs.items() if value is not None}
-    found = {}
+    by_arm = {}
     for arm, values in hours.items():
-        ratios = {seed: values[seed] / own for seed, own in hours[OPTIM].items() if seed in values}
+        ratios = {seed: values[seed] / optim for seed, optim in hours[OPTIM].items() if seed in values}
         if arm != OPTIM:
-            found[arm] = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
-    return found, f"to {goal.text}: " + ", ".join(f"{arm} {d.text().lstrip('+')}x" for arm, d in found.items())
+            by_arm[arm] = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
+    return by_arm, f"to {goal.text}: " + ", ".join(f"{arm} {d.text().lstrip('+')}x" for arm, d in by_arm.items())
 
 
 def printed_speedups(context: Context, model: str) -> dict[str, float]:

@@ -35,25 +35,25 @@ def arm_rows(log: RunLog | None) -> dict[str, dict[str, Any]]:
 
 def rates(log: RunLog | None) -> dict[str, float]:
     """Samples per second by arm; without those that have no time."""
-    found = {name: row.get("samples_per_second") for name, row in arm_rows(log).items()}
-    return {name: rate for name, rate in found.items() if rate}
+    speeds = {name: row.get("samples_per_second") for name, row in arm_rows(log).items()}
+    return {name: rate for name, rate in speeds.items() if rate}
 
 
 def rates_of(context: Context, **labels: str) -> dict[str, float]:
     """`rates` of one run, for a judge; every arm that the config asks for has one."""
-    found = rates(log_of(context, **labels))
+    speeds = rates(log_of(context, **labels))
     wanted = context.select(**labels)[0].arm.spec.options["arms"]
-    missing = [name for name in wanted if name not in found]
+    missing = [name for name in wanted if name not in speeds]
     if missing:
         raise NotLogged(f"{missing[0]} has no logged throughput")
-    return found
+    return speeds
 
 
 @drawing(PAPER, *FIGURES)
 def figure_6(context: Context) -> Drawn:
     """A bar per approach; PipeDream-2BW, beside PipeDream, by its last name."""
-    found = rates(context.log())
-    rows = [{"approach": "2BW" if name == TWO_BW else name, "throughput": rate} for name, rate in found.items()]
+    speeds = rates(context.log())
+    rows = [{"approach": "2BW" if name == TWO_BW else name, "throughput": rate} for name, rate in speeds.items()]
     if not rows:
         return not_logged("no plan is logged")
     (model,) = context.values("model")
@@ -61,15 +61,15 @@ def figure_6(context: Context) -> Drawn:
     return Drawn.of(Bars(y, "approach", number="{:,.0f}", x_title=model), rows)
 
 
-def said(found: Mapping[str, float], names: tuple[str, ...]) -> str:
+def said(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
     """Rates in words."""
-    return ", ".join(f"{name} {found[name]:,.1f}" for name in names if name in found) + " samples/s"
+    return ", ".join(f"{name} {speeds[name]:,.1f}" for name in names if name in speeds) + " samples/s"
 
 
 def gpipe_lowest(context: Context) -> Finding:
     """GPipe below every asynchronous approach."""
-    found = rates_of(context)
-    return measured(context, found[GPIPE] < min(v for k, v in found.items() if k != GPIPE), said(found, ARMS), SIGN)
+    speeds = rates_of(context)
+    return measured(context, speeds[GPIPE] < min(v for k, v in speeds.items() if k != GPIPE), said(speeds, ARMS), SIGN)
 
 
 for name in FIGURES:
@@ -79,15 +79,15 @@ for name in FIGURES:
 @judge(PAPER, "figure_6a", "above_xpipe")
 def above_xpipe(context: Context) -> Finding:
     """At the batches of table V."""
-    found = rates_of(context)
-    return measured(context, found[OPTIM] >= found[XPIPE], said(found, (OPTIM, XPIPE)), SIGN)
+    speeds = rates_of(context)
+    return measured(context, speeds[OPTIM] >= speeds[XPIPE], said(speeds, (OPTIM, XPIPE)), SIGN)
 
 
 def alike(context: Context) -> Finding:
     """The fastest asynchronous approach over the slowest."""
-    found = {name: rate for name, rate in rates_of(context).items() if name != GPIPE}
-    ratio = max(found.values()) / min(found.values())
-    why = f"{said(found, ARMS)}; the fastest is {100 * (ratio - 1):.2f} % faster than the slowest"
+    speeds = {name: rate for name, rate in rates_of(context).items() if name != GPIPE}
+    ratio = max(speeds.values()) / min(speeds.values())
+    why = f"{said(speeds, ARMS)}; the fastest is {100 * (ratio - 1):.2f} % faster than the slowest"
     return measured(context, ratio <= ALIKE, why, ALIKE_WORDS)
 
 
@@ -106,11 +106,11 @@ def text_throughput(context: Context) -> Drawn:
     others = (GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE)
     models: list[dict[str, Any]] = []
     for model, log in by_model(context).items():
-        found = rates(log)
-        against = {o: percent(found[OPTIM], found[o]) for o in others if o in found and OPTIM in found}
+        speeds = rates(log)
+        against = {o: percent(speeds[OPTIM], speeds[o]) for o in others if o in speeds and OPTIM in speeds}
         models.append({"model": model, "optimizer": context.select(model=model)[0].arm.labels["optimizer"], **against})
-    rows, told = list(models), context.result.reported
-    below = {key: [-value for value in told[f"below_{key}_percent"]] for key in ("PipeDream", "2BW")}
+    rows, reported = list(models), context.result.reported
+    below = {key: [-value for value in reported[f"below_{key}_percent"]] for key in ("PipeDream", "2BW")}
     printed = {PIPEDREAM: below["PipeDream"], TWO_BW: below["2BW"]}
     if models:
         for place, what in enumerate(("mean", "extreme")):
@@ -122,7 +122,7 @@ def text_throughput(context: Context) -> Drawn:
             adamw = [row[GPIPE] for row in models if row["optimizer"] == "AdamW" and GPIPE in row]
             value = (fmean(adamw) if what == "mean" else max(adamw)) if adamw else None
             rows.append({"model": f"AdamW, {what}", GPIPE: value})
-            rows.append({"model": f"paper, AdamW, {what}", GPIPE: told["over_GPipe_AdamW_percent"][place]})
+            rows.append({"model": f"paper, AdamW, {what}", GPIPE: reported["over_GPipe_AdamW_percent"][place]})
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
     cols += [Col(f"over {other}", other, "{:+.2f} %", "throughput of PipeOptim") for other in others]
     return Drawn(table=table(rows, cols, context.result.caption))
@@ -132,8 +132,8 @@ def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]
     """PipeOptim's throughput over another approach's, in percent, by model; for a judge."""
     labels = {"optimizer": optimizer} if optimizer else {}
     models = [m for m in context.values("model") if context.select(model=m, **labels)]
-    found = {model: rates_of(context, model=model) for model in models}
-    return {model: percent(rate[OPTIM], rate[other]) for model, rate in found.items() if other in rate}
+    speeds = {model: rates_of(context, model=model) for model in models}
+    return {model: percent(rate[OPTIM], rate[other]) for model, rate in speeds.items() if other in rate}
 
 
 def listed(values: Mapping[str, float]) -> str:
@@ -144,28 +144,31 @@ def listed(values: Mapping[str, float]) -> str:
 @judge(PAPER, "text_throughput", "above_gpipe")
 def above_gpipe(context: Context) -> Finding:
     """Every model."""
-    found = gains(context, GPIPE)
-    return measured(context, min(found.values()) > 0, listed(found), SIGN)
+    percents = gains(context, GPIPE)
+    return measured(context, min(percents.values()) > 0, listed(percents), SIGN)
 
 
 @judge(PAPER, "text_throughput", "gain_over_gpipe")
 def gain_over_gpipe(context: Context) -> Finding:
     """Mean and maximum over the models with AdamW."""
-    found = gains(context, GPIPE, "AdamW")
-    mean, most = fmean(found.values()), max(found.values())
+    percents = gains(context, GPIPE, "AdamW")
+    mean, most = fmean(percents.values()), max(percents.values())
     pairs = zip((mean, most), context.result.reported["over_GPipe_AdamW_percent"], strict=True)
     holds = all(near(1 + ours / 100, 1 + theirs / 100) for ours, theirs in pairs)
-    return measured(context, holds, f"{mean:.1f} % on average, up to {most:.1f} %: {listed(found)}", SPEED_WORDS)
+    return measured(context, holds, f"{mean:.1f} % on average, up to {most:.1f} %: {listed(percents)}", SPEED_WORDS)
 
 
 def close_to(other: str, key: str) -> Callable[[Context], Finding]:
     """A judge: PipeOptim's mean throughput is at most so many percent lower."""
 
     def judged(context: Context) -> Finding:
-        found = gains(context, other)
-        mean, most = fmean(found.values()), context.result.reported[key][0]
+        percents = gains(context, other)
+        mean, most = fmean(percents.values()), context.result.reported[key][0]
         return measured(
-            context, mean >= -most, f"{mean:+.2f} % on average: {listed(found)}", f"at most {most} % lower, as printed"
+            context,
+            mean >= -most,
+            f"{mean:+.2f} % on average: {listed(percents)}",
+            f"at most {most} % lower, as printed",
         )
 
     return judged
@@ -178,16 +181,16 @@ judge(PAPER, "text_throughput", "close_to_2bw")(close_to(TWO_BW, "below_2BW_perc
 @judge(PAPER, "text_throughput", "mostly_above_xpipe")
 def mostly_above_xpipe(context: Context) -> Finding:
     """More than half of the models."""
-    found = gains(context, XPIPE)
-    holds = sum(value >= -TIE for value in found.values()) > len(found) / 2
-    return measured(context, holds, listed(found), MOST)
+    percents = gains(context, XPIPE)
+    holds = sum(value >= -TIE for value in percents.values()) > len(percents) / 2
+    return measured(context, holds, listed(percents), MOST)
 
 
 @judge(PAPER, "text_throughput", "below_stashing")
 def below_stashing(context: Context) -> Finding:
     """The slower of the two that stash against the faster of the two that predict, by model."""
-    found = {model: rates_of(context, model=model) for model in context.values("model")}
-    margins = {m: percent(min(r[PIPEDREAM], r[TWO_BW]), max(r[OPTIM], r[XPIPE])) for m, r in found.items()}
+    speeds = {model: rates_of(context, model=model) for model in context.values("model")}
+    margins = {m: percent(min(r[PIPEDREAM], r[TWO_BW]), max(r[OPTIM], r[XPIPE])) for m, r in speeds.items()}
     holds = sum(value > TIE for value in margins.values()) > len(margins) / 2
     why = f"the slower of PipeDream and 2BW over the faster of PipeOptim and XPipe: {listed(margins)}"
     return measured(context, holds, why, MOST)
@@ -202,10 +205,10 @@ def figure_8(context: Context) -> Drawn:
     rows = []
     for ending, panel in PASSES.items():
         for nodes in context.values("nodes"):
-            found = rates(context.log(nodes=nodes))
+            speeds = rates(context.log(nodes=nodes))
             for name in ORDER:
-                if name + ending in found:
-                    throughput = found[name + ending]
+                if name + ending in speeds:
+                    throughput = speeds[name + ending]
                     rows.append({"panel": panel, "nodes": nodes, "approach": name, "throughput": throughput})
     if not rows:
         return not_logged("no plan is logged")
@@ -220,8 +223,8 @@ def order(context: Context) -> Finding:
     for ending, panel in PASSES.items():
         right = []
         for nodes in context.values("nodes"):
-            found = rates_of(context, nodes=nodes)
-            line = [need(found.get(name + ending), f"{name} on {nodes} nodes") for name in ORDER]
+            speeds = rates_of(context, nodes=nodes)
+            line = [need(speeds.get(name + ending), f"{name} on {nodes} nodes") for name in ORDER]
             right.append(all(a < b for a, b in zip(line[:-1], line[1:], strict=True)))
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds[panel] = all(right)

@@ -65,15 +65,15 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
     Raises:
         NotLogged: unless all seeds that were asked for have a number.
     """
-    chosen, found, what = context.select(**labels), {}, ", ".join(labels.values())
+    chosen, values, what = context.select(**labels), {}, ", ".join(labels.values())
     for item in chosen:
         value = one_number(item, how, metric or metric_of(item.arm.labels["model"]))
         if value is None:
             raise NotLogged(f"{what}: {missing(item)}")
-        found[item.arm.seed] = value
-    if not found:
+        values[item.arm.seed] = value
+    if not values:
         raise NotLogged(f"{what} has no logged value")
-    return found
+    return values
 
 
 def missing(item: Item) -> str:
@@ -106,10 +106,10 @@ def above(
     **labels: str,
 ) -> tuple[bool | None, str]:
     """Whether an approach is above each of the others, by a margin that may be negative; and how far, in words."""
-    own = scores(context, how, metric, arm=arm, **labels)
-    steps = {o: Difference.of(own, scores(context, how, metric, arm=o, **labels)) for o in others}
-    told = ", ".join(f"{other} {step.text()}" for other, step in steps.items())
-    return all_of(step.above(margin) for step in steps.values()), f"{arm} {fmean(own.values()):.2f}, over {told}"
+    values = scores(context, how, metric, arm=arm, **labels)
+    steps = {o: Difference.of(values, scores(context, how, metric, arm=o, **labels)) for o in others}
+    words = ", ".join(f"{other} {step.text()}" for other, step in steps.items())
+    return all_of(step.above(margin) for step in steps.values()), f"{arm} {fmean(values.values()):.2f}, over {words}"
 
 
 def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] | None = None) -> list[dict[str, Any]]:

@@ -29,12 +29,12 @@ LINES: Sequence[Line] = (
 
 def cells(log: RunLog) -> dict[tuple[int, float], dict[str, Row]]:
     """(GPU, time unit) -> the rows by kind, of the steady state: units with a forward and a backward on every GPU."""
-    found: dict[tuple[int, float], dict[str, Row]] = {}
+    tasks: dict[tuple[int, float], dict[str, Row]] = {}
     for row in passes(log):
-        found.setdefault((row["worker"], row["start"]), {})[row["kind"]] = row
+        tasks.setdefault((row["worker"], row["start"]), {})[row["kind"]] = row
     gpus = log.summary["workers"]
-    units = {unit for _, unit in found if all(len(found.get((gpu, unit), ())) == 2 for gpu in range(gpus))}
-    return {(gpu, unit): rows for (gpu, unit), rows in found.items() if unit in units}
+    units = {unit for _, unit in tasks if all(len(tasks.get((gpu, unit), ())) == 2 for gpu in range(gpus))}
+    return {(gpu, unit): rows for (gpu, unit), rows in tasks.items() if unit in units}
 
 
 def in_cell(rows: dict[str, Row]) -> Callable[[Line], Cell]:
@@ -67,9 +67,9 @@ def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:
 @judge(PAPER, "algorithm_1", "together")
 def together(context: Context) -> Finding:
     """In every unit of the steady state both threads of a GPU start from the same weights."""
-    found = every_cell(context)
+    pairs = every_cell(context)
     alike = [
-        rows["F"]["reads"] == rows["B"]["reads"] and rows["F"]["end"] == rows["B"]["end"] for rows in found.values()
+        rows["F"]["reads"] == rows["B"]["reads"] and rows["F"]["end"] == rows["B"]["end"] for rows in pairs.values()
     ]
     words = f"{sum(alike)} of {len(alike)} pairs of tasks start together, from the same weights"
     return exact(bool(alike) and all(alike), words)
@@ -78,11 +78,11 @@ def together(context: Context) -> Finding:
 @judge(PAPER, "algorithm_1", "distances")
 def distances(context: Context) -> Finding:
     """Lines 17 and 25."""
-    found, gpus = every_cell(context), log_of(context).summary["workers"]
+    pairs, gpus = every_cell(context), log_of(context).summary["workers"]
     as_written = [
-        (rows["F"]["ahead"], rows["B"]["ahead"]) == (2 * gpus - gpu - 2, gpu) for (gpu, _), rows in found.items()
+        (rows["F"]["ahead"], rows["B"]["ahead"]) == (2 * gpus - gpu - 2, gpu) for (gpu, _), rows in pairs.items()
     ]
-    shown = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in found.items()}
+    shown = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in pairs.items()}
     words = ", ".join(f"GPU {gpu} {forward} and {backward}" for gpu, (forward, backward) in sorted(shown.items()))
     return exact(bool(as_written) and all(as_written), words)
 
@@ -90,11 +90,11 @@ def distances(context: Context) -> Finding:
 @judge(PAPER, "algorithm_1", "update_after_both")
 def update_after_both(context: Context) -> Finding:
     """The weights that a unit's backward made are read from the next unit on, by both tasks, and not before."""
-    found = every_cell(context)
+    pairs = every_cell(context)
     steps = []
-    for gpu in sorted({gpu for gpu, _ in found}):
-        units = sorted(unit for other, unit in found if other == gpu)
+    for gpu in sorted({gpu for gpu, _ in pairs}):
+        units = sorted(unit for other, unit in pairs if other == gpu)
         for now, after in pairwise(units):
-            made = found[gpu, now]["B"]["writes"]
-            steps.append(made == found[gpu, now]["F"]["reads"] + 1 == found[gpu, after]["F"]["reads"])
+            made = pairs[gpu, now]["B"]["writes"]
+            steps.append(made == pairs[gpu, now]["F"]["reads"] + 1 == pairs[gpu, after]["F"]["reads"])
     return exact(bool(steps) and all(steps), f"{sum(steps)} of {len(steps)} updates are read from the next unit on")

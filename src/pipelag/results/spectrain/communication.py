@@ -147,9 +147,9 @@ def passes(context: Context) -> dict[str, float]:
 
 def measured_words(context: Context) -> str:
     """What was measured on the machine of the runs, beside the roofline; empty where nothing was."""
-    own = {model: ratio for model in MODELS if (ratio := measured_ratio(context, model)) is not None}
+    by_model = {model: ratio for model in MODELS if (ratio := measured_ratio(context, model)) is not None}
     short = context.shortfall(what="profile")
-    return f"; measured here {over(own)}{f' ({short})' if short else ''}" if own else ""
+    return f"; measured here {over(by_model)}{f' ({short})' if short else ''}" if by_model else ""
 
 
 @judge(PAPER, "figure_7", "backward_longer")

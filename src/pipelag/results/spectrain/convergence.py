@@ -44,26 +44,26 @@ def times(context: Context, model: str, data: str = DATA, piped: str = training.
     """
     arms = TRAINED | {PIPED: piped}
     reached = {scheme: training.as_trained(context, model, arm) for scheme, arm in arms.items()}
-    found: dict[str, BySeed] = {scheme: {} for scheme in arms}
+    seconds: dict[str, BySeed] = {scheme: {} for scheme in arms}
     for scheme, arm in arms.items():
         row = timing.needed(context, model, data if scheme == DATA else scheme)
         for seed in reached[DATA]:
             target = min(by_seed[seed] for by_seed in reached.values())
-            found[scheme][seed] = steps_to(context, model, target, arm, seed) * row["seconds"]
-    return found
+            seconds[scheme][seed] = steps_to(context, model, target, arm, seed) * row["seconds"]
+    return seconds
 
 
 def ratio(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: str) -> BySeed:
     """A scheme's time over another's, geometric mean over models, by seed; for a judge."""
-    found = [times(context, model, **reading) for model in models]
-    shares = ({seed: own / one[other][seed] for seed, own in one[scheme].items()} for one in found)
+    per_model = [times(context, model, **reading) for model in models]
+    shares = ({seed: value / one[other][seed] for seed, value in one[scheme].items()} for one in per_model)
     return over_models(shares, geometric_mean)
 
 
 def against(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: str) -> Difference:
     """The same as a value over seeds, in percent."""
-    found = {seed: 100 * value for seed, value in ratio(context, other, models, scheme, **reading).items()}
-    return Difference.of(found, dict.fromkeys(found, 0.0))
+    percents = {seed: 100 * value for seed, value in ratio(context, other, models, scheme, **reading).items()}
+    return Difference.of(percents, dict.fromkeys(percents, 0.0))
 
 
 def beside(context: Context, models: Sequence[str]) -> str:
@@ -79,9 +79,9 @@ def figure_13(context: Context) -> Drawn:
     rows = []
     for name, models in [*((model, (model,)) for model in MODELS), *GROUPS.items()]:
         with suppress(NotLogged):
-            found = [times(context, model) for model in models]
+            per_model = [times(context, model) for model in models]
             for scheme in TRAINED:
-                over_models = [fmean(v / one[DATA][seed] for seed, v in one[scheme].items()) for one in found]
+                over_models = [fmean(v / one[DATA][seed] for seed, v in one[scheme].items()) for one in per_model]
                 title = TITLES.get(name, f"mean,\n{name}" if name in GROUPS else name)
                 rows.append({"model": title, "scheme": scheme, "time": geometric_mean(over_models)})
     y = Axis("time", "time to a common accuracy\n(Data P. = 1)")
@@ -92,9 +92,9 @@ def fastest(models: Sequence[str]) -> Any:
     """A judge: DualPipe needs least time in a group of models."""
 
     def judged(context: Context) -> Finding:
-        own = {other: against(context, other, models) for other in (DATA, PIPED)}
-        texts = [f"{share(value)} of {other}'s time" for other, value in own.items()]
-        holds = all_of(value.below(100.0) for value in own.values())
+        shares = {other: against(context, other, models) for other in (DATA, PIPED)}
+        texts = [f"{share(value)} of {other}'s time" for other, value in shares.items()]
+        holds = all_of(value.below(100.0) for value in shares.values())
         return trend(context, holds, f"{', '.join(texts)}; {beside(context, models)}", SEEDS, what="training")
 
     return judged
@@ -107,15 +107,15 @@ judge(PAPER, "figure_13", "dense_fastest")(fastest(DENSE))
 @judge(PAPER, "figure_13", "cnn_pipedream_slower")
 def cnn_pipedream_slower(context: Context) -> Finding:
     """PipeDream against data parallelism."""
-    own = against(context, DATA, CNN, PIPED)
-    return trend(context, own.above(100.0), f"{share(own)} of Data P.'s time", SEEDS, what="training")
+    percent = against(context, DATA, CNN, PIPED)
+    return trend(context, percent.above(100.0), f"{share(percent)} of Data P.'s time", SEEDS, what="training")
 
 
 @judge(PAPER, "figure_13", "dense_pipedream_faster")
 def dense_pipedream_faster(context: Context) -> Finding:
     """PipeDream against data parallelism."""
-    own = against(context, DATA, DENSE, PIPED)
-    return trend(context, own.below(100.0), f"{share(own)} of Data P.'s time", SEEDS, what="training")
+    percent = against(context, DATA, DENSE, PIPED)
+    return trend(context, percent.below(100.0), f"{share(percent)} of Data P.'s time", SEEDS, what="training")
 
 
 def as_printed(group: str, printed: dict[str, float], context: Context) -> Finding:
@@ -123,9 +123,9 @@ def as_printed(group: str, printed: dict[str, float], context: Context) -> Findi
     models = GROUPS[group]
     holds, texts = [], []
     for other, key in ((DATA, "vs_data_percent"), (PIPED, "vs_pipedream_percent")):
-        own = against(context, other, models)
-        holds.append(own.within(printed[key] / SPEED, printed[key] * SPEED))
-        texts.append(f"{share(own)} of {other}'s time for {printed[key]} %")
+        percent = against(context, other, models)
+        holds.append(percent.within(printed[key] / SPEED, printed[key] * SPEED))
+        texts.append(f"{share(percent)} of {other}'s time for {printed[key]} %")
     words = f"geometric means over models, {SPEED_WORDS}; over seeds"
     return sized(context, all_of(holds), f"{', '.join(texts)}; {beside(context, models)}", words, what="training")
 

@@ -68,22 +68,22 @@ def spread(values: Sequence[float]) -> float:
 def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
     """The spread of the Transformer's validation accuracy, by seed; for a judge."""
     as_trained(context, "Transformer", arm)
-    found = {
+    by_seed = {
         item.arm.seed: spread(values)
         for item in context.select(what="training", model="Transformer", arm=arm)
         if item.log is not None and len(values := points(item.log, metric)) >= 2 * WINDOW
     }
-    if not found:
+    if not by_seed:
         raise NotLogged(f"{arm} of the Transformer has no {2 * WINDOW} logged evaluations")
-    return found
+    return by_seed
 
 
 def least_stable(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
     """Whether the first of each pair spreads more than the second."""
     arms = dict.fromkeys(arm for pair in pairs for arm in pair)
-    found = {arm: spreads(context, arm) for arm in arms}
-    wider = [Difference.of(found[a], found[b]).above() for a, b in pairs]
-    values = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in found.items())
+    by_arm = {arm: spreads(context, arm) for arm in arms}
+    wider = [Difference.of(by_arm[a], by_arm[b]).above() for a, b in pairs]
+    values = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in by_arm.items())
     why = f"points from one evaluation to the next, over the root of two, in the second half: {values}"
     return trend(context, all_of(wider), why, SEEDS, what="training", model="Transformer")
 
@@ -125,9 +125,9 @@ def distance(context: Context, arm: str) -> BySeed:
 @judge(PAPER, "figure_12", "spectrain_near_data")
 def spectrain_near_data(context: Context) -> Finding:
     """Nearest of all pipelines."""
-    found = {arm: distance(context, arm) for arm in (OWN, PIPED, STASHED, VANILLA)}
-    further = {arm: Difference.of(found[arm], found[OWN]) for arm in (PIPED, STASHED, VANILLA)}
-    why = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in found.items())
+    by_arm = {arm: distance(context, arm) for arm in (OWN, PIPED, STASHED, VANILLA)}
+    further = {arm: Difference.of(by_arm[arm], by_arm[OWN]) for arm in (PIPED, STASHED, VANILLA)}
+    why = ", ".join(f"{arm} {fmean(by_seed.values()):.2f}" for arm, by_seed in by_arm.items())
     words = f"points from data parallelism's accuracy on average: {why}"
     holds = all_of(one.above() for one in further.values())
     return trend(context, holds, words, SEEDS, what="training", model="Transformer")

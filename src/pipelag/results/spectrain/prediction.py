@@ -28,10 +28,10 @@ def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
 
 def by_seed(context: Context, method: str = OWN) -> dict[int, list[dict[str, Any]]]:
     """A method's rows by seed; for a judge."""
-    found = {seed: measured_rows(item.log) for seed, item in every_run(context, method, arm=method).items()}
-    if not all(found.values()):
+    rows = {seed: measured_rows(item.log) for seed, item in every_run(context, method, arm=method).items()}
+    if not all(rows.values()):
         raise NotLogged(f"{method} has no logged distances")
-    return found
+    return rows
 
 
 def mean(context: Context, kind: str, s: int, method: str = OWN) -> dict[int, float]:
@@ -85,29 +85,29 @@ def grows_with_s(context: Context) -> Finding:
 @judge(PAPER, "figure_9", "spikes")
 def spikes(context: Context) -> Finding:
     """The greatest distance over the median one: the mean would hold the spikes themselves."""
-    found = {
+    ratios = {
         seed: max(row["rmse_stale_3_most"] for row in rows) / median(row["rmse_stale_3"] for row in rows)
         for seed, rows in by_seed(context).items()
     }
     printed = context.result.reported["spikes_over_average_x"]
-    highest = Difference.of(found, dict.fromkeys(found, 0.0))
+    highest = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
     why = f"the greatest over the median at s = 3: {highest.text().lstrip('+')}"
     return sized(context, highest.above(printed), why, f"above {printed} times; over seeds", arm=OWN)
 
 
 def percent(context: Context) -> Difference:
     """Predicted over stale at s = 3, in percent."""
-    found = {seed: 100 * value for seed, value in ratio(context, 3).items()}
-    return Difference.of(found, dict.fromkeys(found, 0.0))
+    percents = {seed: 100 * value for seed, value in ratio(context, 3).items()}
+    return Difference.of(percents, dict.fromkeys(percents, 0.0))
 
 
 @judge(PAPER, "figure_9", "small_ratio")
 def small_ratio(context: Context) -> Finding:
     """The paper's rests on the spikes of the stale weights."""
-    own, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
-    why = f"{share(own)} for {printed} %"
+    ours, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
+    why = f"{share(ours)} for {printed} %"
     words = "within a factor of 2 either way, as a spike more or less in the mean would make it; over seeds"
-    return sized(context, own.within(printed / FACTOR, printed * FACTOR), why, words, arm=OWN)
+    return sized(context, ours.within(printed / FACTOR, printed * FACTOR), why, words, arm=OWN)
 
 
 @drawing(PAPER, "text_prediction_rmse")
@@ -137,5 +137,5 @@ def text_prediction_rmse(context: Context) -> Drawn:
 @judge(PAPER, "text_prediction_rmse", "far_below")
 def far_below(context: Context) -> Finding:
     """At s = 3."""
-    own = percent(context)
-    return sized(context, own.below(50), share(own), "'far below' is read as at most half", arm=OWN)
+    ours = percent(context)
+    return sized(context, ours.below(50), share(ours), "'far below' is read as at most half", arm=OWN)

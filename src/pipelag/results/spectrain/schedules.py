@@ -122,8 +122,8 @@ def two_tasks(context: Context) -> Finding:
 
 def same_versions(context: Context) -> Finding:
     """The time units whose weights batch 5 reads."""
-    found = sorted({int(row["unit"]) for row in followed(context)})
-    return exact(found == context.result.reported["weights"], f"W{found}")
+    units = sorted({int(row["unit"]) for row in followed(context)})
+    return exact(units == context.result.reported["weights"], f"W{units}")
 
 
 for _figure in ("figure_8a", "figure_8b", "figure_8c", "figure_8d"):

@@ -78,8 +78,8 @@ def figure_10(context: Context) -> Drawn:
 
 def beside(context: Context, scheme: str, models: tuple[str, ...] = MODELS, gpus: int = 4) -> str:
     """A scheme's speedups in words, its second reading in brackets."""
-    own, second = speedups(context, scheme, models, gpus), speedups(context, SECOND[scheme], models, gpus)
-    return ", ".join(f"{model} {own[model]:.2f}x ({second[model]:.2f}x)" for model in models)
+    first, second = speedups(context, scheme, models, gpus), speedups(context, SECOND[scheme], models, gpus)
+    return ", ".join(f"{model} {first[model]:.2f}x ({second[model]:.2f}x)" for model in models)
 
 
 @judge(PAPER, "figure_10", "dualpipe_highest")
@@ -124,11 +124,11 @@ def dense_falls(context: Context) -> Finding:
 @judge(PAPER, "figure_10", "dense_below_one")
 def dense_below_one(context: Context) -> Finding:
     """The mean on 4 GPUs, against one GPU."""
-    own, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
+    by_model, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
     ring = average(speedups(context, RING, DENSE))
-    why = f"{100 * average(own):.1f} % of a single GPU's throughput (by a ring {100 * ring:.0f} %) for "
-    why += f"{printed['data_parallel_vs_single_percent']} %: {over(own)}"
-    holds = agreed(average(own) <= 1 / FASTER, ring <= 1 / FASTER)
+    why = f"{100 * average(by_model):.1f} % of a single GPU's throughput (by a ring {100 * ring:.0f} %) for "
+    why += f"{printed['data_parallel_vs_single_percent']} %: {over(by_model)}"
+    holds = agreed(average(by_model) <= 1 / FASTER, ring <= 1 / FASTER)
     return timed(context, holds, why, f"geometric mean, {FASTER_WORDS}")
 
 
@@ -138,10 +138,10 @@ def gain_as_printed(group: str, models: tuple[str, ...]) -> Any:
     def judged(context: Context) -> Finding:
         printed, texts, holds = context.result.reported[group], [], True
         for other, key in ((DATA, "over_data_percent"), (PIPED, "over_pipedream_percent")):
-            own = gains(context, DUAL, other, models)
+            by_model = gains(context, DUAL, other, models)
             second = average(gains(context, SECOND[DUAL], SECOND[other], models))
-            holds &= within(average(own), 1 + printed[key] / 100)
-            texts.append(f"{average(own):.2f}x for {1 + printed[key] / 100:.2f}x over {other} ({second:.2f}x)")
+            holds &= within(average(by_model), 1 + printed[key] / 100)
+            texts.append(f"{average(by_model):.2f}x for {1 + printed[key] / 100:.2f}x over {other} ({second:.2f}x)")
         return timed(context, holds, f"{', '.join(texts)}; second readings in brackets", MEAN_WORDS)
 
     return judged
@@ -182,9 +182,9 @@ def imbalance_as_printed(context: Context) -> Finding:
     """Both means."""
     printed, texts, holds = context.result.reported["imbalance_idle_percent"], [], True
     for arm in (PIPED, DUAL):
-        own = mean_share(context, arm, imbalance)
-        holds &= within(own, printed[arm])
-        texts.append(f"{arm} {own:.1f} % for {printed[arm]} %")
+        idle = mean_share(context, arm, imbalance)
+        holds &= within(idle, printed[arm])
+        texts.append(f"{arm} {idle:.1f} % for {printed[arm]} %")
     return timed(context, holds, ", ".join(texts), SPEED_WORDS)
 
 
@@ -202,9 +202,9 @@ def transfers_as_printed(context: Context) -> Finding:
     """Means of the schemes, and of data parallelism over the FCN and RNN models."""
     printed, texts, holds = context.result.reported["p2p_related_percent"], [], True
     for name, arm, models in (*((arm, arm, MODELS) for arm in SCHEMES), (f"{DATA} FCN/RNN", DATA, DENSE)):
-        own = mean_share(context, arm, communicating, models)
-        holds &= within(own, printed[name])
-        texts.append(f"{name} {own:.1f} % for {printed[name]} %")
+        percent = mean_share(context, arm, communicating, models)
+        holds &= within(percent, printed[name])
+        texts.append(f"{name} {percent:.1f} % for {printed[name]} %")
     ring = mean_share(context, RING, communicating)
     return timed(context, holds, f"{', '.join(texts)}; by a ring {ring:.1f} %", SPEED_WORDS)
 
@@ -229,8 +229,12 @@ def headline_throughput(context: Context) -> Drawn:
                 clock = clock or ("every GPU by itself" if second else "one clock for all GPUs")
                 row: dict[str, Any] = {"over": other, "reading": f"ours: {clock}, {reading}"}
                 try:
-                    own = headline(context, other, reading, second)
-                    row |= {"mean": average(own), "arithmetic": fmean(own.values()), "most": max(own.values())}
+                    by_model = headline(context, other, reading, second)
+                    row |= {
+                        "mean": average(by_model),
+                        "arithmetic": fmean(by_model.values()),
+                        "most": max(by_model.values()),
+                    }
                 except NotLogged:
                     pass
                 rows.append(row)
@@ -264,9 +268,10 @@ def in_readings(context: Context, other: str) -> str:
 @judge(PAPER, "text_headline_throughput", "above_1_5")
 def above_one_and_a_half(context: Context) -> Finding:
     """The mean of the six models."""
-    own = headline(context, PIPED, CHARGED, False)
-    why = f"{average(own):.2f}x (arithmetic {fmean(own.values()):.2f}x): {over(own)}; {in_readings(context, PIPED)}"
-    return timed(context, average(own) > 1.5, why, "more than 1.5 as it stands")
+    by_model = headline(context, PIPED, CHARGED, False)
+    why = f"{average(by_model):.2f}x (arithmetic {fmean(by_model.values()):.2f}x): {over(by_model)}; "
+    why += in_readings(context, PIPED)
+    return timed(context, average(by_model) > 1.5, why, "more than 1.5 as it stands")
 
 
 def headline_as_printed(other: str, key: str) -> Any:
@@ -274,9 +279,9 @@ def headline_as_printed(other: str, key: str) -> Any:
 
     def judged(context: Context) -> Finding:
         printed = [context.result.reported[f"{key}_{which}"] for which in ("avg", "max")]
-        own = headline(context, other, CHARGED, False)
-        holds = within(average(own), printed[0]) and within(max(own.values()), printed[1])
-        why = f"{average(own):.2f}x for {printed[0]}x, at most {max(own.values()):.2f}x for {printed[1]}x; "
+        by_model = headline(context, other, CHARGED, False)
+        holds = within(average(by_model), printed[0]) and within(max(by_model.values()), printed[1])
+        why = f"{average(by_model):.2f}x for {printed[0]}x, at most {max(by_model.values()):.2f}x for {printed[1]}x; "
         return timed(context, holds, why + in_readings(context, other), MEAN_WORDS)
 
     return judged

@@ -57,7 +57,7 @@ def gains(
         model: [float(needed(context, model, arm, reading=reading)["samples_per_second"]) for arm in (first, second)]
         for model in models
     }
-    return {model: own / other for model, (own, other) in pairs.items()}
+    return {model: rate / other for model, (rate, other) in pairs.items()}
 
 
 def shares(row: Row) -> dict[str, float]:

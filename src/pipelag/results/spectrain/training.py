@@ -41,15 +41,15 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
     """The greatest accuracy or the least loss of a run, by seed; raises `NotLogged` unless all seeds have one."""
     better = min if "loss" in metric else max
     items = context.select(what="training", model=model, arm=arm)
-    found = {
+    values = {
         i.arm.seed: i.log.share(better(p)) if metric == "accuracy" else better(p)
         for i in items
         if i.log is not None and (p := points(i.log, metric))
     }
-    if not found or len(found) < len(items):
+    if not values or len(values) < len(items):
         why = next((f" ({i.why})" for i in items if i.why), "")
-        raise NotLogged(f"{arm} of {model} has no logged value" + (" of every seed" if found else "") + why)
-    return found
+        raise NotLogged(f"{arm} of {model} has no logged value" + (" of every seed" if values else "") + why)
+    return values
 
 
 def as_trained(context: Context, model: str, arm: str) -> BySeed:
@@ -69,9 +69,9 @@ def above(context: Context, first: str, second: str, models: Sequence[str] = MOD
     return {m: Difference.of(as_trained(context, m, first), as_trained(context, m, second)) for m in models}
 
 
-def said(found: Mapping[str, Difference]) -> str:
+def said(differences: Mapping[str, Difference]) -> str:
     """Differences by name in words."""
-    return ", ".join(f"{name} {one.text()}" for name, one in found.items())
+    return ", ".join(f"{name} {one.text()}" for name, one in differences.items())
 
 
 # Table 1
@@ -143,9 +143,9 @@ def best_pipelined(piped: str) -> Any:
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model != "Residual LSTM"]
         over = {other: above(context, OWN, other, models) for other in (VANILLA, piped)}
-        holds = all_of(one.above() for found in over.values() for one in found.values())
+        holds = all_of(one.above() for by_model in over.values() for one in by_model.values())
         lstm = above(context, OWN, piped, ["Residual LSTM"])
-        why = "; ".join(f"over {other}: {said(found)}" for other, found in over.items())
+        why = "; ".join(f"over {other}: {said(by_model)}" for other, by_model in over.items())
         return trend(context, holds, f"{why}; beside: {said(lstm)}", SEEDS, what="training")
 
     return judged
@@ -168,8 +168,8 @@ def below_data_on_two(context: Context) -> Finding:
     lead = above(context, OWN, DATA, ("ResNet-152", "Residual LSTM"))
     printed = context.result.reported
     holds = []
-    for model, own in lead.items():
-        holds.append(own.matches(printed[model][OWN][2] - printed[model][DATA][2]))
+    for model, difference in lead.items():
+        holds.append(difference.matches(printed[model][OWN][2] - printed[model][DATA][2]))
     return sized(context, all_of(holds), said(lead), ONE_MORE, what="training")
 
 
@@ -220,9 +220,11 @@ def drop(arm: str, key: str) -> Any:
     """A judge: the mean drop of an arm, against the printed one."""
 
     def judged(context: Context) -> Finding:
-        own = Difference.of(mean_best(context, DATA), mean_best(context, arm))
+        difference = Difference.of(mean_best(context, DATA), mean_best(context, arm))
         printed = context.result.reported[key]
-        return sized(context, own.matches(printed), f"{own.text()} for {printed} points", ONE_MORE, what="training")
+        return sized(
+            context, difference.matches(printed), f"{difference.text()} for {printed} points", ONE_MORE, what="training"
+        )
 
     return judged
 

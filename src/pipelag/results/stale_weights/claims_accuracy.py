@@ -27,10 +27,10 @@ def at_most(model: str, bound: float, arms: Sequence[str] = (), half: float = 0.
     """A judge: arms (default: all) lose no more than a printed bound, `half` a unit of whose last digit is granted."""
 
     def judged(context: Context) -> Finding:
-        found = drops(context, model, arms)
-        holds = all_of(d.below(bound + half) for d in found.values())
+        by_arm = drops(context, model, arms)
+        holds = all_of(d.below(bound + half) for d in by_arm.values())
         tolerance = f"half a unit of the last printed digit, {half:g} points; {SEEDS}"
-        return sized(context, holds, f"{model} drops: {listed(found)}", tolerance, model=model)
+        return sized(context, holds, f"{model} drops: {listed(by_arm)}", tolerance, model=model)
 
     return judged
 
@@ -39,9 +39,9 @@ def at_least(model: str, bound: float, arms: Sequence[str]) -> Judge:
     """A judge: arms lose at least so much."""
 
     def judged(context: Context) -> Finding:
-        found = drops(context, model, arms)
-        holds = all_of(d.above(bound) for d in found.values())
-        return sized(context, holds, f"{model} drops: {listed(found)}", f"none below {bound:g}; {SEEDS}", model=model)
+        by_arm = drops(context, model, arms)
+        holds = all_of(d.above(bound) for d in by_arm.values())
+        return sized(context, holds, f"{model} drops: {listed(by_arm)}", f"none below {bound:g}; {SEEDS}", model=model)
 
     return judged
 
@@ -50,9 +50,9 @@ def about(model: str, printed: float, half: float, arms: Sequence[str] = ()) -> 
     """A judge: arms (default: all) lose what the paper's single runs lost, as near as seeds let one say."""
 
     def judged(context: Context) -> Finding:
-        found = drops(context, model, arms)
-        holds = all_of(d.matches(printed, half) for d in found.values())
-        return sized(context, holds, f"{model} drops: {listed(found)}; printed {printed:g}", near(half), model=model)
+        by_arm = drops(context, model, arms)
+        holds = all_of(d.matches(printed, half) for d in by_arm.values())
+        return sized(context, holds, f"{model} drops: {listed(by_arm)}; printed {printed:g}", near(half), model=model)
 
     return judged
 
@@ -87,11 +87,11 @@ judge(PAPER, "table_2", "resnet20_deep_costs_8")(at_least("ResNet-20", 8, ("8-st
 @judge(PAPER, "text_headline_accuracy_drop", "within_1_45_but_alexnet")
 def within_1_45(context: Context) -> Finding:
     """At most 1.45 points for three networks, more for AlexNet."""
-    found = {model: lost(context, "4-stage", model=model) for model in ("LeNet-5", "VGG-16", "ResNet-20", "AlexNet")}
+    by_model = {model: lost(context, "4-stage", model=model) for model in ("LeNet-5", "VGG-16", "ResNet-20", "AlexNet")}
     bound = 1.45 + 0.005
-    holds = all_of(d.above(bound) if model == "AlexNet" else d.below(bound) for model, d in found.items())
+    holds = all_of(d.above(bound) if model == "AlexNet" else d.below(bound) for model, d in by_model.items())
     tolerance = f"half a unit of the last printed digit, 0.005 points; {SEEDS}"
-    return sized(context, holds, f"4-stage drops: {listed(found)}", tolerance)
+    return sized(context, holds, f"4-stage drops: {listed(by_model)}", tolerance)
 
 
 HALF_A_POINT = 0.5
@@ -159,17 +159,17 @@ def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: st
     if lost_arms:
         why = f"{', '.join(lost_arms)}: diverges or ends below half of {baseline}"
         return sized(context, False, why, tolerance, **labels)
-    found = {arm: [iterations(each, distance) for distance in DISTANCES] for arm, each in logs.items()}
+    by_arm = {arm: [iterations(each, distance) for distance in DISTANCES] for arm, each in logs.items()}
     resolution = min(each[0].rows[0]["step"] for each in logs.values())
     outcomes = []
     for arm in arms:
         for other in to:
             same = [
                 max(a, b) <= ALIKE * min(a, b) or abs(a - b) <= resolution
-                for a, b in zip(found[arm], found[other], strict=True)
+                for a, b in zip(by_arm[arm], by_arm[other], strict=True)
             ]
             outcomes.append(True if all(same) else None if any(same) else False)
-    words = "; ".join(f"{arm} {', '.join(f'{steps:,.0f}' for steps in each)}" for arm, each in found.items())
+    words = "; ".join(f"{arm} {', '.join(f'{steps:,.0f}' for steps in each)}" for arm, each in by_arm.items())
     why = f"iterations to within {', '.join(f'{d:g}' for d in DISTANCES)} points of an arm's own end: {words}"
     return sized(context, all_of(outcomes), why, tolerance, **labels)
 
@@ -266,9 +266,9 @@ def steps_down(context: Context) -> dict[str, dict[int, float]]:
 @judge(PAPER, "table_3", "last_step_is_largest")
 def last_step(context: Context) -> Finding:
     """18 to 20 stages costs more than every other step."""
-    found = steps_down(context)
-    last = found.pop("18 -> 20")
-    more = {name: Difference.of(last, step) for name, step in found.items()}
+    steps = steps_down(context)
+    last = steps.pop("18 -> 20")
+    more = {name: Difference.of(last, step) for name, step in steps.items()}
     why = f"18 -> 20 costs {fmean(last.values()):.2f} points; more than the step by: {listed(more)}"
     return trend(context, all_of(d.above() for d in more.values()), why, SEEDS)
 
@@ -305,12 +305,12 @@ INCREASING, SLIDING = "Increasing Stages", "Sliding Stage"
 
 def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int, dict[int, float]]]:
     """By the last register's layer: percentage of stale weights, degree of staleness, accuracy by seed."""
-    found = {}
+    by_layer = {}
     for arm in arms_of(context, curve=curve):
         ends = by_seed(context, curve=curve, arm=arm)
         phase = phase_of(every_log(context, curve=curve, arm=arm)[0])
-        found[int(phase["cuts"][-1])] = (float(phase["stale_percent"]), max(phase["forward_delays"]), ends)
-    return dict(sorted(found.items()))
+        by_layer[int(phase["cuts"][-1])] = (float(phase["stale_percent"]), max(phase["forward_delays"]), ends)
+    return dict(sorted(by_layer.items()))
 
 
 def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[float, int], Difference]]:
@@ -339,18 +339,18 @@ judge(PAPER, "figure_6", "sliding_falls")(falls_along(SLIDING))
 @judge(PAPER, "figure_6", "same_percentages")
 def same_percentages(context: Context) -> Finding:
     """The share of stale weights at each last register, from both arms' logs."""
-    found = both_curves(context)
-    words = ", ".join(f"layer {p}: {many[0]:.2f} and {one[0]:.2f}" for p, (many, one, _) in found.items())
-    holds = all(abs(many[0] - one[0]) < 0.005 for many, one, _ in found.values())
+    by_layer = both_curves(context)
+    words = ", ".join(f"layer {p}: {many[0]:.2f} and {one[0]:.2f}" for p, (many, one, _) in by_layer.items())
+    holds = all(abs(many[0] - one[0]) < 0.005 for many, one, _ in by_layer.values())
     return exact(holds, f"stale weights in %, Increasing and Sliding: {words}", "two decimals of a percent")
 
 
 @judge(PAPER, "figure_6", "increasing_is_staler")
 def increasing_is_staler(context: Context) -> Finding:
     """The largest delay of a stage at each last register, from both arms' logs."""
-    found = both_curves(context)
-    words = ", ".join(f"layer {p}: {many[1]} and {one[1]}" for p, (many, one, _) in found.items())
-    holds = all(many[1] > one[1] for many, one, _ in found.values())
+    by_layer = both_curves(context)
+    words = ", ".join(f"layer {p}: {many[1]} and {one[1]}" for p, (many, one, _) in by_layer.items())
+    holds = all(many[1] > one[1] for many, one, _ in by_layer.values())
     return exact(holds, f"degree of staleness, Increasing and Sliding: {words}")
 
 
@@ -394,11 +394,11 @@ def jumps(context: Context) -> Finding:
     for arm in HYBRIDS:
         switch = context.select(arm=arm)[0].arm.spec.phases[0].steps
         ahead, before, after = {}, {}, {}
-        for seed, own in curves(context, arm).items():
-            early, late = around(own, switch)
-            ahead[seed] = fmean(own[s] - nearest(pipelined[seed], s) for s in late)
+        for seed, curve in curves(context, arm).items():
+            early, late = around(curve, switch)
+            ahead[seed] = fmean(curve[s] - nearest(pipelined[seed], s) for s in late)
             before[seed], after[seed] = (
-                abs(fmean(own[s] - nearest(baseline[seed], s) for s in steps)) for steps in (early, late)
+                abs(fmean(curve[s] - nearest(baseline[seed], s) for s in steps)) for steps in (early, late)
             )
         gains[f"{arm} above pipelined"] = Difference.of(ahead, dict.fromkeys(ahead, 0.0))
         gains[f"{arm} nearer to the baseline than before"] = Difference.of(before, after)

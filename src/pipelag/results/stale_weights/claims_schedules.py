@@ -108,23 +108,23 @@ def no_idle(context: Context) -> Finding:
 def m_plus_2(context: Context) -> Finding:
     """M + 2 cycles for K = 1, for 5 and for 100 minibatches."""
     logs = [log_of(context, minibatches=each) for each in ("5", "100")]
-    found = {len({row["minibatch"] for row in log.rows}): len(busy_per_cycle(log)) for log in logs}
-    why = ", ".join(f"{m} minibatches take {cycles} cycles" for m, cycles in found.items())
-    return exact(set(found) == {5, 100} and all(cycles == m + 2 for m, cycles in found.items()), why)
+    lengths = {len({row["minibatch"] for row in log.rows}): len(busy_per_cycle(log)) for log in logs}
+    why = ", ".join(f"{m} minibatches take {cycles} cycles" for m, cycles in lengths.items())
+    return exact(set(lengths) == {5, 100} and all(cycles == m + 2 for m, cycles in lengths.items()), why)
 
 
 @judge(PAPER, "figure_4", "fs1_two_cycles_stale")
 def fs1_stale(context: Context) -> Finding:
     """The first forward stage misses two updates; there is one per cycle."""
-    found = staleness(log_of(context, minibatches="5"), 1)
-    return exact(found == {2}, f"updates that FS1 misses in steady state: {sorted(found)}, one being made per cycle")
+    missed = staleness(log_of(context, minibatches="5"), 1)
+    return exact(missed == {2}, f"updates that FS1 misses in steady state: {sorted(missed)}, one being made per cycle")
 
 
 @judge(PAPER, "figure_4", "last_stage_up_to_date")
 def last_fresh(context: Context) -> Finding:
     """The last stage misses none."""
-    found = staleness(log_of(context, minibatches="5"), 2)
-    return exact(found == {0}, f"updates that FS2 misses in steady state: {sorted(found)}")
+    missed = staleness(log_of(context, minibatches="5"), 2)
+    return exact(missed == {0}, f"updates that FS2 misses in steady state: {sorted(missed)}")
 
 
 @judge(PAPER, "figure_4", "cells")
@@ -205,12 +205,14 @@ def per_cycle(context: Context) -> Finding:
 @judge(PAPER, "text_potential_speedup", "ideal_speedup")
 def ideal(context: Context) -> Finding:
     """Cycles per minibatch on one accelerator over those in the full pipeline."""
-    found = {}
+    speedups = {}
     for k, log in by_k(context).items():
         alone, together = cycles_each(log)
-        found[k] = (alone / together, len({row["worker"] for row in log.rows}))
-    holds = all(abs(speedup - (2 * k + 1)) < 1e-9 and workers == 2 * k + 1 for k, (speedup, workers) in found.items())
-    words = ", ".join(f"K = {k}: {speedup:.2f} on {workers}" for k, (speedup, workers) in found.items())
+        speedups[k] = (alone / together, len({row["worker"] for row in log.rows}))
+    holds = all(
+        abs(speedup - (2 * k + 1)) < 1e-9 and workers == 2 * k + 1 for k, (speedup, workers) in speedups.items()
+    )
+    words = ", ".join(f"K = {k}: {speedup:.2f} on {workers}" for k, (speedup, workers) in speedups.items())
     return exact(holds, f"speedup in the full pipeline and accelerators: {words}")
 
 

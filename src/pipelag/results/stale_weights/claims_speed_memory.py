@@ -40,23 +40,23 @@ COMPOSED = "hybrid speedups are put together from the times of their two halves"
 @judge(PAPER, "table_5", "faster_at_every_depth")
 def faster(context: Context) -> Finding:
     """Above 1 in every block."""
-    found = blocks_by_depth(context)
-    holds = all_of(above(each, 1.0) for each in found.values())
-    return measured(context, holds, f"pipelined speedups: {ranges(found)}", EVERY_BLOCK, kind="speed")
+    by_depth = blocks_by_depth(context)
+    holds = all_of(above(each, 1.0) for each in by_depth.values())
+    return measured(context, holds, f"pipelined speedups: {ranges(by_depth)}", EVERY_BLOCK, kind="speed")
 
 
 def grows(arm: str) -> Judge:
     """A judge: every block of a depth is faster than every block of the depth before."""
 
     def judged(context: Context) -> Finding:
-        found = blocks_by_depth(context, arm)
+        by_depth = blocks_by_depth(context, arm)
         steps = [
             True if min(deeper) > max(shallower) else False if max(deeper) <= min(shallower) else None
-            for shallower, deeper in pairwise(found.values())
+            for shallower, deeper in pairwise(by_depth.values())
         ]
         said = f"; {COMPOSED}" if arm == "hybrid" else ""
         tolerance = "none: a depth's slowest block against the fastest of the depth before; overlap cannot be told"
-        return measured(context, all_of(steps), f"{arm} speedups: {ranges(found)}{said}", tolerance, kind="speed")
+        return measured(context, all_of(steps), f"{arm} speedups: {ranges(by_depth)}{said}", tolerance, kind="speed")
 
     return judged
 
@@ -69,10 +69,10 @@ def bounded(arm: str, bound: float) -> Judge:
     """A judge: no block is above a bound."""
 
     def judged(context: Context) -> Finding:
-        found = blocks_by_depth(context, arm)
-        holds = all_of(below(each, bound) for each in found.values())
+        by_depth = blocks_by_depth(context, arm)
+        holds = all_of(below(each, bound) for each in by_depth.values())
         said = f"; {COMPOSED}" if arm == "hybrid" else ""
-        why = f"{arm} speedups: {ranges(found)}; bound {bound:.2f}{said}"
+        why = f"{arm} speedups: {ranges(by_depth)}; bound {bound:.2f}{said}"
         return measured(context, holds, why, EVERY_BLOCK, kind="speed")
 
     return judged
@@ -96,11 +96,11 @@ def utilisation(context: Context) -> Finding:
 @judge(PAPER, "text_headline_speedup", "at_least_1_8")
 def headline(context: Context) -> Finding:
     """The depth with the largest median."""
-    found = blocks_by_depth(context)
-    best = max(found, key=lambda model: median(found[model]))
-    why = f"largest speedup {ranges({best: found[best]})}"
+    by_depth = blocks_by_depth(context)
+    best = max(by_depth, key=lambda model: median(by_depth[model]))
+    why = f"largest speedup {ranges({best: by_depth[best]})}"
     tolerance = "none; of the depth with the largest median every timed block counts"
-    return on_gpus(context, above(found[best], 1.8 - 1e-9), why, tolerance, kind="speed")
+    return on_gpus(context, above(by_depth[best], 1.8 - 1e-9), why, tolerance, kind="speed")
 
 
 # -- table 5: accuracy -------------------------------------------------------------------------------------------------
@@ -108,19 +108,21 @@ def headline(context: Context) -> Finding:
 
 def gains(context: Context, arm: str) -> dict[str, Difference]:
     """Points by which an arm ends above the baseline, by depth."""
-    found = {}
+    by_depth = {}
     for model in DEPTHS:
         ends = [by_seed(context, model=model, kind="train", arm=each) for each in (arm, BASELINE)]
-        found[model] = Difference.of(*ends)
-    return found
+        by_depth[model] = Difference.of(*ends)
+    return by_depth
 
 
 @judge(PAPER, "table_5", "hybrid_within_0_3")
 def hybrid_kept(context: Context) -> Finding:
     """Each at most 0.3 below the baseline (0.28 by the table)."""
-    found = gains(context, "hybrid")
-    holds = all_of(gain.above(-0.3) for gain in found.values())
-    return sized(context, holds, f"hybrid minus baseline: {listed(found)}", f"none below -0.3; {SEEDS}", kind="train")
+    by_depth = gains(context, "hybrid")
+    holds = all_of(gain.above(-0.3) for gain in by_depth.values())
+    return sized(
+        context, holds, f"hybrid minus baseline: {listed(by_depth)}", f"none below -0.3; {SEEDS}", kind="train"
+    )
 
 
 @judge(PAPER, "table_5", "hybrid_mean_not_below")
@@ -142,9 +144,11 @@ def average_gain(context: Context) -> Finding:
 @judge(PAPER, "table_5", "pipelined_within_3_points")
 def within_3(context: Context) -> Finding:
     """At most 3 below (2.93 by the table)."""
-    found = {model: lost(context, "pipelined", model=model, kind="train") for model in DEPTHS}
-    holds = all_of(loss.below(3) for loss in found.values())
-    return sized(context, holds, f"baseline minus pipelined: {listed(found)}", f"none above 3; {SEEDS}", kind="train")
+    by_depth = {model: lost(context, "pipelined", model=model, kind="train") for model in DEPTHS}
+    holds = all_of(loss.below(3) for loss in by_depth.values())
+    return sized(
+        context, holds, f"baseline minus pipelined: {listed(by_depth)}", f"none above 3; {SEEDS}", kind="train"
+    )
 
 
 @judge(PAPER, "table_5", "gap_widest_for_the_deepest")
@@ -171,11 +175,11 @@ COLUMNS = {  # of the count: the printed key, unit, decimals
 
 def memory(context: Context) -> dict[str, dict[str, float]]:
     """Counted memory of every depth."""
-    found = {model: memory_of(context, model) for model in DEPTHS}
-    missing = [model for model, counted in found.items() if counted is None]
+    counts = {model: memory_of(context, model) for model in DEPTHS}
+    missing = [model for model, counted in counts.items() if counted is None]
     if missing:
         raise NotLogged(f"{', '.join(missing)}: no count is logged")
-    return {model: counted for model, counted in found.items() if counted is not None}
+    return {model: counted for model, counted in counts.items() if counted is not None}
 
 
 def as_printed(key: str, models: Sequence[str] = DEPTHS) -> Judge:
@@ -267,17 +271,17 @@ def weights_small(context: Context) -> Finding:
 @judge(PAPER, "table_7", "deeper_needs_smaller_rate")
 def smaller_rate(context: Context) -> Finding:
     """With the printed rate in the first partition above the same network with one rate in both."""
-    found: dict[str, Difference | None] = {}
+    by_depth: dict[str, Difference | None] = {}
     for model in DEPTHS[1:]:
         if any(log.diverged_at is not None for log in context.logs(model=model, arm="one rate")):
             by_seed(context, model=model, arm="pipelined")
-            found[model] = None  # it diverges: the smaller rate is needed
+            by_depth[model] = None  # it diverges: the smaller rate is needed
             continue
-        found[model] = Difference.of(
+        by_depth[model] = Difference.of(
             by_seed(context, model=model, arm="pipelined"), by_seed(context, model=model, arm="one rate")
         )
-    words = ", ".join(f"{model} {'diverges' if d is None else d.text()}" for model, d in found.items())
-    holds = all_of(True if d is None else d.above() for d in found.values())
+    words = ", ".join(f"{model} {'diverges' if d is None else d.text()}" for model, d in by_depth.items())
+    holds = all_of(True if d is None else d.above() for d in by_depth.values())
     why = f"points gained by the smaller rate over one rate in both partitions: {words}"
     return trend(context, holds, why, SEEDS, kind="train")
 
@@ -309,12 +313,12 @@ def formula(context: Context) -> Finding:
 @judge(PAPER, "text_hybrid_speedup_bound", "large_k")
 def large_k(context: Context) -> Finding:
     """Half the iterations pipelined: below 2, rising with K, and the gap to 2 goes as 1/K or faster."""
-    found = {k: hybrid_by_schedule(context, k, 0.5) for k in by_k(context)}
-    gaps = {k: (2 - speedup) * (k + 1) for k, speedup in found.items()}
-    holds = all(a < b < 2 for a, b in pairwise(found.values())) and all(
+    speedups = {k: hybrid_by_schedule(context, k, 0.5) for k in by_k(context)}
+    gaps = {k: (2 - speedup) * (k + 1) for k, speedup in speedups.items()}
+    holds = all(a < b < 2 for a, b in pairwise(speedups.values())) and all(
         b <= a + 1e-9 for a, b in pairwise(gaps.values())
     )
-    words = ", ".join(f"K = {k}: {speedup:.3f}" for k, speedup in found.items())
+    words = ", ".join(f"K = {k}: {speedup:.3f}" for k, speedup in speedups.items())
     why = f"speedup with half of the iterations pipelined: {words}; bound 2"
     return exact(holds, why, "exact: below the bound, and the gap times K + 1 does not grow")
 
@@ -337,9 +341,9 @@ def bound_4_3(context: Context) -> Finding:
 def less_memory(context: Context) -> Finding:
     """Copies of weights by the schedules, and what each reading of PipeDream's memory then saves."""
     copies = {arm: log_of(context, arm=arm).summary["weight_copies"] for arm in ("stale weights", "PipeDream")}
-    found = savings(context)
-    holds = sum(copies["stale weights"]) < sum(copies["PipeDream"]) and all(each > 0 for each in found.values())
-    words = "; ".join(f"{reading}, {dataset} {each:.2f} %" for (reading, dataset), each in found.items())
+    saved = savings(context)
+    holds = sum(copies["stale weights"]) < sum(copies["PipeDream"]) and all(each > 0 for each in saved.values())
+    words = "; ".join(f"{reading}, {dataset} {each:.2f} %" for (reading, dataset), each in saved.items())
     why = f"copies per stage: ours {copies['stale weights']}, PipeDream {copies['PipeDream']}; saved with {words}"
     return exact(holds, why)
 
@@ -347,8 +351,8 @@ def less_memory(context: Context) -> Finding:
 @judge(PAPER, "text_memory_vs_pipedream", "shrinks_with_activations")
 def shrinks(context: Context) -> Finding:
     """ImageNet's activations weigh more: every reading saves less there."""
-    found = savings(context)
-    pairs = {reading: (found[reading, "CIFAR-10"], found[reading, "ImageNet"]) for reading, _ in found}
+    saved = savings(context)
+    pairs = {reading: (saved[reading, "CIFAR-10"], saved[reading, "ImageNet"]) for reading, _ in saved}
     words = "; ".join(f"{reading}: {small:.2f} and {large:.2f} %" for reading, (small, large) in pairs.items())
     return exact(all(small > large for small, large in pairs.values()), f"saved on CIFAR-10 and ImageNet with {words}")
 
@@ -363,8 +367,8 @@ def ahead_by_schedule(context: Context) -> Finding:
     ours = work(log.rows) / log.summary["period"]
     gpipe = {}
     for m in schedules(context):
-        found = log_of(context, kind="schedule", microbatches=m, arm="2 partitions")
-        gpipe[m] = found.summary["workers"] * found.summary["utilisation"]
+        schedule = log_of(context, kind="schedule", microbatches=m, arm="2 partitions")
+        gpipe[m] = schedule.summary["workers"] * schedule.summary["utilisation"]
     words = ", ".join(f"{speedup:.2f} with {m}" for m, speedup in gpipe.items())
     return exact(ours > max(gpipe.values()), f"without bubbles {ours:.2f}; GPipe by microbatches: {words}")
 

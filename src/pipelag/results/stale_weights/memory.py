@@ -56,12 +56,12 @@ READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]
 def megabytes(context: Context) -> dict[tuple[str, str], tuple[float, float]]:
     """(ours, PipeDream's) in MB by reading and data set; raises `NotLogged` where a count or schedule is missing."""
     copies = log_of(context, arm="PipeDream").summary["weight_copies"]
-    found = {}
+    sizes = {}
     for name, (stash, hold) in READINGS.items():
         for line in context.result.reported:
             each = counted(log_of(context, dataset=line["dataset"]), copies)
-            found[name, line["dataset"]] = (hold(each), hold(each) + stash(each))
-    return found
+            sizes[name, line["dataset"]] = (hold(each), hold(each) + stash(each))
+    return sizes
 
 
 def savings(context: Context) -> dict[tuple[str, str], float]:

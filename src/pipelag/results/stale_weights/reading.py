@@ -53,11 +53,11 @@ def mean_gain(context: Context) -> Difference:
     return Difference.of(*means)
 
 
-def listed(found: Mapping[str, Difference]) -> str:
+def listed(differences: Mapping[str, Difference]) -> str:
     """Differences for a sentence; how many seeds stands once, at the end."""
-    errors = {name: f" ± {d.error:.2f}" if d.error is not None else "" for name, d in found.items()}
-    words = ", ".join(f"{name} {d.mean:+.2f}{errors[name]}" for name, d in found.items())
-    seeds = min(d.seeds for d in found.values())
+    errors = {name: f" ± {d.error:.2f}" if d.error is not None else "" for name, d in differences.items()}
+    words = ", ".join(f"{name} {d.mean:+.2f}{errors[name]}" for name, d in differences.items())
+    seeds = min(d.seeds for d in differences.values())
     return f"{words} ({seeds} seeds)" if seeds > 1 else f"{words} (one seed)"
 
 
@@ -76,10 +76,10 @@ def milliseconds(log: RunLog, arm: str) -> float:
 
 def blocks(context: Context, arm: str = "pipelined", **labels: str) -> list[float]:
     """The speedup of every timed block over the non-pipelined one beside it; raises `NotLogged` without any."""
-    found = [s for log in context.logs(**labels) for s in speedups(log.rows, arm)]
-    if not found:
+    values = [s for log in context.logs(**labels) for s in speedups(log.rows, arm)]
+    if not values:
         raise NotLogged(f"the {arm} speedup of {', '.join(labels.values())} has no log")
-    return sorted(found)
+    return sorted(values)
 
 
 def blocks_by_depth(context: Context, arm: str = "pipelined") -> dict[str, list[float]]:
@@ -87,9 +87,9 @@ def blocks_by_depth(context: Context, arm: str = "pipelined") -> dict[str, list[
     return {model: blocks(context, arm, model=model, kind="speed") for model in DEPTHS}
 
 
-def ranges(found: Mapping[str, Sequence[float]]) -> str:
+def ranges(by_name: Mapping[str, Sequence[float]]) -> str:
     """Median and range of blocks, for a sentence."""
-    return ", ".join(f"{name} {median(b):.2f} [{min(b):.2f}, {max(b):.2f}]" for name, b in found.items())
+    return ", ".join(f"{name} {median(b):.2f} [{min(b):.2f}, {max(b):.2f}]" for name, b in by_name.items())
 
 
 def above(values: Sequence[float], bound: float) -> bool | None:

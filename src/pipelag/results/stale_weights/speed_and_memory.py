@@ -35,10 +35,10 @@ SIMULATED = (
 def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str | None:
     """Median speedup over blocks with the slowest and fastest; None without a log."""
     try:
-        found = blocks(context, arm, **labels)
+        values = blocks(context, arm, **labels)
     except NotLogged:
         return None
-    return f"{median(found):.2f} [{found[0]:.2f}, {found[-1]:.2f}]"
+    return f"{median(values):.2f} [{values[0]:.2f}, {values[-1]:.2f}]"
 
 
 def timed_on(context: Context) -> list[str]:
@@ -230,18 +230,18 @@ def hybrid_bound(context: Context) -> Drawn:
 def memory_vs_pipedream(context: Context) -> Drawn:
     """What weight stashing would add to VGG-16's memory, by several readings."""
     try:
-        found = megabytes(context)
+        sizes = megabytes(context)
     except NotLogged:
-        found = {}
+        sizes = {}
     rows: list[Row] = []
     for line in context.result.reported:
         data = f"{line['dataset']}, minibatch {line['batch']}"
         rows.append({"data": data, "what": "paper (model not stated)", "saving": float(line["saving_percent"])})
-        for (reading, dataset), (ours, theirs) in found.items():
+        for (reading, dataset), (ours, theirs) in sizes.items():
             if dataset == line["dataset"]:
                 saved = 100 * (theirs - ours) / theirs
                 rows.append({"data": data, "what": reading, "ours": ours, "theirs": theirs, "saving": saved})
-        if not found:
+        if not sizes:
             rows.append({"data": data, "what": "ours"})
     cols = [
         Col("VGG-16 on", "data"),
@@ -293,8 +293,8 @@ def full_speed(log: RunLog | None) -> float | None:
     """Work of a minibatch over the full pipeline's time for one."""
     if log is None:
         return None
-    own = [row for row in log.rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
-    return float(sum(row["end"] - row["start"] for row in own) / log.summary["period"])
+    rows = [row for row in log.rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
+    return float(sum(row["end"] - row["start"] for row in rows) / log.summary["period"])
 
 
 @drawing(PAPER, "text_early_layers_runtime")

@@ -1,0 +1,139 @@
+"""An arm over a setup becomes the spec of a run: shares, factors and ranges of cuts written out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.experiments.names import check_names
+from pipelag.experiments.schema import ArmConfig, Setup, proper
+from pipelag.runs.spec import RunSpec
+from pipelag.typed import MOST_STAGES, mistake, shown
+
+
+def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
+    """The run of an arm over a setup."""
+    optimizer = setup.optimizer
+    if optimizer is not None and arm.lr_times != 1.0:
+        optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
+    phases: list[dict[str, Any]] = []
+    for phase in arm.phases or ([arm] if arm.method else []):
+        base = optimizer.lr if optimizer is not None else 0.0
+        everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
+        cuts = cuts_of(phase.cuts or setup.cuts, where)
+        factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
+        factors |= {stage: everywhere * _number(times, where) for stage, times in phase.stage_lr_times.items()}
+        rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
+        rest = setup.steps - sum(before["steps"] for before in phases)
+        steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
+        settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
+        own: dict[str, Any] = {"method": phase.method, "options": settings}
+        own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas or setup.replicas}
+        own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where)}
+        phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
+    schedule = setup.lr_schedule
+    if schedule.milestones and schedule.horizon is None:
+        schedule = schedule.model_copy(update={"horizon": setup.steps})
+    elsewhere = {"steps", "cuts", "replicas", "microbatches", "shares", "checkpoints", "seeds"}
+    content = setup.model_dump(exclude=elsewhere) | {
+        "optimizer": optimizer and optimizer.model_dump(),
+        "lr_schedule": schedule.model_dump(),
+        "phases": phases,
+        "seed": seed,
+        "options": {**setup.options, **arm.options},
+    }
+    try:
+        spec = RunSpec.model_validate(content)
+    except ValidationError as error:
+        raise mistake(error, content, RunSpec).at(where) from error
+    check_names(spec, where)
+    return spec
+
+
+def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
+    """Layers to cut after, ranges ("1-106", "4-104:4") and even spreads ("54/107") written out."""
+    cuts: list[int] = []
+    for place in [places] if isinstance(places, str) else places:
+        even = re.fullmatch(r"(\d+)/(\d+)", str(place))
+        if even is not None and 1 <= int(even[1]) <= int(even[2]):
+            _few(int(even[1]), where)
+            cuts += evenly(int(even[1]), int(even[2]))
+            continue
+        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
+        if found is None or found[3] == "0":
+            raise PipelagError(
+                f"{where}: '{place}' is no layer, no range of layers such as 1-106 or 4-104:4, and no even spread such "
+                "as 54/107, 107 layers over 54 stages"
+            )
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        _few(len(cuts) + (last + 1 - first) // step, where)
+        cuts += range(first, last + 1, step)
+    return cuts
+
+
+def _few(stages: int, where: str) -> None:
+    if stages > MOST_STAGES:
+        raise PipelagError(f"{where}: cuts that make {stages:,} stages are too many; the limit is {MOST_STAGES:,}")
+
+
+def evenly(stages: int, layers: int) -> list[int]:
+    """The cuts that spread layers evenly, in their order, over stages (PipeMare section 4.1)."""
+    return [(2 * i * layers + stages) // (2 * stages) for i in range(1, stages)]
+
+
+def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: Setup, where: str) -> bool | int:
+    """Stages per segment; {checkpoints: n} makes n segments as nearly as segments of one length can."""
+    if not isinstance(value, dict):
+        return value
+    count = value.get("checkpoints")
+    if isinstance(count, str):
+        if count not in setup.checkpoints:
+            raise unknown(f"{where}: number of checkpoints", count, setup.checkpoints)
+        count = setup.checkpoints[count]
+    if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
+        raise PipelagError(f"{where}: recompute takes true, stages per segment, or {{checkpoints: 1 to {stages}}}")
+    return -(-stages // count)
+
+
+def _setting(value: Any, steps: int, setup: Setup, where: str) -> Any:
+    """A method's setting: a share of the phase's steps, {share: [1, 4]}, or the setup's own, {setup: microbatches}."""
+    if value == {"setup": "microbatches"}:
+        return setup.microbatches
+    if isinstance(value, dict) and value.keys() == {"share"}:
+        return _share(value["share"], steps, setup, where)
+    return value
+
+
+def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
+    """So many of the steps, at least one; a name stands for one of the setup's shares."""
+    if isinstance(share, str):
+        if share not in setup.shares:
+            raise unknown(f"{where}: share", share, setup.shares)
+        share = setup.shares[share]
+    try:
+        above, below = share
+        share = proper((int(above), int(below)))
+    except (TypeError, ValueError) as error:
+        raise PipelagError(
+            f"{where}: a share is [numerator, denominator], above 0 and at most 1, or a name among the setup's shares, "
+            f"not {shown(share)}"
+        ) from error
+    return max(1, steps * share[0] // share[1])
+
+
+def _number(value: float | str, where: str) -> float:
+    """A factor that a variable stood for."""
+    try:
+        number = float(value)
+    except ValueError as error:
+        raise PipelagError(f"{where}: the factor on a stage's rate is '{value}', which is no number") from error
+    return number
+
+
+def _rounded(rate: float) -> float:
+    """0.1 * 0.1 is to read 0.01 in logs and to hash as that."""
+    return float(f"{rate:.10g}")

@@ -1,0 +1,185 @@
+"""A figure's saved frame once more: as curves that a browser draws, and as a sentence for those who do not see it.
+
+Both read the CSV beside the figure and the chart in its record, so that they cannot say anything else than the figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from pipelag.errors import PipelagError
+from pipelag.report.charts import GREEK
+from pipelag.report.frames import Axis, Lines, axis_of, over_seeds
+from pipelag.report.gather import Record
+from pipelag.report.style import COLOURS, DASHES
+
+LINES = TypeAdapter(Lines)
+LISTENED = 700  # characters of a description
+NAMED = 12  # values or lines of a panel that a sentence names; of more it gives the range
+LETTERS = {"tau": "τ", "Delta": "Δ", "alpha": "α", "beta": "β", "gamma": "γ"}
+
+
+def frame_of(path: Path) -> pd.DataFrame:
+    """The frame that is saved beside a figure; empty where nothing was logged.
+
+    Raises:
+        PipelagError: a file that cannot be read.
+    """
+    try:
+        return pd.read_csv(path, keep_default_na=True)
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except (OSError, ValueError) as error:
+        raise PipelagError(f"{path} cannot be read ({' '.join(str(error).split())}); draw its figure again") from error
+
+
+def plain(text: str) -> str:
+    """A title in one line, with Greek letters as letters: "tau_fwd" -> "τ_fwd"."""
+    one_line = " ".join(text.split())
+    return GREEK.sub(lambda found: LETTERS[found[1]] + (f"_{found[2]}" if found[2] else ""), one_line)
+
+
+def lines_of(record: Record) -> Lines | None:
+    """The chart of curves that a record describes; None for other figures, and for older records."""
+    if not record.chart or record.chart.get("kind") != "Lines":
+        return None
+    try:
+        return LINES.validate_python({key: value for key, value in record.chart.items() if key != "kind"})
+    except ValidationError:
+        return None
+
+
+def panels(chart: Lines, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """By panel: title, axes and lines, each with its points, their spread over seeds, colour and dashes."""
+    if frame.empty:
+        return
+    names = list(frame[chart.line].drop_duplicates()) if chart.line else [""]
+    for panel in list(frame[chart.panel].drop_duplicates()) if chart.panel else [""]:
+        part = frame[frame[chart.panel] == panel] if chart.panel else frame
+        x, y = axis_of(chart.x, str(panel)), axis_of(chart.y, str(panel))
+        lines: list[dict[str, Any]] = []
+        remarks: dict[str, None] = {}
+        for number, name in enumerate(names):
+            mine = (part[part[chart.line] == name] if chart.line else part).dropna(subset=[y.column])
+            if mine.empty:
+                continue
+            points, said = chart.smoothed(over_seeds(mine, x.column, y.column, chart.seed))
+            remarks[said] = None
+            colour, dash = chart.styles.get(str(name), (number, number))
+            dashes = DASHES[dash % len(DASHES)]
+            line = {"label": plain(str(name)), "colour": COLOURS[colour % len(COLOURS)]}
+            drawn = {"dash": list(dashes[1]) if isinstance(dashes, tuple) else []}
+            drawn |= {"x": short(points.index), "y": short(points["mean"])}
+            drawn |= {"std": short(points["std"])} if (points["std"] > 0).any() else {}
+            lines.append(line | drawn)
+        if lines:
+            yield {"title": plain(str(panel)), "x": title(x), "y": title(y), "logx": x.log, "logy": y.log,
+                   "steps": chart.steps, "remark": "; ".join(filter(None, remarks)), "lines": lines,
+                   "levels": {plain(label): at for label, at in {**chart.levels, **y.levels}.items()}}  # fmt: skip
+
+
+def title(axis: Axis) -> str:
+    """An axis' title without mathematics."""
+    return plain(axis.title or axis.column)
+
+
+def short(values: Any) -> list[float | None]:
+    """Numbers to five digits, which a screen can show; None where there is none."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in map(float, values)]
+
+
+def seen(record: Record, frame: pd.DataFrame) -> str:
+    """What a figure shows, in sentences: its lines and where they end, its bars and their heights."""
+    if frame.empty:
+        reasons = dict.fromkeys(run.status for run in record.runs if not run.folder)
+        return "An empty frame: nothing is logged" + (f" ({'; '.join(reasons)})." if reasons else ".")
+    try:
+        chart = lines_of(record)
+        if chart is not None:
+            return told(curves_seen(chart, frame))
+        if record.chart and record.chart.get("kind") == "Bars":
+            return told(bars_seen(record.chart, frame))
+        if record.chart and record.chart.get("kind") == "Scatter":
+            return told(points_seen(record.chart, frame))
+    except (KeyError, TypeError, ValueError):  # a chart that does not fit the frame: another version's
+        pass
+    if {"worker", "start", "end", "kind"} <= set(frame):
+        return timeline_seen(frame)
+    return f"A diagram of {len(frame)} parts: " + ", ".join(plain(str(name)) for name in frame) + "."
+
+
+def told(sentences: Iterator[str]) -> str:
+    """The first sentences, as many as one listens to."""
+    said, left = "", 0
+    for sentence in sentences:
+        if said and len(said) + len(sentence) > LISTENED:
+            left += 1
+        else:
+            said = f"{said} {sentence}".lstrip()
+    return said + (f" The CSV has the values of {left} more panels." if left else "")
+
+
+def curves_seen(chart: Lines, frame: pd.DataFrame) -> Iterator[str]:
+    """A sentence per panel."""
+    for panel in panels(chart, frame):
+        ends = []
+        for line in panel["lines"]:
+            first, last = line["y"][0], line["y"][-1]
+            ends.append(f"{line['label'] or 'it'} from {first} to {last}")
+        more = f", and {len(ends) - NAMED} more" if len(ends) > NAMED else ""
+        where = f"{panel['title']}: " if panel["title"] else ""
+        yield f"{where}{panel['y']} against {panel['x']}; " + ", ".join(ends[:NAMED]) + more + "."
+
+
+def bars_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
+    """A sentence per panel."""
+    axis = chart["y"] if isinstance(chart["y"], dict) else {"column": chart["y"]}
+    value, columns = axis["column"], [chart[key] for key in ("group", "bar", "stack") if chart.get(key)]
+    for panel in list(frame[chart["panel"]].drop_duplicates()) if chart.get("panel") else [""]:
+        part = frame[frame[chart["panel"]] == panel] if chart.get("panel") else frame
+        means = part.groupby(columns, sort=False)[value].mean().dropna()
+        named = [f"{_words(key)} {_number(number)}" for key, number in means.items()]
+        if len(named) > NAMED:
+            named = [f"{len(named)} bars from {_end(means, means.idxmin())} to {_end(means, means.idxmax())}"]
+        where = f"{plain(str(panel))}: " if panel else ""
+        yield f"{where}bars of {plain(axis.get('title') or value)}; {', '.join(named)}."
+
+
+def points_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
+    """A sentence per group of points."""
+    axes = [chart[key].get("column") if isinstance(chart[key], dict) else chart[key] for key in ("x", "y")]
+    for group in list(frame[chart["group"]].drop_duplicates()) if chart.get("group") else ["points"]:
+        part = frame[frame[chart["group"]] == group] if chart.get("group") else frame
+        where = f"{len(part)} points of {plain(str(group))}"
+        spans = [f"{name} {_number(part[name].min())} to {_number(part[name].max())}" for name in axes if name]
+        yield f"{where}{': ' if spans else ''}{', '.join(spans)}."
+
+
+def timeline_seen(frame: pd.DataFrame) -> str:
+    """Of a space-time diagram."""
+    passes = {"F": "forward", "B": "backward"}
+    counts = [f"{int((frame['kind'] == kind).sum())} {word}" for kind, word in passes.items()]
+    batches = frame["minibatch"].nunique() if "minibatch" in frame else 0
+    return (
+        f"A space-time diagram of {frame['worker'].nunique()} workers from time {frame['start'].min():g} to "
+        f"{frame['end'].max():g}: {' and '.join(counts)} passes of {batches} minibatches."
+    )
+
+
+def _words(key: Any) -> str:
+    return plain(" ".join(map(str, key)) if isinstance(key, tuple) else str(key))
+
+
+def _end(means: pd.Series[float], key: Any) -> str:
+    return f"{_number(means[key])} ({_words(key)})"
+
+
+def _number(value: float) -> str:
+    """To four digits; what is left of a difference that is zero is zero."""
+    return f"{0 if abs(value) < 1e-12 else value:.4g}"

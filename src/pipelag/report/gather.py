@@ -1,0 +1,218 @@
+"""What a scale's records say, read once for the site and for the typeset reports: papers, results, claims, runs.
+
+A record that is missing or damaged becomes a sentence that names the file; the others are gathered all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipelag.experiments import load_paper
+from pipelag.experiments.schema import Paper, Scale, reading_order
+
+HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
+FIGURE_FILES, TABLE_FILES = ("svg", "pdf", "png", "csv"), ("csv", "md", "tex")
+
+
+class Part(BaseModel):
+    """A part of a record; what it does not know it leaves alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Run(Part):
+    """A run of a result. folder: of its log, empty where there is none."""
+
+    id: str
+    labels: dict[str, str]
+    seed: int
+    status: str
+    folder: str = ""
+    steps: int | None = None
+    seconds: float | None = None
+    data: str | None = None
+    release: str | None = None
+    device: str | None = None
+    date: str | None = None
+    commit: str | None = None
+
+
+class Judged(Part):
+    """A claim and what became of it."""
+
+    claim: str
+    text: str
+    verdict: str = Field(pattern="|".join(f"^{word}$" for word in WORDS))
+    why: str
+    tolerance: str = ""
+
+
+class Cells(Part):
+    """A table as a reader sees it: groups of columns as (title, width), titles, rows of texts, notes."""
+
+    groups: list[tuple[str, int]]
+    titles: list[str]
+    rows: list[list[str]]
+    rules: list[int] = []
+    notes: list[str] = []
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """By column: "number", "word", or "text" where cells need several lines."""
+        return [_kind([row[i] for row in self.rows if i < len(row)]) for i in range(len(self.titles))]
+
+
+class Record(Part):
+    """<result>.json, as `pipelag result` leaves it."""
+
+    result: str
+    caption: str
+    is_figure: bool
+    chart: dict[str, Any] | None = None
+    table: Cells | None = None
+    shortfall: str
+    data: list[str]
+    devices: list[str]
+    logged: int
+    asked: int
+    runs: list[Run]
+    verdicts: list[Judged]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result: its record, or None and a sentence that says what is wrong with it."""
+
+    paper: Paper
+    name: str
+    folder: Path
+    record: Record | None
+    trouble: str = ""
+
+    @property
+    def title(self) -> str:
+        """As a reader calls it."""
+        return title_of(self.name)
+
+    @property
+    def target(self) -> str:
+        """What Snakemake makes it by."""
+        return f"{self.paper.id}_{self.name}"
+
+    @property
+    def base(self) -> Path:
+        """Its files, without their ends."""
+        return self.folder / self.paper.id / self.name
+
+    @property
+    def verdicts(self) -> list[Judged]:
+        """Its claims."""
+        return self.record.verdicts if self.record else []
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Its claims by verdict."""
+        return Counter(verdict.verdict for verdict in self.verdicts)
+
+    @property
+    def ends(self) -> Sequence[str]:
+        """Of the files that can be taken away."""
+        return FIGURE_FILES if self.record and self.record.is_figure else TABLE_FILES
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A paper's results in reading order."""
+
+    paper: Paper
+    entries: list[Entry]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Its claims by verdict."""
+        return Counter(verdict.verdict for entry in self.entries for verdict in entry.verdicts)
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """All its runs, each once."""
+        return {run.id: run for entry in self.entries if entry.record for run in entry.record.runs}
+
+    @property
+    def hours(self) -> float:
+        """Of its logged runs together, on the devices they ran on."""
+        return sum(run.seconds or 0.0 for run in self.runs.values()) / 3600
+
+    def every(self, what: str) -> list[str]:
+        """All data sets or devices of its results."""
+        return sorted({text for entry in self.entries if entry.record for text in getattr(entry.record, what)})
+
+
+def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
+    """The records of some papers under a scale's folder of figures; optional results only where they have been made."""
+    chapters = []
+    for name in names:
+        paper = load_paper(name)
+        shown = [
+            result
+            for result in reading_order(paper)
+            if not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
+        ]
+        chapters.append(Chapter(paper, [read(folder, paper, result) for result in shown]))
+    return chapters
+
+
+def read(folder: Path, paper: Paper, result: str) -> Entry:
+    """A result's record; with a sentence instead where it is missing or damaged, or a file that it needs is missing."""
+    path = folder / paper.id / f"{result}.json"
+    again = f"snakemake --cores all {paper.id}_{result}"
+    if not path.exists():
+        return Entry(paper, result, folder, None, f"{path} is not there; draw it first: {again}")
+    try:
+        record = Record.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = f"{first['msg']} at {place}" if place else first["msg"]
+        return Entry(paper, result, folder, None, f"{path} is damaged ({why}); delete it and draw it again: {again}")
+    except OSError as error:
+        return Entry(paper, result, folder, None, f"{path} cannot be read ({error.strerror}); draw it again: {again}")
+    if record.is_figure and (why := unreadable(path.with_suffix(".svg"))):
+        sentence = f"{path.with_suffix('.svg')} {why}; delete {path} and draw it again: {again}"
+        return Entry(paper, result, folder, record, sentence)
+    if not record.is_figure and record.table is None:
+        return Entry(paper, result, folder, None, f"{path} is damaged (no table in it); delete it and draw: {again}")
+    return Entry(paper, result, folder, record)
+
+
+def unreadable(svg: Path) -> str:
+    """What is wrong with an SVG, in words; empty where it can be shown."""
+    try:
+        ElementTree.parse(svg)
+    except FileNotFoundError:
+        return "is not there"
+    except (OSError, ElementTree.ParseError) as error:
+        return f"is damaged ({error})"
+    return ""
+
+
+def title_of(result: str) -> str:
+    """`table_2` -> "Table 2", `text_headline_speedup` -> "In the text: headline speedup"."""
+    kind, _, rest = result.partition("_")
+    return f"In the text: {rest.replace('_', ' ')}" if kind == "text" else f"{kind.capitalize()} {rest}"
+
+
+def _kind(cells: Sequence[str]) -> str:
+    """Of a column: numbers where most cells begin as a number does; dashes count for neither."""
+    said = [cell for cell in cells if cell.strip("–- ")]
+    if any(len(cell) > 34 for cell in said):
+        return "text"
+    begin = sum(cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit() for cell in said)
+    return "number" if not said or 2 * begin > len(said) else "word"

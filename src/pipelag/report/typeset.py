@@ -1,0 +1,219 @@
+"""The records of a scale as typeset reports, one per paper and one over all, by typst.
+
+The template (`templates/report.typ`) gets all texts as data, never as source: what a log says cannot become markup.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pipelag.errors import PipelagError
+from pipelag.experiments.schema import Scale
+from pipelag.report.ambiguities import cited, read_sheet
+from pipelag.report.explore import frame_of, plain, seen
+from pipelag.report.gather import WORDS, Cells, Chapter, Entry, Run
+
+COLUMN_POINTS, PAGE_POINTS = 244.8, 504.0  # widths of a column and of both: those that figures are drawn for
+CHARACTER = 0.47  # of the size of the letters: how wide one is, on average
+SIZES = (8.0, 7.5, 7.0, 6.5)  # of a table's letters, in points
+LONGEST = 40  # characters of a cell that stay in one line
+TALLEST = 44  # rows of a wide table on one page
+
+
+def typeset(scale: Scale, chapters: Sequence[Chapter], folder: Path) -> list[Path]:
+    """Write <folder>/<paper>.pdf for each paper and, of several, <folder>/pipelag.pdf over all; returns the paths."""
+    told = [chapter_of(chapter) for chapter in chapters]
+    written = []
+    for one in told:
+        title = f"{one['short']}, reproduced from logs"
+        written.append(
+            compiled(folder / f"{one['id']}.pdf", {"title": title, "whole": False, "chapters": [one]}, scale)
+        )
+    if len(told) > 1:
+        title = "Papers on pipelined training with stale weights, reproduced from logs"
+        written.append(compiled(folder / "pipelag.pdf", {"title": title, "whole": True, "chapters": told}, scale))
+    return written
+
+
+def compiled(path: Path, data: dict[str, Any], scale: Scale) -> Path:
+    """Compile one report, tagged so that it can be read out (PDF/UA-1).
+
+    Fonts are those of typst and matplotlib alone, and no date is in it: equal records are equal files.
+    """
+    import matplotlib
+    import typst
+
+    data |= {"scale": {"name": scale.name, "title": scale.title, "note": scale.note}, "words": WORDS}
+    source = (files("pipelag.report") / "templates" / "report.typ").read_bytes()
+    fonts = typst.Fonts(include_system_fonts=False, font_paths=[Path(matplotlib.get_data_path()) / "fonts/ttf"])
+    try:
+        compiler = typst.Compiler(source, root=path.parent, font_paths=fonts, sys_inputs={"data": json.dumps(data)})
+        compiler.compile(output=path, timestamp=0, pdf_standards="ua-1")
+    except typst.TypstError as error:
+        why = " ".join(error.message.split())
+        raise PipelagError(
+            f"{path} cannot be typeset ({why}); draw the figures again: snakemake --cores all --forcerun figure"
+        ) from error
+    return path
+
+
+def chapter_of(chapter: Chapter) -> dict[str, Any]:
+    """A paper for the template."""
+    paper, runs = chapter.paper, chapter.runs
+    c = paper.citation
+    logged = [run for run in runs.values() if run.folder]
+    entries = [entry_of(entry) for entry in chapter.entries]
+    texts = [text for entry in chapter.entries for text in texts_of(entry)]
+    sheet = read_sheet()
+    return {
+        "id": paper.id, "short": paper.short, "title": paper.title, "year": str(c.year if c else paper.year),
+        "authors": ", ".join(c.authors) if c else "", "venue": c.venue if c else "", "links": c.links if c else [],
+        "counts": [chapter.counts[word] for word in WORDS], "data": chapter.every("data"),
+        "devices": chapter.every("devices"), "hours": f"{chapter.hours:.1f}", "asked": len(runs),
+        "logged": len(logged), "seeds": len({run.seed for run in logged}), "entries": entries,
+        "deviations": deviations(chapter), "left_out": left_out(runs.values()),
+        "ambiguities": [
+            {"id": name, "topic": sheet[name].topic, "paragraphs": [bare(p) for p in sheet[name].paragraphs]}
+            for name in dict.fromkeys(name for text in texts for name in cited(text))
+            if name in sheet
+        ],
+        "environments": environments(logged), "runs": [run_of(run) for run in runs.values()],
+    }  # fmt: skip
+
+
+def entry_of(entry: Entry) -> dict[str, Any]:
+    """A result for the template."""
+    told: dict[str, Any] = {
+        "id": f"{entry.paper.id}-{entry.name}", "title": entry.title, "trouble": entry.trouble, "figure": None,
+        "table": None, "verdicts": [verdict.model_dump() for verdict in entry.verdicts], "caption": "", "runs": "",
+        "shortfall": "",
+    }  # fmt: skip
+    record = entry.record
+    if record is None:
+        return told
+    told |= {"caption": plain(record.caption), "shortfall": record.shortfall}
+    told["runs"] = f"{record.logged} of {record.asked} runs logged"
+    if record.table is not None:
+        told["table"] = table_of(record.table)
+    elif not entry.trouble:
+        told["figure"] = figure_of(entry)
+    return told
+
+
+def figure_of(entry: Entry) -> dict[str, Any]:
+    """The figure's file, its width in points and a sentence for those who do not see it.
+
+    The SVG, whose text stays text: a PDF in a PDF cannot be read out (PDF/UA).
+    """
+    assert entry.record is not None
+    svg = entry.base.with_suffix(".svg")
+    found = re.search(r'<svg[^>]*? width="([\d.]+)', svg.read_text(errors="replace"))
+    width = float(found[1]) if found else PAGE_POINTS
+    try:
+        alt = seen(entry.record, frame_of(entry.base.with_suffix(".csv")))
+    except PipelagError:
+        alt = entry.record.caption
+    path = f"/{entry.paper.id}/{entry.name}.svg"
+    return {"path": path, "width": min(width, PAGE_POINTS), "wide": width > 1.02 * COLUMN_POINTS, "alt": alt}
+
+
+def table_of(table: Cells) -> dict[str, Any]:
+    """The table with the widths of its columns in characters, the size of its letters, and whether it spans the page.
+
+    It is set in one column where that can be read, else over both in the largest letters that fit.
+    """
+    needs = [
+        1.5
+        + max(
+            [min(len(row[i]), LONGEST) for row in table.rows]
+            + [1.15 * len(w) for w in re.split(r"\s|(?<=-)(?=[a-z])", title)]
+        )
+        for i, title in enumerate(table.titles)
+    ]
+    places = [(False, size) for size in SIZES[:2]] + [(True, size) for size in SIZES]
+    wide, size = next(
+        (place for place in places if fits(sum(needs), *place)),
+        (True, SIZES[-1]),
+    )
+    taken = sum(needs) * CHARACTER * size / (PAGE_POINTS if wide else COLUMN_POINTS)
+    return {
+        **table.model_dump(), "titles": [plain(title) for title in table.titles],
+        "kinds": table.kinds, "needs": needs, "wide": wide, "size": size, "share": min(1.0, 1.12 * taken),
+        "long": wide and len(table.rows) > TALLEST,
+    }  # fmt: skip
+
+
+def fits(characters: float, wide: bool, size: float) -> bool:
+    """Whether so many characters in a row fit in this place."""
+    return characters * CHARACTER * size <= (PAGE_POINTS if wide else COLUMN_POINTS)
+
+
+def texts_of(entry: Entry) -> list[str]:
+    """What a result says in words."""
+    if entry.record is None:
+        return []
+    notes = entry.record.table.notes if entry.record.table else []
+    return [entry.record.caption, *notes, *(text for v in entry.verdicts for text in (v.text, v.why, v.tolerance))]
+
+
+def deviations(chapter: Chapter) -> list[dict[str, Any]]:
+    """How runs are not the paper's: each sentence once, with the results that it is said of."""
+    said: dict[str, list[list[str]]] = {}
+    for entry in chapter.entries:
+        for text in entry.record.shortfall.split("; ") if entry.record else []:
+            if text := text.removesuffix(" and more"):
+                said.setdefault(text, []).append([f"{chapter.paper.id}-{entry.name}", entry.title])
+    return [{"text": text, "results": results} for text, results in said.items()]
+
+
+def left_out(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Why runs have no log, and how many."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        if not run.folder:
+            counts[run.status] = counts.get(run.status, 0) + 1
+    return [{"text": text, "count": count} for text, count in counts.items()]
+
+
+def run_of(run: Run) -> list[str]:
+    """A run's line of the appendix."""
+    state = "" if run.status == "finished" or not run.folder else f" ({run.status})"
+    what = ", ".join(run.labels.values()) + (state if run.folder else " (no log)")
+    return [run.id, what, str(run.seed), "" if run.steps is None else f"{run.steps:,}",
+            "" if run.seconds is None else f"{run.seconds:,.1f}", (run.commit or "")[:7]]  # fmt: skip
+
+
+def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What runs were made with, by their environment.json: device, versions; how many, of which commits and days."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        try:
+            told = json.loads((Path(run.folder) / "environment.json").read_text())
+            versions = {"python": told["python"], **told["versions"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            versions = {}
+        words = ", ".join(f"{name} {version}" for name, version in versions.items()) or "versions not logged"
+        found.setdefault((run.device or "device not logged", words), []).append(run)
+    return [
+        {
+            "device": device, "versions": words, "count": len(same),
+            "days": span(sorted({(run.date or "")[:10] for run in same} - {""})),
+            "commits": ", ".join(sorted({(run.commit or "")[:12] for run in same} - {""})),
+        }
+        for (device, words), same in found.items()
+    ]  # fmt: skip
+
+
+def span(days: Sequence[str]) -> str:
+    """The first and the last of some days."""
+    return " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+
+
+def bare(paragraph: str) -> str:
+    """A paragraph of docs/ambiguities.md without its marks."""
+    return re.sub(r"\*\*|`", "", paragraph)

@@ -1,0 +1,140 @@
+"""What methods cost in accuracy where they were trained: from logs, against the same work without delay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from pipelag.experiments import Paper, Scale, arms
+from pipelag.results.judging import Difference
+from pipelag.results.logs import Item
+from pipelag.runs.spec import PhaseSpec
+
+Kept = tuple[Item, PhaseSpec]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A method's loss of accuracy in one result.
+
+    source: paper and result, scale: whose logs. model, data, optimizer, stages, staleness (updates missed by forwards,
+    per stage): of its runs; runs: their ids. baseline: the method, without delay, that it is compared with. loss: the
+    baseline's final accuracy less the method's, percentage points, over the seeds that both have; of a run that
+    diverged the accuracy counts as 0, as on the leaderboard. diverged: how many did.
+    """
+
+    method: str
+    source: str
+    scale: str
+    model: str
+    data: str
+    optimizer: str
+    stages: int
+    staleness: tuple[int, ...]
+    runs: tuple[str, ...]
+    baseline: str
+    loss: Difference
+    diverged: int
+
+    def text(self) -> str:
+        """The loss with its spread, and how many runs diverged."""
+        spread = "" if self.loss.error is None else f" ± {self.loss.error:.2f}"
+        lost = f", {self.diverged} of {self.loss.seeds} diverged" if self.diverged else ""
+        return f"{self.loss.mean:.2f}{spread}{lost}"
+
+    def origin(self) -> str:
+        """Where it is from, in words."""
+        seeds = f"{self.loss.seeds} seeds" if self.loss.seeds > 1 else "one seed"
+        return (
+            f"{self.source}, {self.scale} scale: {self.model} on {self.data} with {self.optimizer}, "
+            f"{self.stages} stages, {seeds}, against {self.baseline}"
+        )
+
+
+def gathered(papers: Iterable[Paper], scales: Iterable[Scale]) -> Iterator[Evidence]:
+    """All that the logs of these papers' results say, in the order of papers, scales and results."""
+    scales = list(scales)
+    for paper in papers:
+        for scale in scales:
+            for result in paper.results:
+                yield from of_result(paper, result, scale)
+
+
+def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
+    """The methods of one result: runs of one phase, beside runs without delay on the same model and data."""
+    logged: list[Kept] = []
+    for arm in arms(paper, result, scale):
+        if arm.spec.kind == "train" and len(arm.spec.phases) == 1 and not arm.left_out:
+            item = Item.of(arm, scale)
+            if item.log is not None and "phases" in item.log.summary:
+                logged.append((item, arm.spec.phases[0]))
+    for _, group in groupby(sorted(logged, key=work_of), key=work_of):
+        by_arm: dict[tuple[str, str], list[Kept]] = {}
+        for item, phase in group:
+            by_arm.setdefault((item.arm.labels.get("arm", ""), phase.model_dump_json()), []).append((item, phase))
+        base = baseline(list(by_arm.values()))
+        if base is not None:
+            yield from (
+                compared(f"{paper.id} {result}", scale, base, runs) for runs in by_arm.values() if runs is not base
+            )
+
+
+def work_of(one: Kept) -> str:
+    """What runs have to share to be compared: labels but for the arm, model, data, minibatch."""
+    item, spec = one[0], one[0].arm.spec
+    labels = sorted((key, value) for key, value in item.arm.labels.items() if key != "arm")
+    return repr((labels, spec.model, spec.data, spec.batch))
+
+
+def baseline(found: Sequence[list[Kept]]) -> list[Kept] | None:
+    """The runs without delay: those of sequential training, or else the first whose log says that nothing is stale."""
+    plain = [runs for runs in found if not any(stale(item) for item, _ in runs)]
+    return next((runs for runs in plain if runs[0][1].method == "sequential"), plain[0] if plain else None)
+
+
+def stale(item: Item) -> bool:
+    """Whether a run's log says that some pass misses updates."""
+    said = phase_of(item)
+    return any((*said["forward_delays"], *said["backward_delays"]))
+
+
+def phase_of(item: Item) -> dict[str, Any]:
+    """What the log says of its one phase."""
+    assert item.log is not None
+    found: dict[str, Any] = item.log.summary["phases"][0]
+    return found
+
+
+def compared(source: str, scale: Scale, base: list[Kept], runs: list[Kept]) -> Evidence:
+    """The loss of an arm's runs against the baseline's."""
+    (item, phase), spec = runs[0], runs[0][0].arm.spec
+    assert item.log is not None and spec.model is not None and spec.data is not None and spec.optimizer is not None
+    data = item.log.summary.get("data") or {}
+    return Evidence(
+        phase.method,
+        source,
+        scale.name,
+        spec.model.name,
+        str(data.get("title", spec.data.name)),
+        spec.optimizer.name,
+        len(phase.cuts) + 1,
+        tuple(phase_of(item)["forward_delays"]),
+        tuple(each.arm.spec.id for each, _ in runs),
+        base[0][1].method,
+        Difference.of(accuracies(base), accuracies(runs)),
+        sum(each.log is not None and each.log.accuracy is None for each, _ in runs),
+    )
+
+
+def accuracies(runs: list[Kept]) -> dict[int, float]:
+    """Final accuracy by seed; 0 of a run that diverged."""
+    return {item.arm.seed: item.log.accuracy or 0.0 for item, _ in runs if item.log is not None}
+
+
+def nearest(found: Iterable[Evidence], method: str, optimizer: str, model: str, stages: int) -> Evidence | None:
+    """Of a method's evidence the most alike: by optimizer, by model, by number of stages; of equals the first."""
+    mine = [one for one in found if one.method == method]
+    order = [(one.optimizer != optimizer, one.model != model, abs(one.stages - stages)) for one in mine]
+    return mine[order.index(min(order))] if mine else None

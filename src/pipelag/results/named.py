@@ -1,0 +1,43 @@
+"""Whether every result has its drawing and every claim its judge: asked at every call of the workflow.
+
+Finding out means importing a paper's package, and pandas with it, which takes a second; so a stamp is left where all
+was well, and counts until the paper's config or the package changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+from pipelag.experiments.schema import Paper
+from pipelag.plugins import plugged_in
+
+
+def check_results(paper: Paper, stamps: Path = Path(".snakemake/judged")) -> None:
+    """Refuse a result that nothing draws, or a claim that nothing judges.
+
+    Raises:
+        PipelagError: with the nearest that is known.
+    """
+    stamp = stamps / f"{paper.id}-{_content(paper)}"
+    if not plugged_in() and stamp.exists():  # a plugin may have any source
+        return
+    from pipelag.results.loading import load_results
+
+    load_results(paper)
+    with suppress(OSError):  # it is not needed
+        stamps.mkdir(parents=True, exist_ok=True)
+        for old in stamps.glob(f"{paper.id}-*"):
+            old.unlink()
+        stamp.touch()
+
+
+def _content(paper: Paper) -> str:
+    """Of what the answer depends on: the ids in the config, and the sources of the drawings and judges."""
+    named = [
+        (name, result.draw, [c.id for c in result.claims if not c.because]) for name, result in paper.results.items()
+    ]
+    sources = [*Path(__file__).parent.glob("*.py"), *(Path(__file__).parent / paper.id).rglob("*.py")]
+    stats = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources)
+    return hashlib.sha256(repr((named, stats)).encode()).hexdigest()[:16]
