@@ -1,24 +1,44 @@
-# Two commands do everything on a fresh machine: `make reproduce` and `make test`.
+# On a fresh machine: `make show` looks at results, `make reproduce` makes them, `make test` runs all tests.
 SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: help env reproduce test lint lock clean
+.PHONY: help bench show env reproduce test picture docs gpu-check lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+show: $(STAMP) ## the environment, and the site of the published results (it says what it downloads before it begins)
+	$(BIN)/snakemake --cores all --config scale=published
+	@echo "open figures/published/index.html"
 
 env: $(STAMP) ## the environment alone (about 3 GB to download, 6 GB on disk)
 
-reproduce: $(STAMP) ## everything at the quick scale: data, runs, tables, figures, the page (no download, no GPU)
+reproduce: $(STAMP) ## everything at the quick scale: data, runs, tables, figures, site, reports (no download, no GPU)
 	$(BIN)/snakemake --cores all
-	@echo "open figures/quick/index.html"
+	@echo "open figures/quick/index.html; typeset: figures/quick/pipelag.pdf"
 
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest -q
+
+picture: $(STAMP) ## the picture of the README, from the published logs
+	$(BIN)/python workflow/scripts/picture.py docs/images/staleness.svg
+
+docs: $(STAMP) ## the documentation as a site, site/index.html (its tools go to .cache/docs)
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .cache/docs
+	$(BIN)/uv pip sync --quiet --require-hashes --python .cache/docs/bin/python workflow/envs/docs.lock
+	NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+bench: $(STAMP) ## the benchmarks (half an hour or more, nothing else running), into results/benchmarks/ and docs/benchmarks.md
+	$(BIN)/python -m benchmarks.all --name $(or $(NAME),cpu) $(if $(ONLY),--only $(ONLY))
+
+gpu-check: $(STAMP) ## what only a GPU can tell, in ten minutes; writes gpu-check.md (DEVICE=cpu: without one)
+	$(BIN)/python -m benchmarks.gpu_check --device $(or $(DEVICE),cuda:0)
+	$(BIN)/python -m pytest -q -m gpu
 
 lint: $(STAMP) ## ruff, mypy, snakemake --lint
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -33,8 +53,10 @@ $(STAMP): requirements.lock workflow/envs/uv.lock workflow/envs/fairseq-build.lo
 lock: $(STAMP) ## write the locks anew from pyproject.toml and workflow/envs/*.in
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --output-file workflow/envs/uv.lock workflow/envs/uv.in
+	$(COMPILE) --output-file workflow/envs/docs.lock workflow/envs/docs.in
 	$(COMPILE) --constraint requirements.lock --output-file workflow/envs/fairseq-build.lock workflow/envs/fairseq-build.in
 	$(COMPILE) --no-deps --output-file workflow/envs/fairseq.lock workflow/envs/fairseq.in
 
 clean: ## remove what was produced (runs, figures), keep the environment and downloads
-	rm -rf results/quick results/standard results/paper results/data figures .snakemake
+	rm -rf results/quick results/standard results/paper results/data site .snakemake
+	find figures -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +

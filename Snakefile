@@ -47,3 +47,4 @@ rule all:
 include: "workflow/rules/data.smk"
 include: "workflow/rules/runs.smk"
 include: "workflow/rules/results.smk"
+include: "workflow/rules/scale.smk"
