@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn import functional as F
 
+from benchmarks.ledger import note
 from pipelag import methods, models
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
@@ -141,6 +142,10 @@ def main() -> None:
         best[name] = min(tried, key=lambda arm: median(found[arm]))
     for arm in best.values():
         print(f"{arm:40s} {median(found[arm]):7.1f} ms per minibatch   {ratio(found, arm, best['stale weights'])}")
+    for name in PEERS:
+        peer, fastest = found[best[name]], found[best["stale weights"]]
+        values = [theirs / own for theirs, own in zip(peer, fastest, strict=True)]
+        note("torch.distributed.pipelining / stale weights here, 2 workers", best[name], values, least=1.0)
     ours = best["our interleaved 1F1B"]
     print(f"torch's interleaved 1F1B / ours: {ratio(found, best['interleaved 1F1B'], ours)}")
     print(f"torch's 1F1B / ours: {ratio(found, best['1F1B'], best['our 1F1B with a flush'])}")

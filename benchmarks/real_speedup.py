@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.ledger import note
 from pipelag import balanced_cuts, models, profile
 from pipelag.runs.kinds.speed import measure
 from pipelag.runs.spec import RunSpec
@@ -50,6 +51,9 @@ def main() -> None:
             summary = measure(spec, Path(folder), "cpu", 2)
             rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
         ratios = " ".join(f"{value:.2f}" for value in summary["speedups"]["pipelined"])
+        goal = 1.95 if depth == 20 else 1.7
+        case = f"ResNet-{depth}, minibatch {args.batch}, cut after layer {cuts[0]}"
+        note("1 worker / 2 workers, stale weights", case, summary["speedups"]["pipelined"], least=goal)
         times = {
             arm: min(1000 * r["seconds"] / r["steps"] for r in rows if r["arm"] == arm)
             for arm in ("non-pipelined", "pipelined")

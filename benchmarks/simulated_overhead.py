@@ -16,11 +16,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.ledger import note
 from pipelag import methods, models
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 
 METHODS = ("stale_weights", "pipedream", "pipedream_vertical_sync", "spectrain", "pipeoptim", "xpipe", "pipemare")
+PREDICTING = ("spectrain", "pipeoptim", "xpipe")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9, weight_decay=1e-4),
     "adamw": lambda params: torch.optim.AdamW(params, lr=1e-4),
@@ -88,8 +90,10 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu", help="cpu: not disturbed by other programs")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    clock = time.process_time if args.clock == "cpu" else time.perf_counter
     build, cuts, inputs, targets, loss = case(args.model, args.stages, args.batch)
     make = OPTIMIZERS[args.optimizer]
     plain = build()
@@ -110,15 +114,24 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(args.rounds + 3):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             step()
             if number >= 3:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     base = median(seconds["plain PyTorch"])
-    print(f"{args.model}, {len(cuts) + 1} stages, {args.optimizer}, minibatch {args.batch} in {args.microbatches}")
+    title = f"{args.model}, {len(cuts) + 1} stages, {args.optimizer}, minibatch {args.batch} in {args.microbatches}"
+    print(title)
     for name, values in seconds.items():
         ratios = [value / plain for value, plain in zip(values, seconds["plain PyTorch"], strict=True)]
         whole = median(values) / base
+        if name != "plain PyTorch":
+            few = len(cuts) < 8 and name not in PREDICTING
+            note(
+                "simulated step / plain PyTorch step, by CPU time",
+                f"{title}: {name}",
+                ratios,
+                most=1.03 if few else 1.05,
+            )
         print(f"{name:24s} {1000 * median(values):7.1f} ms   ratio {median(ratios):.3f}   (of medians {whole:.3f})")
 
 

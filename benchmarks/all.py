@@ -1,0 +1,80 @@
+"""Every benchmark, one after the other, into results/benchmarks/<device>.json; then docs/benchmarks.md from such files.
+
+Nothing else should run on the machine; the load that was there is written down. Each benchmark's rows are written as it
+ends, and those of one that is not run again stay. Half an hour or more on two cores.
+A GPU is checked by `make gpu-check`, the workflow's own time by workflow.py: neither is in here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import page
+from benchmarks.ledger import VARIABLE
+from pipelag.errors import PipelagError
+from pipelag.files import write_whole
+from pipelag.runs.folder import environment
+
+RUNS = (
+    "real_speedup --depths 20 56 --seconds 3",
+    "against_torch",
+    "timed_against_real",
+    "simulated_overhead --stages 4 --batch 32 --rounds 15",
+    "simulated_overhead --stages 8 --batch 32 --rounds 15 --optimizer adamw",
+    "simulated_overhead --model transformer --stages 8 --batch 32 --optimizer adamw",
+    "simulated_overhead --stages 100 --batch 8 --rounds 7",
+    "simulated_overhead --model transformer --stages 100 --batch 8 --rounds 7 --optimizer adamw",
+    "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods pipedream pipemare",
+    "scaling",
+)
+FOLDER = Path("results/benchmarks")
+
+
+def run(command: str) -> dict[str, object]:
+    """One benchmark, and its rows; what it prints is shown."""
+    load, began = os.getloadavg()[0], time.monotonic()
+    print(f"-- {command} (load {load:.1f})", flush=True)
+    script, *options = shlex.split(command)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.jsonl"
+        here = os.environ | {VARIABLE: str(rows), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{script}", *options], env=here)
+        if done.returncode:
+            raise PipelagError(f"{command} ended with status {done.returncode}; its numbers of before stay")
+        found = [json.loads(line) for line in rows.read_text().splitlines()]
+    took = round(time.monotonic() - began, 1)
+    return {"command": command, "load": load, "seconds": took, "environment": environment("cpu", 1), "rows": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--name", default="cpu", help="the device's name: of the file that is written (default: cpu)")
+    parser.add_argument("--only", nargs="+", default=[""], help="those whose command holds such a word; others stay")
+    args = parser.parse_args()
+    chosen = [command for command in RUNS if any(word in command for word in args.only)]
+    if not chosen:
+        parser.error(f"no benchmark holds {' or '.join(args.only)}; they are {'; '.join(RUNS)}")
+    target = FOLDER / f"{args.name}.json"
+    for command in chosen:
+        made = {command: run(command)}
+        before = {each["command"]: each for each in json.loads(target.read_text())["runs"]} if target.exists() else {}
+        runs = [(before | made)[each] for each in RUNS if each in before | made]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, json.dumps({"runs": runs}, indent=1) + "\n")
+    print(f"written: {target}")
+    page.main(["docs/benchmarks.md"])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except PipelagError as error:
+        sys.exit(str(error))

@@ -1,0 +1,300 @@
+"""What of pipelag only a GPU can tell, in ten minutes: a line per check, PASS, FAIL or SKIP, and a report.
+
+make gpu-check                                   # on the GPUs that are there
+python -m benchmarks.gpu_check --device cpu      # the same logic without one, from the repository's root
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import pipelag
+from pipelag import data, precision
+from pipelag.data.images.batches import Batches
+from pipelag.methods import METHODS, get
+from pipelag.models import build
+from pipelag.runs.carry_out import resolve_device
+from pipelag.runs.folder import environment
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.optimizers import LARS, CaffeSGD
+from pipelag.stage.phase import Phase
+from tests.stage.test_guard import KINDS, gradient
+from tests.toy import Noise, convolutional, equal, parts_of, sgd
+
+CUTS = (1, 2, 4)
+SINGLE = [name for name, m in METHODS.items() if not (m.data_parallel or m.torch_schedule or m.parameter_server)]
+CHECKS: list[tuple[str, Callable[[torch.device], str]]] = []
+
+
+class Skip(Exception):
+    """This machine cannot tell."""
+
+
+def check(title: str) -> Callable[[Callable[[torch.device], str]], Callable[[torch.device], str]]:
+    def add(function: Callable[[torch.device], str]) -> Callable[[torch.device], str]:
+        CHECKS.append((title, function))
+        return function
+
+    return add
+
+
+def on_gpu(device: torch.device, count: int = 1) -> None:
+    if device.type != "cuda":
+        raise Skip("needs a GPU")
+    if torch.cuda.device_count() < count:
+        raise Skip(f"needs {count} GPUs, and there are {torch.cuda.device_count()}")
+
+
+def optimizer_of(method: str) -> Any:
+    if method == "nesterov_async":
+        return lambda params: torch.optim.SGD(params, lr=0.05)
+    return (lambda params: torch.optim.AdamW(params, lr=0.002)) if method in ("pipeoptim", "xpipe") else sgd
+
+
+def simulate(
+    device: torch.device,
+    phases: Sequence[Phase],
+    method: str,
+    dtype: torch.dtype = torch.float32,
+    dropout: bool = True,
+    stop: int | None = None,
+    between: Callable[[], object] = lambda: None,
+) -> dict[str, torch.Tensor]:
+    """The end of a short training; `stop`: through a checkpoint after so many steps."""
+
+    def begin(seed: int) -> SimulatedTraining:
+        model = convolutional(seed).to(device, dtype)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout) and not dropout:
+                module.p = 0.0
+        return SimulatedTraining(model.train(), phases, optimizer_of(method), F.cross_entropy, seed=5, device=device)
+
+    training, batches = begin(0), Noise()
+    for step in range(training.total):
+        between()
+        training.step(batches.inputs(step).to(device, dtype), batches.targets(step).to(device))
+        if step + 1 == stop:
+            file = io.BytesIO()
+            torch.save(training.state_dict(), file)
+            file.seek(0)
+            training = begin(99)
+            training.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    return {name: value.detach().clone() for name, value in training.model.state_dict().items()}
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """The greatest relative distance of a weight or statistic."""
+    pairs = [(a[name].double().cpu(), b[name].double().cpu()) for name in a]
+    return max(float((one - other).norm() / (other.norm() + 1e-12)) for one, other in pairs)
+
+
+@check("every method trains, and twice the same bit for bit")
+def _repeats(device: torch.device) -> str:
+    for name in SINGLE:
+        phases = [Phase(get(name), 8, CUTS, microbatches=parts_of(name))]
+        assert equal(simulate(device, phases, name), simulate(device, phases, name)), name
+    return f"{len(SINGLE)} methods"
+
+
+@check("in float64, without dropout, every method is the CPU's to 1e-9")
+def _like_the_cpu(device: torch.device) -> str:
+    worst = 0.0
+    for name in SINGLE:
+        phases = [Phase(get(name), 8, CUTS, microbatches=parts_of(name))]
+        here, there = (simulate(d, phases, name, torch.float64, dropout=False) for d in (device, torch.device("cpu")))
+        worst = max(worst, distance(here, there))
+        assert worst < 1e-9, f"{name}: {worst:.1e}"
+    return f"worst {worst:.1e}"
+
+
+@check("a checkpoint read on the CPU goes on bit for bit, over two phases and inside a round of replicas")
+def _restarts(device: torch.device) -> str:
+    for name in ("stale_weights", "pipedream", "spectrain", "pipeoptim", "pipemare"):
+        phases = [Phase(get(name), 8, CUTS), Phase(get("sequential"), 4)]
+        whole = simulate(device, phases, name)
+        assert all(equal(whole, simulate(device, phases, name, stop=stop)) for stop in (1, 6, 9)), name
+    phases = [Phase(get("pipedream"), 12, (3,), replicas=(2, 1))]
+    whole = simulate(device, phases, "pipedream")
+    assert all(equal(whole, simulate(device, phases, "pipedream", stop=stop)) for stop in (4, 5, 7))
+    return "5 methods, replicas 2-1"
+
+
+@check("dropout depends on seed, minibatch and stage alone; the caller's random numbers are left alone")
+def _random(device: torch.device) -> str:
+    phases = [Phase(get("stale_weights"), 6, CUTS)]
+    noisy = simulate(device, phases, "stale_weights", between=lambda: torch.rand(7, device=device))
+    assert equal(simulate(device, phases, "stale_weights"), noisy)
+    state = (lambda: torch.cuda.get_rng_state(device)) if device.type == "cuda" else torch.get_rng_state
+    model = convolutional()  # seeds them itself
+    before = state()
+    pipelag.train(model, Noise(), steps=3, cuts=(2,), optimizer=sgd, device=str(device))
+    assert torch.equal(before, state()), "the generator has moved"
+    return ""
+
+
+@check("a backward reads the weights of its own time, layer by layer")
+def _layers(device: torch.device) -> str:
+    far = {}
+    for name in KINDS:
+        expected = gradient(name, "cpu", swap=True, plain=True)
+        far[name] = float((gradient(name, str(device), swap=True) - expected).norm() / expected.norm())
+    wrong = [name for name, value in far.items() if not value < 1e-3]
+    assert not wrong, f"these read the forward's weights: {wrong}"
+    return f"{len(far)} kinds, worst {max(far.values()):.1e}"
+
+
+@check("no step waits for the device")
+def _no_waiting(device: torch.device) -> str:
+    on_gpu(device)
+    shapes = data.load("shapes", train=600, test=100)
+    cases: dict[str, tuple[str, bool, Any]] = {
+        name: (name, False, optimizer_of(name)) for name in ("stale_weights", "pipemare", "spectrain", "pipeoptim")
+    }
+    cases |= {"augmented": ("stale_weights", True, sgd)}
+    cases |= {"CaffeSGD": ("stale_weights", False, lambda params: CaffeSGD(params, 0.01, 0.9))}
+    cases |= {"LARS": ("stale_weights", False, lambda params: LARS(params, 0.01))}
+    counts = {label: waits(device, shapes, *case) for label, case in cases.items()}
+    assert not any(counts.values()), f"synchronisations in ten steps: { {k: v for k, v in counts.items() if v} }"
+    return f"{len(counts)} cases"
+
+
+def waits(device: torch.device, shapes: Any, method: str, augment: bool, optimizer: Any) -> int:
+    """How often ten steps wait for the device."""
+    batches = Batches(shapes, 32, 0, augment=augment, device=device, channels_last=True)
+    model = build("resnet20", seed=0, width=0.25).to(device, memory_format=torch.channels_last)
+    training = SimulatedTraining(
+        model, [Phase(get(method), 30, (5, 10, 15))], optimizer, F.cross_entropy, device=device
+    )
+    for step in range(15):
+        training.step(*batches[step])
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        for step in range(15, 25):
+            training.step(*batches[step])
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in said)
+
+
+@check("the copies that a policy counts are allocated; the peak")
+def _memory(device: torch.device) -> str:
+    on_gpu(device)
+    told = []
+    for name in ("sequential", "stale_weights", "pipedream", "pipemare"):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        model = build("resnet20", seed=0).to(device, memory_format=torch.channels_last)
+        phases = [Phase(get(name), 20, (3, 5, 8, 10, 13, 15, 18))]
+        training = SimulatedTraining(model, phases, sgd, F.cross_entropy, device=device)
+        held = sum(weights.bytes for weights in training.pipeline.weights)
+        assert held <= torch.cuda.memory_allocated(device) - before, name
+        images, targets = torch.randn(128, 3, 32, 32, device=device), torch.randint(0, 10, (128,), device=device)
+        for _ in range(20):
+            training.step(images, targets)
+        told.append(f"{name} {held / 2**20:.1f} of {torch.cuda.max_memory_allocated(device) / 2**20:.0f} MiB")
+        del training, model
+    return "; ".join(told)
+
+
+@check("a profile's forwards add up to the whole forward's time, within a quarter")
+def _profile(device: torch.device) -> str:
+    on_gpu(device)
+    model = build("resnet20", seed=0).to(device, memory_format=torch.channels_last).train()
+    images = torch.randn(128, 3, 32, 32, device=device).to(memory_format=torch.channels_last)
+    told = sum(layer.forward_ms for layer in pipelag.profile(model, images, progress=False).layers)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(20):
+        model(images)
+    end.record()
+    torch.cuda.synchronize()
+    whole = start.elapsed_time(end) / 20
+    assert 0.75 < told / whole < 1.25, f"layers {told:.2f} ms, forward {whole:.2f} ms"
+    return f"layers {told:.2f} ms, forward {whole:.2f} ms"
+
+
+@check("with device auto, more workers than GPUs go to the CPU")
+def _auto(device: torch.device) -> str:
+    assert resolve_device("auto", 1 + torch.cuda.device_count()) == "cpu"
+    return f"{1 + torch.cuda.device_count()} workers"
+
+
+def real_equals_simulated(device: torch.device, cases: Sequence[tuple[str, dict[str, Any]]], workers: int) -> str:
+    if device.type == "cuda":
+        on_gpu(device, workers)
+    for name, options in cases:
+        ends = []
+        for how in ({"device": str(device)}, {"device": device.type, "executor": "real", "workers": workers}):
+            model = convolutional()
+            method = "sequential" if "executor" not in how and name in ("bsp", "asp") else name
+            pipelag.train(
+                model, Noise(), method=method, steps=8, optimizer=optimizer_of(name), seed=5, **options, **how
+            )
+            ends.append(model.state_dict())
+        assert distance(*ends) < 1e-5, f"{name}: {distance(*ends):.1e}"
+    return ", ".join(name for name, _ in cases)
+
+
+@check("one real worker is as the simulated executor")
+def _one(device: torch.device) -> str:
+    return real_equals_simulated(device, [(name, {}) for name in ("sequential", "bsp", "asp")], 1)
+
+
+for count, cuts in ((2, (3,)), (3, (2, 4)), (4, CUTS)):
+
+    @check(f"{count} real workers start, end, and are as the simulated executor")
+    def _several(device: torch.device, count: int = count, cuts: tuple[int, ...] = cuts) -> str:
+        parts = {"sequential": 1, "stale_weights": 1, "gpipe": 4, "pipedream": 2, "pipemare": 2, "spectrain": 1}
+        cases = [(name, {"cuts": cuts, "microbatches": micro}) for name, micro in parts.items()]
+        return real_equals_simulated(device, cases, count)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0", help="cuda:N or cpu")
+    parser.add_argument("--minutes", type=float, default=10, help="after which no further check begins")
+    parser.add_argument("--out", type=Path, default=Path("gpu-check.md"), help="the report")
+    parser.add_argument("--verbose", action="store_true", help="the traceback of what fails")
+    args = parser.parse_args()
+    precision.ask()
+    device = torch.device(resolve_device(args.device))
+    torch.set_num_threads(1)
+    began, rows = time.monotonic(), []
+    for title, function in CHECKS:
+        start = time.monotonic()
+        try:
+            if start - began > 60 * args.minutes:
+                raise Skip(f"{args.minutes:g} minutes are over")
+            verdict, note = "PASS", function(device)
+        except Skip as reason:
+            verdict, note = "SKIP", str(reason)
+        except Exception as error:  # the next check has to run whatever this one says
+            verdict, note = "FAIL", f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            if args.verbose:
+                traceback.print_exc()
+        rows.append((verdict, title, f"{time.monotonic() - start:.1f}", note))
+        print(f"{verdict}  {title} ({rows[-1][2]} s) {note}", flush=True)
+    about = environment(str(device), 1)
+    lines = [f"# Checked on {about['device']}", "", f"{about['date']}, {about['versions']}, {about['precision']}", ""]
+    lines += ["| | check | seconds | |", "|---|---|---:|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    args.out.write_text("\n".join(lines) + "\n")
+    print(f"the report is in {args.out}")
+    return int(any(verdict == "FAIL" for verdict, *_ in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""docs/benchmarks.md and its plot from results/benchmarks/*.json: no number of it is typed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.ledger import reached
+from pipelag.report import style
+from pipelag.report.tables import Col, table
+
+FOLDER, PLOT = Path("results/benchmarks"), Path("images/scaling.svg")
+HEAD = """# Benchmarks
+
+Written by `python -m benchmarks.page docs/benchmarks.md` from `results/benchmarks/*.json`, which `make bench` measures
+([what each script compares](../benchmarks/README.md)). Ratios: the two sides alternate in one run, so that the machine
+may drift; given is the median of the blocks, with the least and the greatest.
+"""
+
+
+RUN = [
+    Col("python -m benchmarks. ...", "command"),
+    Col("commit", lambda each: each["environment"]["commit"]),
+    Col("torch", lambda each: each["environment"]["versions"]["torch"]),
+    Col("day", lambda each: each["environment"]["date"][:10]),
+    Col("load before", lambda each: f"{each['load']:.1f}"),
+    Col("seconds", "seconds"),
+]
+
+
+RUN = [
+    Col("python -m benchmarks. ...", "command"),
+    Col("commit", lambda each: each["environment"]["commit"]),
+    Col("torch", lambda each: each["environment"]["versions"]["torch"]),
+    Col("day", lambda each: each["environment"]["date"][:10]),
+    Col("load before", lambda each: f"{each['load']:.1f}"),
+    Col("seconds", "seconds"),
+]
+
+
+def text(files: dict[str, Any]) -> str:
+    """The page; `files`: what each device's file holds, by its name."""
+    parts = [HEAD]
+    for name, held in files.items():
+        rows = rows_of(held)
+        goals = [verdict for verdict in map(reached, rows) if verdict is not None]
+        parts.append(f"## {name}: {held['runs'][0]['environment']['device']}\n")
+        parts.append(f"Of {len(goals)} goals {sum(goals)} are reached.\n")
+        for what in dict.fromkeys(row["what"] for row in rows):
+            alike = [row for row in rows if row["what"] == what]
+            parts.append(f"**{what}**\n\n{_table(alike)}\n{_exponent(alike)}")
+        parts.append(f"**How this was measured**\n\n{table(held['runs'], RUN).markdown()}\n")
+    parts.append(f"![Cost of schedules, timing and plans against the work]({PLOT})\n")
+    return "\n".join(parts)
+
+
+def rows_of(held: dict[str, Any]) -> list[dict[str, Any]]:
+    """All rows of a device's file."""
+    return [row for each in held["runs"] for row in each["rows"]]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    cols = [Col("case", "case"), Col(rows[0]["unit"], lambda row: f"{row['median']:.4g}")]
+    if any(row["blocks"] > 1 for row in rows):
+        cols.append(Col("least to greatest", lambda row: f"{row['low']:.3g} to {row['high']:.3g}"))
+    cols.append(Col("wanted", _goal))
+    cols.append(Col("reached", lambda row: {True: "yes", False: "**no**", None: "–"}[reached(row)]))
+    return table(rows, cols).markdown()
+
+
+def _goal(row: dict[str, Any]) -> str:
+    bounds = [f"at {end} {row[end]:g}" for end in ("least", "most") if row[end] is not None]
+    return ", ".join(bounds) or "–"
+
+
+def _cost(row: dict[str, Any]) -> float:
+    """CPU seconds of a row in all."""
+    return float(row["median"] * row["work"] * 1e-6 if row["unit"] == "us an action" else row["median"])
+
+
+def _slope(rows: Sequence[dict[str, Any]]) -> float:
+    return float(np.polyfit(np.log([row["work"] for row in rows]), np.log([_cost(row) for row in rows]), 1)[0])
+
+
+def _exponent(rows: Sequence[dict[str, Any]]) -> str:
+    if len(rows) < 2 or any(row["work"] is None or "bytes" in row["unit"] for row in rows):
+        return ""
+    return f"\nCPU time grows with the work to the power of {_slope(rows):.2f}.\n"
+
+
+def plot(files: dict[str, Any], target: Path) -> None:
+    """CPU seconds against work, with the exponents."""
+    fig, axes = style.figure(style.PAGE, 2.6)
+    lines = [
+        (f"{what}, {name}" if len(files) > 1 else what, rows)
+        for name, held in files.items()
+        for what in dict.fromkeys(row["what"] for row in rows_of(held))
+        if (rows := [r for r in rows_of(held) if r["what"] == what and r["work"] and "bytes" not in r["unit"]])
+    ]
+    for number, (label, rows) in enumerate(lines):
+        work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
+        said = f"{label} (exponent {_slope(rows):.2f})" if len(rows) > 1 else label
+        axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=style.COLOURS[number % 8], label=said)
+    axes.set_xlabel("actions, or workers times layers")
+    axes.set_ylabel("CPU seconds")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    style.save(fig, target.with_suffix(""), (".svg",))
+
+
+def main(words: Sequence[str]) -> None:
+    """Write the page named by the one argument, and its plot beside it."""
+    if len(words) != 1:
+        sys.exit("one argument: the page to be written, docs/benchmarks.md")
+    files = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+    if not files:
+        sys.exit(f"{FOLDER} holds no measurements; make bench makes them")
+    target = Path(words[0])
+    plot(files, target.parent / PLOT)
+    target.write_text(text(files))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
