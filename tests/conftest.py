@@ -6,6 +6,7 @@ Real workers are forks of one warm process, as in a workflow: each would spend m
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,27 @@ from pipelag.warm import WarmProcess
 def one_thread() -> None:
     """Also where a test before has let a run set the number, which would change sums in their last bits."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays() -> Iterator[None]:
+    """A test that draws need not close what it drew: a thousand figures are a gigabyte."""
+    yield
+    if plt := sys.modules.get("matplotlib.pyplot"):
+        plt.close("all")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where a test computes: on the CPU, and on the GPU where there is one, there with deterministic kernels."""
+    name: str = request.param
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("there is no GPU")
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    return name
 
 
 @pytest.fixture

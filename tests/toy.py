@@ -46,10 +46,10 @@ def convolutional(seed: int = 0) -> nn.Sequential:
 
 
 class Noise:
-    """Learnable random minibatches by number: `inputs(t)`, `targets(t)` and `[t]`."""
+    """Learnable random minibatches by number: `inputs(t)`, `targets(t)` and `[t]`, the same numbers on every device."""
 
-    def __init__(self, batch: int = 8, size: int = 8, seed: int = 0) -> None:
-        self.batch, self.size, self.seed = batch, size, seed
+    def __init__(self, batch: int = 8, size: int = 8, seed: int = 0, device: str = "cpu") -> None:
+        self.batch, self.size, self.seed, self.device = batch, size, seed, device
 
     def inputs(self, t: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(1000 * self.seed + t)
@@ -61,7 +61,7 @@ class Noise:
         return (images[:, 0].mean((1, 2)) > 0).long() + 2 * (images[:, 1].mean((1, 2)) > 0).long()
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inputs(t), self.targets(t)
+        return self.inputs(t).to(self.device), self.targets(t).to(self.device)
 
 
 def sgd(params: object) -> torch.optim.Optimizer:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import IO
 
 
 @dataclass
@@ -14,15 +16,32 @@ class Site:
     """What the server gives, and what it was asked.
 
     files: content by path; cut_after: bytes sent before each of the next connections is cut; status: instead of 200;
-    ranges: whether it knows them; asked: (path, Range header) of every request.
+    silent_after: bytes, after which each connection says nothing for so many seconds (`silence`) and is cut;
+    trickle: seconds before each single byte, of the head too with `slow_head`; ranges:
+    whether it knows them; asked: (path, Range header) of every request.
     """
 
     files: dict[str, bytes]
     cut_after: list[int] = field(default_factory=list)
     status: dict[str, int] = field(default_factory=dict)
     ranges: bool = True
+    silent_after: int = 0
+    silence: float = 0.0
+    trickle: float = 0.0
+    slow_head: bool = False
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     address: str = ""
+
+
+def slowly(file: IO[bytes], content: bytes, site: Site) -> None:
+    """A byte at a time, until nobody listens or the site has no patience any more."""
+    with suppress(OSError):
+        for byte in content:
+            file.write(bytes([byte]))
+            file.flush()
+            time.sleep(site.trickle)
+            if not site.trickle:
+                return
 
 
 @contextmanager
@@ -47,7 +66,18 @@ def serving(**files: bytes) -> Iterator[Site]:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
             body = content[start:]
             self.send_header("Content-Length", str(len(body)))
+            if site.slow_head:
+                slowly(self.wfile, b"X-Slow: " + b"x" * 60_000, site)
+                return
             self.end_headers()
+            if site.trickle:
+                slowly(self.wfile, body, site)
+                return
+            if site.silent_after:
+                self.wfile.write(body[: site.silent_after])
+                self.wfile.flush()
+                time.sleep(site.silence if body[site.silent_after :] else 0.0)
+                return
             self.wfile.write(body[: site.cut_after.pop(0)] if site.cut_after else body)
 
         def log_message(self, format: str, *args: object) -> None:

@@ -168,7 +168,7 @@ def test_augmenting_cifar_costs_little() -> None:
             times.append(time.perf_counter() - began)
     finally:
         torch.set_num_threads(threads)
-    assert min(times) < 0.002, "seconds for 128 CIFAR images on one thread"
+    assert min(times) < 0.006, "seconds for 128 CIFAR images on one thread"
 
 
 def test_evaluation_holds_the_test_set_in_order() -> None:

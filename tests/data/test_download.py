@@ -147,6 +147,32 @@ def test_a_file_where_the_folder_should_be_names_the_way_out(tmp_path: Path) -> 
         download([], tmp_path / "taken" / "a.gz", sums(CONTENT))
 
 
+def test_a_server_that_falls_silent_is_asked_again_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before the silence is kept: 200 kB of it are less than is asked for at once."""
+    monkeypatch.setattr(module, "TIMEOUT", 0.3)
+    with serving(a_gz=CONTENT) as site:
+        site.silent_after, site.silence = 90_000, 2.0
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+    assert [header for _, header in site.asked] == [None, *(f"bytes={n * 90_000}-" for n in (1, 2, 3))]
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("slow_head", [False, True])
+def test_a_server_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_head: bool) -> None:
+    monkeypatch.setattr(module, "WINDOW", 0.5)
+    began = time.monotonic()
+    with serving(a_gz=CONTENT) as site:
+        site.trickle, site.slow_head = 0.01, slow_head
+        said = "no whole answer in 0.5 s" if slow_head else "gives less than 1,000 bytes a second"
+        with pytest.raises(Unavailable, match=said):
+            download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+        assert len(site.asked) == module.RETRIES + 1
+        assert time.monotonic() - began < 60
+        site.trickle = 0.0  # or the server's threads go on
+
+
 def test_two_at_once_download_once(tmp_path: Path) -> None:
     failures: list[BaseException] = []
 
@@ -161,7 +187,7 @@ def test_two_at_once_download_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     assert failures == []
     assert site.asked == [("/a.gz", None)]
     assert (tmp_path / "a.gz").read_bytes() == CONTENT
@@ -183,5 +209,5 @@ def test_the_lock_holds_between_processes(tmp_path: Path) -> None:
         assert other.stderr is not None and other.stderr.readline() == "waiting\n"
         time.sleep(0.2)
         assert other.poll() is None
-    out, _ = other.communicate(timeout=20)
+    out, _ = other.communicate(timeout=60)
     assert out == "in\n" and other.returncode == 0

@@ -110,7 +110,7 @@ class Exploit:
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     evil = pickle.dumps({"data": Exploit(tmp_path / "owned")}, 2)
-    with pytest.raises(PipelagError, match="nothing but arrays; this one asks for .*open: refused"):
+    with pytest.raises(PipelagError, match="nothing but arrays .*this one asks for .*open: refused"):
         readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar({"test_batch": evil})}))
     assert not (tmp_path / "owned").exists()
 

@@ -16,6 +16,8 @@ from pipelag.data.files.manifest import Manifest, OfficialFile
 from pipelag.errors import PipelagError
 from tests.data.server import Site, serving
 
+GZIP = b"\x1f\x8b"  # how such a file begins
+
 
 @pytest.fixture
 def publish(monkeypatch: pytest.MonkeyPatch) -> object:
@@ -32,12 +34,12 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_the_first_download_is_recorded_and_shown_as_not_verified(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
-    with serving(a_gz=b"first") as site:
+    with serving(a_gz=GZIP + b"first") as site:
         publish(site.address)
         release = fetch("cpusmall")
         asked = len(site.asked)
         assert fetch("cpusmall") == release and len(site.asked) == asked
-    assert release.paths[0].read_bytes() == b"first"
+    assert release.paths[0].read_bytes() == GZIP + b"first"
     assert not release.official and not release.verified
     assert str(release) == f"not verified {release.fingerprint}"
     assert release.note == "not verified: nobody states a sum of a.gz"
@@ -46,25 +48,25 @@ def test_the_first_download_is_recorded_and_shown_as_not_verified(tmp_path: Path
 
 def test_another_file_than_the_first_is_refused(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
     home = tmp_path / "downloads" / "cpusmall"
-    with serving(a_gz=b"first") as site:
+    with serving(a_gz=GZIP + b"first") as site:
         publish(site.address)
         fetch("cpusmall")
         (home / "a.gz").unlink()
-        site.files["/a.gz"] = b"other"
+        site.files["/a.gz"] = GZIP + b"other"
         with pytest.raises(PipelagError, match="kept aside as .*a.gz.bad.*accept other files than the first, rem"):
             fetch("cpusmall")
         assert not (home / "a.gz").exists()
         first_seen.record_of(manifest.official("cpusmall").files[0], home).unlink()
-        assert fetch("cpusmall").paths[0].read_bytes() == b"other"
+        assert fetch("cpusmall").paths[0].read_bytes() == GZIP + b"other"
 
 
 def test_a_changed_file_in_a_mirror_is_refused(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
     publish("http://127.0.0.1:9/")
     mirror = tmp_path / "mirror"
     mirror.mkdir()
-    (mirror / "a.gz").write_bytes(b"mine")
+    (mirror / "a.gz").write_bytes(GZIP + b"mine")
     assert str(fetch("cpusmall", mirrors=[mirror])).startswith("not verified ")
-    (mirror / "a.gz").write_bytes(b"else")
+    (mirror / "a.gz").write_bytes(GZIP + b"else")
     with pytest.raises(PipelagError, match="a.gz has sha256 .* as first seen .to accept other files"):
         fetch("cpusmall", mirrors=[mirror])
 
@@ -84,7 +86,7 @@ def test_a_cut_download_goes_on(publish) -> None:  # type: ignore[no-untyped-def
         site.cut_after = [100, 30]  # the first is the question for the size
         return fetch("cpusmall").paths[0].read_bytes()
 
-    content = bytes(range(90))
+    content = GZIP + bytes(range(88))
     with serving(a_gz=content) as site:
         publish(site.address)
         assert served(site) == content
@@ -111,3 +113,18 @@ def test_an_unreadable_record_says_what_to_do(tmp_path: Path, publish) -> None: 
 def test_a_manifest_states_sums_or_a_limit(stated: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         OfficialFile.model_validate({"name": "a", "urls": ["http://a/"], **stated})
+
+
+def test_an_error_page_with_status_200_is_no_archive(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
+    page = b"<!DOCTYPE html><title>Sorry</title>"
+    with serving(a_gz=page) as site:
+        publish(site.address)
+        with pytest.raises(PipelagError, match="the file begins with b'<!DOCTYPE html><titl', as no .gz file does"):
+            fetch("cpusmall")
+        site.files["/a.gz"] = GZIP + b"right"
+        assert fetch("cpusmall").paths[0].read_bytes() == GZIP + b"right"
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "a.gz").write_bytes(page)
+    first_seen.record_of(manifest.official("cpusmall").files[0], tmp_path / "downloads" / "cpusmall").unlink()
+    with pytest.raises(PipelagError, match="a.gz begins with .* as no .gz file does"):
+        fetch("cpusmall", mirrors=[tmp_path / "mirror"])

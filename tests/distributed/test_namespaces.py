@@ -34,20 +34,23 @@ needs_namespaces = pytest.mark.skipif(HINDERED is not None, reason=str(HINDERED)
 
 
 def sent(job: Any, rates: list[float]) -> list[float]:
-    """Gbit/s of a message of 5 MB over links of these rates."""
-    tensor, found = torch.ones(1_250_000), []
+    """Gbit/s of a message of 5 MB over links of these rates: the fastest of five, since a busy machine takes longer."""
+    tensor, fastest = torch.ones(1_250_000), []
     for rate in rates:
         namespaces.reshape(Links(rate))
-        dist.barrier()
-        began = time.perf_counter()
-        if job.rank == 0:
-            dist.send(tensor, 1)
-            dist.recv(tensor[:1], 1)
-        else:
-            dist.recv(tensor, 0)
-            dist.send(tensor[:1], 0)
-        found.append(8 * 5e6 / 1e9 / (time.perf_counter() - began))
-    return found
+        seconds = []
+        for _ in range(5):
+            dist.barrier()
+            began = time.perf_counter()
+            if job.rank == 0:
+                dist.send(tensor, 1)
+                dist.recv(tensor[:1], 1)
+            else:
+                dist.recv(tensor, 0)
+                dist.send(tensor[:1], 0)
+            seconds.append(time.perf_counter() - began)
+        fastest.append(8 * 5e6 / 1e9 / min(seconds))
+    return fastest
 
 
 @needs_namespaces
@@ -72,12 +75,27 @@ def fails(job: Any, how: str) -> None:
     ("how", "error", "sentence"),
     [
         ("raises", PipelagError, "rank 1 does not like it"),
-        ("is killed", WorkerFailed, "rank 1 of 2 workers failed: it ended without a report, as a killed process does"),
+        ("is killed", WorkerFailed, r"rank 1 of 2 workers failed: it was ended by signal 9 \(SIGKILL\)"),
     ],
 )
 def test_the_worker_that_failed_is_named(how: str, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         launch(fails, 2, links=Links(1.0), how=how)
+
+
+def unplugged(job: Any) -> None:
+    if job.rank == 1:
+        namespaces.command("ip link set link1 down")
+    dist.barrier()
+
+
+@needs_namespaces
+@pytest.mark.real
+def test_a_worker_that_loses_its_network_ends_the_run_in_the_time_said() -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkerFailed, match="rank 1 of 2 workers failed: .* it (is stopped|has lost its network)"):
+        launch(unplugged, 2, links=Links(1.0), patience=2)
+    assert time.monotonic() - began < 300
 
 
 def words_of(process: psutil.Process) -> str:
@@ -97,15 +115,15 @@ def test_killing_the_launcher_leaves_nothing() -> None:
         "def wait(job):\n    time.sleep(300)\nlaunch(wait, 2, links=Links(1.0))\n"
     )
     launcher = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     family: list[psutil.Process] = []
-    while sum("pipelag.distributed.launch.launch" in words_of(p) for p in family) < 4:  # two torchruns, two workers
+    while sum("pipelag.distributed.launch.launch" in words_of(p) for p in family) < 2:
         assert launcher.poll() is None and time.monotonic() < deadline
         time.sleep(0.2)
         family = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()
     launcher.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert [words_of(p) for p in alive if words_of(p)] == []  # a zombie has no words
 
 
@@ -174,8 +192,8 @@ def test_the_reason_is_what_the_machine_said(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("links", "sentence"),
     [
-        ({"gbit": [0]}, "'links.gbit.*greater than 0"),
-        ({"gbit": [1], "latency_ms": -1}, "'links.latency_ms' is -1: .*greater than or equal to 0"),
+        ({"gbit": [0]}, "'links.gbit.0' is 0; it should be above 0"),
+        ({"gbit": [1], "latency_ms": -1}, "'links.latency_ms' is -1; it should be 0 or more"),
         ({"mbit": [1]}, "option of a speed run 'links"),
     ],
 )

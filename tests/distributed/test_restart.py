@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -131,6 +133,38 @@ def test_a_damaged_set_is_left_out_for_the_one_before_it(
     assert f"{part} is damaged; its set is left out" in capfd.readouterr().err
     again, whole = train(tmp_path), train(None)
     assert equal(again.model.state_dict(), whole.model.state_dict()) and again.metrics == whole.metrics
+
+
+@pytest.mark.real
+def test_a_set_needs_what_is_before_it_and_its_own_files(tmp_path: Path) -> None:
+    """Files that have each other's name, a part or a set before that is gone: none is taken for what it is not."""
+    with pytest.raises(WorkerFailed, match="Broken"):
+        train(tmp_path / "good", Breaking())
+    one, two = ("step-000000006", "step-000000012")
+
+    def left(change: Callable[[Path], object]) -> int:
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "good", copy)
+        change(copy)
+        newest = Checkpoints(copy, frozenset()).rewind()
+        shutil.rmtree(copy)
+        return newest
+
+    def exchange(first: str, second: str) -> Callable[[Path], object]:
+        def change(folder: Path) -> None:
+            for source, target in ((first, "aside"), (second, first), ("aside", second)):
+                (folder / source).rename(folder / target)
+
+        return change
+
+    assert left(lambda folder: None) == 12
+    assert left(exchange(f"{one}/stage-1-of-2.pt", f"{two}/stage-1-of-2.pt")) == 0
+    assert left(exchange(f"{two}/losses-1-of-2.pt", f"{two}/losses-2-of-2.pt")) == 6
+    assert left(exchange(one, two)) == 0
+    assert left(lambda folder: (folder / two / "policy-1-of-2.pt").unlink()) == 6
+    assert left(lambda folder: (folder / one / "losses-2-of-2.pt").unlink()) == 0
+    assert left(lambda folder: shutil.rmtree(folder / one)) == 0
+    assert left(lambda folder: (folder / "step-x").mkdir()) == 12
 
 
 @pytest.mark.real

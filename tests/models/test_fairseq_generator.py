@@ -102,7 +102,7 @@ def run(out: Path, model: str, **options: Any) -> int:
         "data": {"name": "phrases", "options": {"train": 300, "test": 20}},
         "batch": 8,
         "optimizer": {"name": "adam", "lr": 0.01},
-        "phases": [{"method": "pipemare_t1", "steps": 20, "cuts": [5, 12]}],
+        "phases": [{"method": "pipemare_t1", "steps": 20, "cuts": [5, 9]}],
         "evaluate_every": 10,
         "options": {"beam": 3} | options,
     }
@@ -127,7 +127,7 @@ def test_generators_that_there_are_not_are_refused(tmp_path: Path, capsys: pytes
     assert run(tmp_path / "a", "transformer", generator="fairsec") == 2
     assert run(tmp_path / "b", "gnmt", generator="fairseq") == 2
     told = capsys.readouterr().err
-    assert "unknown option of a train run 'generator' 'fairsec'; did you mean 'fairseq'?" in told
+    assert "the option of a train run 'generator' is 'fairsec', which is not known; did you mean 'fairseq'?" in told
     assert "models transformer and fairseq_transformer, not with 'gnmt'" in told
     from pipelag.models.fairseq_generator import same_shape
 

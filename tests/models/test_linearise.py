@@ -137,6 +137,17 @@ def test_several_inputs_and_outputs_travel_as_tuples() -> None:
     ]
 
 
+def test_an_optional_input_is_kept_by_its_name() -> None:
+    model, x, y, mask = Two(), torch.randn(3, 4), torch.randn(3, 4), torch.tensor([[1.0], [0.0], [1.0]])
+    row = pipelag.linearise(model, inputs=["mask"])
+    assert all(map(torch.equal, row((x, y, mask)), model(x, y, mask)))
+    assert all(map(torch.equal, row({"mask": mask, "x": x, "y": y}), model(x, y, mask)))
+    with pytest.raises(PipelagError, match=r"for 2 inputs \('x', 'y'\), and is given 3; name optional ones .* masks"):
+        pipelag.linearise(model)((x, y, mask))
+    with pytest.raises(PipelagError, match="unknown input of Two 'maske'; did you mean 'mask'"):
+        pipelag.linearise(model, inputs=["maske"])
+
+
 class ByData(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x

@@ -267,10 +267,10 @@ def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
     [
         ({"method": "pipeoptin"}, "unknown method 'pipeoptin'; did you mean 'pipeoptim'?"),
         ({"method": "gpipe", "microbatch": 4}, "setting of the arm 'A', 'microbatch'; did you mean 'microbatches'?"),
-        ({"method": "gpipe", "clock": "lockstop"}, "'clock' 'lockstop'; did you mean 'lockstep'?"),
-        ({"method": "bsp", "gather": "serve"}, "'gather' 'serve'; did you mean 'server'?"),
-        ({"method": "gpipe", "batch": "largets"}, "'batch' 'largets'; did you mean 'largest'?"),
-        ({"method": "gpipe", "microbatches": "4"}, "'microbatches' is '4': Input should be a valid integer"),
+        ({"method": "gpipe", "clock": "lockstop"}, "is 'lockstop', which is not known; did you mean 'lockstep'?"),
+        ({"method": "bsp", "gather": "serve"}, "is 'serve', which is not known; did you mean 'server'?"),
+        ({"method": "gpipe", "batch": "largets"}, "is 'largets', which is not known; did you mean 'largest'?"),
+        ({"method": "gpipe", "microbatches": "4"}, "'microbatches' is '4'; it should be a whole number"),
         ({"method": "gpipe", "recompute": 2}, "'recompute' is 2"),
         ({"batch": 4}, "'method' is"),
         ({"method": "pipemare", "settings": {"anealing": 3}}, "did you mean 'annealing'?"),
@@ -344,7 +344,7 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"arm": {}}, "unknown option of a plan run 'arm'; did you mean 'arms'?"),
-        ({"moving": "fuse"}, "'moving' 'fuse'; did you mean 'fused'?"),
+        ({"moving": "fuse"}, "is 'fuse', which is not known; did you mean 'fused'?"),
         ({"profile": {"rooflin": "p40"}}, "unknown option of a plan's profile 'rooflin'; did you mean 'roofline'?"),
         ({"device": "p10"}, "did you mean 'p100'?"),
         ({"workers": [1, 4]}, "1 to 2 GPUs"),

@@ -107,6 +107,51 @@ def recurrence(profile: Profile, cluster: Cluster) -> float:
     return best(len(cluster.levels), 0, len(times) - 1, cluster.levels[-1].workers)
 
 
+def plain_search(profile: Profile, workers: int, bandwidth: float, form: str, memory: float) -> Plan | None:
+    """The recurrence over one level as loops; of equally good plans the one whose last stage has fewest replicas, then
+    the shortest front, and one stage rather than two."""
+    of, best = profile.layers, {}
+
+    def stage(i: int, j: int, replicas: int, behind: int) -> float:
+        versions = -(-(replicas + behind) // replicas)
+        held = versions * (of[i - 1].output_bytes if i else 0)
+        held += sum(versions * (one.weight_bytes + one.kept_bytes) + one.weight_bytes for one in of[i : j + 1])
+        seconds = [one.total_ms / 1e3 for one in of]
+        compute = sum(seconds[: j + 1]) - sum(seconds[:i])
+        send = SYNC[form](float(sum(one.weight_bytes for one in of[i : j + 1])), replicas, bandwidth)
+        return (max(compute, send) / replicas if replicas > 1 else compute) if held <= memory else float("inf")
+
+    for m, j in itertools.product(range(1, workers + 1), range(len(of))):
+        found = (stage(0, j, m, workers - m), -1, m)
+        for last, s in itertools.product(range(1, m), range(j)):
+            message = 2 * of[s].output_bytes / bandwidth
+            seconds = max(best[m - last, s][0], message, stage(s + 1, j, last, workers - m))
+            found = (seconds, s, last) if seconds < found[0] else found
+        best[m, j] = found
+    m, j, stages = workers, len(of) - 1, []
+    if best[m, j][0] == float("inf"):
+        return None
+    while j >= 0:
+        _, s, last = best[m, j]
+        stages.append(PlanStage(s + 2, j + 1, last))
+        m, j = m - last, s
+    return Plan(tuple(reversed(stages)), best[workers, len(of) - 1][0])
+
+
+@given(profiles, st.integers(1, 9), st.sampled_from(sorted(SYNC)), st.sampled_from([float("inf"), 3e4, 2e5]))
+@settings(max_examples=200, deadline=None)
+def test_of_equally_good_plans_the_same_as_by_plain_loops(
+    profile: Profile, workers: int, form: str, memory: float
+) -> None:
+    expected = plain_search(profile, workers, 1e6, form, memory)
+    if expected is None:
+        with pytest.raises(PipelagError, match="no plan fits"):
+            partition(profile, Cluster((Level(workers, 1e6),), memory), form)
+        return
+    found = partition(profile, Cluster((Level(workers, 1e6),), memory), form)
+    assert found == expected
+
+
 @given(profiles, st.integers(1, 3), st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
 def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: int) -> None:

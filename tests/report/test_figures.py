@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelag.report.figures import MANY, Curve, curves, running_mean, scatter, space_time
-from pipelag.report.style import COLOURS, save
+from pipelag.report.style import COLOURS, save, slim
 
 SHORT = [Curve("non-pipelined", [1, 2, 3], [20.0, 10.0, 90.0]), Curve("4-stage", [1, 2, 3], [15.0, 40.0, 80.0])]
 
@@ -72,3 +73,11 @@ def test_a_box_for_every_pass() -> None:
     assert texts(fig) == ["F0", "reads $W_{0}$", "F0", "$W_{0}$", "B0", "$W_{1}$"]
     hatched = [patch for patch in fig.axes[0].patches if patch.get_hatch()]
     assert len(fig.axes[0].patches) == 3 + 2 and len(hatched) == 1  # two idle cells; the backward pass is hatched
+
+
+def test_an_svg_keeps_its_text_and_loses_digits_that_nobody_sees(tmp_path: Path) -> None:
+    save(curves([Curve("tenth 0.12345 x=&quot;0.98765&quot;", [1, 2], [1.0, 2.0])], "x", "accuracy"), tmp_path / "a")
+    svg = (tmp_path / "a.svg").read_text()
+    assert ">accuracy</text>" in svg and "tenth 0.12345 x=" in svg and "0.98765" in svg
+    assert not re.search(r' (?:d|x|y)="[^"]*\.\d{3}', svg) and "<!--" not in svg.split("<svg")[1]
+    assert slim(svg) == svg

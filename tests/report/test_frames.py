@@ -50,19 +50,28 @@ def test_one_seed_has_no_band_and_many_points_no_markers() -> None:
 def test_long_lines_are_smoothed_over_faint_points_and_say_so() -> None:
     frame = pd.DataFrame({"x": range(300), "y": [i % 2 for i in range(300)]})
     (axes,) = Lines("x", "y", smooth=True).draw(frame).axes
-    faint, smooth = axes.lines
+    faint, _, smooth = axes.lines
     assert faint.get_alpha() == 0.25 and max(smooth.get_ydata()[20:-20]) < 0.6
-    assert [text.get_text() for text in axes.texts] == ["running mean of 10 evaluations"]
+    assert axes.get_legend_handles_labels()[1] == ["evaluations; lines: running mean of 10"] and not axes.texts
     (axes,) = Lines("x", "y", smooth=True).draw(frame[:50]).axes
-    assert len(axes.lines) == 1 and not axes.texts
+    assert len(axes.lines) == 1 and not axes.get_legend_handles_labels()[1]
 
 
 def test_a_trailing_mean_is_of_the_latest_points_alone() -> None:
     frame = pd.DataFrame({"x": range(30), "y": [0.0] * 15 + [1.0] * 15})
     (axes,) = Lines("x", "y", trailing=10).draw(frame).axes
-    faint, trailing = axes.lines
-    assert list(faint.get_ydata()) == list(frame["y"]) and "latest 10" in axes.texts[0].get_text()
+    faint, _, trailing = axes.lines
+    assert list(faint.get_ydata()) == list(frame["y"])
+    assert "latest 10" in axes.get_legend_handles_labels()[1][0]
     assert [round(value, 9) for value in trailing.get_ydata()[14:26]] == [0.0, *(i / 10 for i in range(1, 11)), 1.0]
+
+
+def test_a_panel_may_have_levels_of_its_own_and_each_level_its_dashes() -> None:
+    y = {"one": Axis("accuracy", levels={"goal": 50.0}), "two": Axis("accuracy")}
+    fig = Lines("epoch", y, line="arm", panel="task", levels={"all": 10.0, "more": 20.0}).draw(CURVES)
+    shown = [{line.get_label(): line for line in axes.lines} for axes in fig.axes]
+    assert "goal" in shown[0] and "goal" not in shown[1] and {"all", "more"} <= shown[1].keys()
+    assert shown[1]["all"]._dash_pattern != shown[1]["more"]._dash_pattern
 
 
 def test_points_carry_the_labels_of_their_rows() -> None:

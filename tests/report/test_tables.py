@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelag.commands.report import title_of
+from pipelag.report.gather import title_of
 from pipelag.report.tables import Col, Column, Table, table
 
 TABLE = Table(

@@ -97,7 +97,7 @@ def test_bad_plans_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="did you mean 'cluster'"):
         plan(clusters={})
-    with pytest.raises(ValueError, match="levels, a list of"):
+    with pytest.raises(ValueError, match="the key of a cluster 'levels' is missing"):
         plan(cluster={})
     with pytest.raises(ValueError, match="needs options.profile"):
         plan(cluster={"levels": [{"workers": 2, "bandwidth": 1}]})

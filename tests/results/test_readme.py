@@ -8,22 +8,71 @@ from pathlib import Path
 import pytest
 
 from pipelag.__main__ import main
-from pipelag.commands.digest import BEGIN, END
+from pipelag.commands.digest import BEGIN, BRIEF, END, in_short
 
 pytestmark = pytest.mark.usefixtures("in_project")
+TABLES = "<!-- digest: at_scale.table_1"
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(600)
-def test_the_readme_says_what_the_logs_say(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["digest", "README.md", "--check"]) == 0, capsys.readouterr().err
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/findings.md", "docs/scale.md"])
+def test_the_pages_say_what_the_logs_say(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["digest", page, "--check"]) == 0, capsys.readouterr().err
 
 
-def test_no_result_is_told_outside_the_digest() -> None:
-    text = (ROOT / "README.md").read_text()
-    own = text[: text.index(BEGIN)] + text[text.index(END) :]
+@pytest.mark.parametrize(
+    ("page", "begin"), [("README.md", BRIEF), ("docs/results.md", BEGIN), ("docs/scale.md", TABLES)]
+)
+def test_no_result_is_told_outside_the_digest(page: str, begin: str) -> None:
+    text = (ROOT / page).read_text()
+    own = text[: text.index(begin)] + text[text.index(END) :]
     own = re.sub(r"```.*?```", "", own, flags=re.S)
     assert not re.findall(r"\d ?%|\d\.\d+x|\b\d\.\d\d", own.replace("Python 3.11", ""))
+
+
+def test_no_number_of_the_findings_is_typed() -> None:
+    own = re.sub(r"<!-- evidence:.*?<!-- end of evidence -->", "", (ROOT / "docs/findings.md").read_text(), flags=re.S)
+    assert not re.findall(r"\d ?%|\d\.\d|\d+ (?:points|updates|times|BLEU)", own)
+
+
+def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "mine.md"
+    line = "{} <!-- evidence: {} -->\n<!-- end of evidence -->\n"
+
+    def said(*named: str) -> tuple[int, str]:
+        page.write_text("".join(line.format("A sentence.", one) for one in named))
+        return main(["digest", str(page)]), capsys.readouterr().err
+
+    good = "stale_weights.table_6.weights_as_printed holds, stale_weights.table_6.resnet20_is_the_exception fails"
+    assert said(good) == (0, "")
+    text = page.read_text()
+    assert text.startswith("A sentence.") and "ResNet-20 1.03 for 1.03" in text and "for 67 (" in text
+    assert main(["digest", str(page), "--check"]) == 0
+    page.write_text(text.replace("1.03 for 1.03", "1.03 for 1.04"))
+    assert main(["digest", str(page), "--check"]) == 2 and "says other numbers" in capsys.readouterr().err
+    code, sentence = said(good.replace("exception fails", "exception holds"))
+    assert code == 2 and "of which it says 'holds'; the logs say 'fails'" in sentence
+    for wrong, words in (
+        ("stale_weights.table_6.weights_as_print holds", "did you mean 'weights_as_printed'"),
+        ("stale_weights.table_66.weights_as_printed holds", "unknown result"),
+        ("stale_weights.table_6 holds", "is no evidence; it should be PAPER.RESULT.CLAIM"),
+        ("stale_weights.table_6.weights_as_printed perhaps", "is no evidence"),
+    ):
+        code, sentence = said(wrong)
+        assert code == 2 and words in sentence, sentence
+    page.write_text("<!-- evidence: stale_weights.table_6.weights_as_printed holds -->\n")
+    assert main(["digest", str(page)]) == 2 and "in turn" in capsys.readouterr().err
+
+
+def test_the_readme_is_short_and_shows_what_fails() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) < 700
+    assert "what fails is in" in text[text.index(BRIEF) : text.index(END)]
+
+
+def test_results_are_named_in_short() -> None:
+    assert in_short(["table_1", "figure_10", "table_3", "text_a", "text_b"]) == "Tables 1, 3; Figure 10; the text"
 
 
 def test_a_wrong_number_and_a_document_without_marks_are_refused(
@@ -38,7 +87,12 @@ def test_a_wrong_number_and_a_document_without_marks_are_refused(
     assert document.read_text() == f"before\n{BEGIN}\n\n| 12.3 |\n{END}\nafter\n"
     assert main(["digest", str(document), "--check"]) == 0
     assert main(["digest", str(tmp_path / "missing.md")]) == 2
-    assert "missing.md cannot be read as text" in capsys.readouterr().err
+    assert "missing.md'; it should be a Markdown file" in capsys.readouterr().err
+    document.write_text(f"<!-- digest: at_scale.table_3 -->\n{END}\n")
+    assert main(["digest", str(document)]) == 0
+    assert "At scale, Table 3. **What is computed and where.**" in document.read_text()
+    document.write_text(f"<!-- digest: at_scale.table_7 -->\n{END}\n")
+    assert main(["digest", str(document)]) == 2
     document.write_text("nothing")
     assert main(["digest", str(document)]) == 2
     assert "needs the marks" in capsys.readouterr().err

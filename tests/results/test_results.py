@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,26 +156,15 @@ def test_the_page_gathers_all_and_links_to_logs(project: Path, capsys: pytest.Ca
     for result in load_paper(PAPER).results:
         draw(result)
     assert main(["report", PAPER]) == 0
-    page = Path("figures/quick/index.html").read_text()
-    assert page.count("<section") == len(load_paper(PAPER).results)
-    links = [part.split('"')[0] for part in page.split('href="')[1:]]
-    assert all((Path("figures/quick") / link).exists() for link in links if not link.startswith("#"))
-    assert "../../results/quick/runs/" in page
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
-def test_the_notebooks_run_from_top_to_bottom(project: Path, name: str) -> None:
-    """Before anything is drawn they say so; after, they show tables, figures, verdicts and logs."""
-    shutil.copytree(ROOT / "notebooks", project / "notebooks")
-    for result in ("table_2", "figure_5a") if name == PAPER else ():
-        draw(result)
-    subprocess.run(
-        [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", f"notebooks/{name}.ipynb"], check=True
-    )
-    page = (project / f"notebooks/{name}.md").read_text()
-    if name == PAPER:
-        assert "not drawn yet" in page and "| VGG-16 | ours | 90.00" in page and ("<svg" in page or ".svg" in page)
-        assert "cannot be judged" in page or "holds" in page
+    folder = Path("figures/quick")
+    pages = [folder / "index.html", *sorted((folder / PAPER).glob("*.html"))]
+    assert len(pages) == 2 + len(load_paper(PAPER).results)
+    logs = 0
+    for path in pages:
+        links = [part.split('"')[0].partition("#")[0] for part in path.read_text().split('href="')[1:]]
+        assert all((path.parent / link).exists() for link in links if link and not link.startswith("https://")), path
+        logs += sum(link.startswith("../../../results/quick/runs/") for link in links)
+    assert logs > 100
 
 
 def test_tables_escape_and_keep_precision() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from pipelag.runs import folder as folders
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.kinds import train_simulated
 from pipelag.runs.spec import RunSpec
+from tests.inputs.sizes import FACTOR
 from tests.runs.test_runs import SPEC, lines
 
 
@@ -94,10 +97,97 @@ def test_a_log_that_lost_its_tail_is_written_again(broken: Path, unbroken: Path,
     assert b"\0" not in (broken / "metrics.jsonl").read_bytes()
 
 
+def test_a_log_that_is_not_what_it_was_at_the_checkpoint_is_written_again(broken: Path, unbroken: Path) -> None:
+    """Nor is it sealed as if the run had written it."""
+    log = broken / "partial/metrics.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"step": 5', b'"step": 7'))
+    assert trained(broken) == lines(unbroken)
+
+
+def test_a_log_that_changes_under_a_run_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    whole = folders.RunFolder.finish
+
+    def changed(self: folders.RunFolder, *words: Any) -> None:
+        self.metrics.write_bytes(self.metrics.read_bytes()[10:])
+        whole(self, *words)
+
+    with monkeypatch.context() as context:
+        context.setattr(folders.RunFolder, "finish", changed)
+        with pytest.raises(PipelagError, match="is not what this run wrote"):
+            trained(tmp_path / "x")
+    assert not (tmp_path / "x/summary.json").exists() and trained(tmp_path / "x") == lines(unbroken)
+
+
+@pytest.mark.parametrize("name", ["id", "checkpoint-before.pt", "metrics.jsonl"])
+def test_files_that_have_each_others_name_are_not_taken_for_each_other(broken: Path, unbroken: Path, name: str) -> None:
+    newest, other, aside = broken / "partial/checkpoint.pt", broken / "partial" / name, broken / "aside"
+    for one, two in ((newest, aside), (other, newest), (aside, other)):
+        one.rename(two)
+    assert trained(broken) == lines(unbroken)
+
+
+def test_a_checkpoint_of_another_run_is_set_aside(broken: Path, unbroken: Path, tmp_path: Path) -> None:
+    """Where the file that says whose the folder is was lost."""
+    (broken / "partial/id").unlink()
+    changed = spec(optimizer={"lr": 0.02})
+    carry_out(changed, broken, "cpu", 1)
+    carry_out(changed, tmp_path / "new", "cpu", 1)
+    assert lines(broken) == lines(tmp_path / "new") != lines(unbroken)
+
+
+def test_what_is_no_file_where_a_run_keeps_one_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    cases: dict[str, Any] = {
+        "summary.json": (os.mkfifo, "is a device or a pipe, where a run keeps a file"),
+        "metrics.jsonl": (os.mkdir, "is a folder, where a run keeps a file"),
+        "model.pt": (lambda path: os.symlink(path, path), "Too many levels of symbolic links"),
+        "partial": (lambda path: Path(path).write_text(""), "is a file, where a run keeps a folder"),
+    }
+    for name, (make, said) in cases.items():
+        out = tmp_path / name
+        out.mkdir()
+        make(out / name)
+        with pytest.raises(PipelagError, match=said):
+            trained(out)
+        with pytest.raises(PipelagError, match=said):
+            folders.finished(out, spec().id)
+
+
+def test_a_model_that_is_not_what_its_run_wrote_is_made_anew(tmp_path: Path) -> None:
+    saved = {"options": {"save_model": True}, "phases": [{"method": "sequential", "steps": 2}]}
+    trained(tmp_path, **saved)
+    model, right = tmp_path / "model.pt", (tmp_path / "model.pt").read_bytes()
+    assert folders.finished(tmp_path, spec(**saved).id) is not None
+    for damage in (zeroed, Path.unlink):
+        damage(model)
+        assert folders.finished(tmp_path, spec(**saved).id) is None
+        trained(tmp_path, **saved)
+        assert model.read_bytes() == right
+
+
+def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
+    """A bit of any of them flipped: what is read is what was written, or nothing is."""
+    path, state = tmp_path / "c.pt", {"a": [1, 2.5], "b": torch.arange(3.0)}
+    checkpoint.save(state, path, of="a run")
+    content = path.read_bytes()
+    chance, damaged = random.Random(0), 0
+    for at in range(0, len(content), 1 if FACTOR > 1 else 7):
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        found = checkpoint.load(path, of="a run")
+        damaged += found is None
+        assert found is None or (found["a"] == state["a"] and torch.equal(found["b"], state["b"]))
+    assert damaged
+    path.write_bytes(content)
+    assert checkpoint.load(path, of="another") is None and path.with_suffix(".damaged").exists()
+
+
 def test_a_run_that_failed_while_it_was_published_goes_on(
     tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = folders.write_atomically
+    write = folders.write_whole
 
     def full(path: Path, text: str) -> None:
         if path.name == "summary.json":
@@ -105,7 +195,7 @@ def test_a_run_that_failed_while_it_was_published_goes_on(
         write(path, text)
 
     with monkeypatch.context() as context:
-        context.setattr(folders, "write_atomically", full)
+        context.setattr(folders, "write_whole", full)
         with pytest.raises(OSError, match="No space"):
             trained(tmp_path / "x")
     assert trained(tmp_path / "x") == lines(unbroken)

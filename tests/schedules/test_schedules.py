@@ -190,5 +190,7 @@ def test_names_are_refused_with_the_nearest() -> None:
         schedule("cycel", stages=2, minibatches=2)
     with pytest.raises(PipelagError, match="unknown method 'stale_weight'; did you mean 'stale_weights'"):
         methods.get("stale_weight")
-    with pytest.raises(PipelagError, match="at least 1 stage and 1 minibatch, not 0 and 2"):
+    with pytest.raises(
+        PipelagError, match="at least 1 stage, 1 minibatch and 1 microbatch, in whole numbers, not 0, 2 and 1"
+    ):
         schedule("cycle", stages=0, minibatches=2)

@@ -31,29 +31,30 @@ def simulate(
     return training
 
 
-def test_zero_delay_equals_plain_pytorch_bit_for_bit() -> None:
-    model, plain, batches = convolutional(), convolutional(), Noise()
+def test_zero_delay_equals_plain_pytorch_bit_for_bit(device: str) -> None:
+    model, plain, batches = convolutional().to(device), convolutional().to(device), Noise(device=device)
     simulate(model, [Phase(methods.get("sequential"), 20)], batches, seed=7)
     optimizer = sgd(plain.parameters())
     for t in range(20):
         inputs, targets = batches[t]
-        seed_stage(7, t, 1, CPU)
+        seed_stage(7, t, 1, torch.device(device))
         loss_of(plain(inputs), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
     assert equal(model.state_dict(), plain.state_dict())
 
 
-def test_sequential_is_the_same_whatever_the_cuts() -> None:
+def test_sequential_is_the_same_whatever_the_cuts(device: str) -> None:
     def without_dropout() -> nn.Sequential:
-        model = convolutional()
+        model = convolutional().to(device)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         return model
 
-    whole = simulate(without_dropout(), [Phase(methods.get("sequential"), 8)], Noise())
-    pieces = simulate(without_dropout(), [Phase(methods.get("sequential"), 8, (1, 2, 4))], Noise())
+    batches = Noise(device=device)
+    whole = simulate(without_dropout(), [Phase(methods.get("sequential"), 8)], batches)
+    pieces = simulate(without_dropout(), [Phase(methods.get("sequential"), 8, (1, 2, 4))], batches)
     assert equal(whole.model.state_dict(), pieces.model.state_dict())
 
 
@@ -159,20 +160,21 @@ def test_hybrid_keeps_momentum_and_drains_between_phases() -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 7, 10, 11, 15])
-def test_state_restored_at_any_step_continues_bit_for_bit(stop: int) -> None:
+def test_state_restored_at_any_step_continues_bit_for_bit(stop: int, device: str) -> None:
     phases = [
         Phase(methods.get("stale_weights"), 10, (2, 4), {1: 0.01}),
         Phase(methods.get("stale_weights_stashed"), 6, (3,)),
     ]
-    unbroken = simulate(convolutional(), phases, Noise())
-    early = SimulatedTraining(convolutional(), phases, sgd, loss_of)
+    batches = Noise(device=device)
+    unbroken = simulate(convolutional().to(device), phases, batches)
+    early = SimulatedTraining(convolutional().to(device), phases, sgd, loss_of)
     for t in range(stop):
-        early.step(*Noise()[t])
+        early.step(*batches[t])
     state = copy.deepcopy(early.state_dict())
-    late = SimulatedTraining(convolutional(seed=99), phases, sgd, loss_of)
+    late = SimulatedTraining(convolutional(seed=99).to(device), phases, sgd, loss_of)
     late.load_state_dict(state)
     for t in range(stop, 16):
-        late.step(*Noise()[t])
+        late.step(*batches[t])
     assert equal(unbroken.model.state_dict(), late.model.state_dict())
 
 
@@ -211,3 +213,33 @@ def test_bad_phases_are_refused_before_anything_runs() -> None:
         SimulatedTraining(convolutional(), [Phase(methods.get("stale_weights"), 5, (2,), {3: 0.1})], sgd, loss_of)
     with pytest.raises(PipelagError, match="all 2 steps of this run are done"):
         simulate(convolutional(), [Phase(methods.get("sequential"), 2)], Noise()).step(*Noise()[2])
+
+
+@pytest.mark.parametrize(
+    "name, again",
+    [
+        # How many of 8 forwards each of 3 stages runs a second time where memory need not be spared
+        ("gpipe", (0, 0, 0)),  # no delays
+        ("pipedream", (0, 0, 0)),  # its backward reads what its forward read
+        ("stale_weights", (7, 7, 0)),  # the first minibatch reads the first version in both passes
+        ("1f1b", (7, 7, 0)),
+        ("spectrain", (8, 8, 8)),  # each pass reads a prediction of its own
+        ("pipeoptim", (8, 8, 0)),
+    ],
+)
+def test_what_would_come_out_alike_is_not_recomputed(name: str, again: tuple[int, ...]) -> None:
+    """Bit for bit, losses, weights and batch-norm statistics, with dropout."""
+
+    def counted(spare_memory: bool) -> tuple[Any, list[float], list[int]]:
+        model, calls = convolutional(), [0, 0, 0]
+        for stage, part in enumerate(cut_stages(model, (2, 4))):
+            part[0].register_forward_hook(lambda *_, stage=stage: calls.__setitem__(stage, calls[stage] + 1))
+        phases = [Phase(methods.get(name), 8, (2, 4), recompute=True)]
+        training = SimulatedTraining(model, phases, sgd, loss_of, seed=3, spare_memory=spare_memory)
+        losses = [float(training.step(*Noise()[t])) for t in range(8)]
+        return model.state_dict(), losses, calls
+
+    (spared, losses, all_again), (kept, the_same, some_again) = counted(True), counted(False)
+    assert equal(spared, kept) and losses == the_same
+    assert all_again == [16, 16, 16]
+    assert tuple(calls - 8 for calls in some_again) == again

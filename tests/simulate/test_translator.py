@@ -40,24 +40,30 @@ def batches() -> TextBatches:
     return TextBatches(phrases(), 6, seed=2)
 
 
-def simulated(method: str, cuts: tuple[int, ...], seed: int = 3) -> nn.Sequential:
-    training = SimulatedTraining(translator(), [Phase(methods.get(method), STEPS, cuts)], sgd, token_loss(), seed=seed)
+def on(device: str, value: Any) -> Any:
+    return tuple(on(device, part) for part in value) if isinstance(value, tuple) else value.to(device)
+
+
+def simulated(method: str, cuts: tuple[int, ...], seed: int = 3, device: str = "cpu") -> nn.Sequential:
+    model, phases = translator().to(device), [Phase(methods.get(method), STEPS, cuts)]
+    training = SimulatedTraining(model, phases, sgd, token_loss(), seed=seed)
     for t in range(STEPS):
-        training.step(*batches()[t])
+        training.step(*on(device, batches()[t]))
     return training.model
 
 
-def test_zero_delay_equals_plain_pytorch_bit_for_bit() -> None:
-    plain = translator()
+def test_zero_delay_equals_plain_pytorch_bit_for_bit(device: str) -> None:
+    plain = translator().to(device)
     optimizer = sgd(plain.parameters())
     for t in range(STEPS):
-        inputs, targets = batches()[t]
-        seed_stage(3, t, 1, torch.device("cpu"))
+        inputs, targets = on(device, batches()[t])
+        seed_stage(3, t, 1, torch.device(device))
         token_loss()(plain(inputs), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert equal(simulated("sequential", ()).state_dict(), plain.state_dict())
-    assert not equal(simulated("sequential", ()).state_dict(), simulated("stale_weights", (5,)).state_dict())
+    ours = simulated("sequential", (), device=device).state_dict()
+    assert equal(ours, plain.state_dict())
+    assert not equal(ours, simulated("stale_weights", (5,), device=device).state_dict())
 
 
 @pytest.mark.parametrize("cuts", [(2,), (5,), (1, 4, 7)])

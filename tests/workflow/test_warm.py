@@ -130,7 +130,7 @@ def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp
     client, mine = real(tmp_path, warm)
     assert len(mine) == 3
     os.kill(mine[-1], signal.SIGKILL)
-    text, _ = client.communicate(timeout=30)
+    text, _ = client.communicate(timeout=90)
     assert client.returncode == 2
     assert re.search(r"rank [01] of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", text), text
     wait_for(lambda: not set(mine) & set(forks(warm)), 10)
@@ -140,7 +140,7 @@ def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp
 def test_workers_end_with_the_client_of_their_launcher(warm: WarmProcess, tmp_path: Path, number: int) -> None:
     client, mine = real(tmp_path, warm)
     client.send_signal(number)
-    client.communicate(timeout=30)
+    client.communicate(timeout=90)
     wait_for(lambda: not set(mine) & set(forks(warm)), 15)
 
 

@@ -58,6 +58,7 @@ def test_everything_is_planned_from_the_config(project: Path) -> None:
     kinds = [result.kind for result in results if not result.optional]
     tables = sum(kind in ("table", "config", "text-claim") for kind in kinds)
     assert jobs["table"] == tables and jobs["figure"] == len(kinds) - tables and jobs["page"] == 1
+    assert jobs["reports"] == 1 and planned(project, "report")["figure"] == jobs["figure"]
     assert tables >= 40 and len(kinds) >= 110 and jobs["run"] > 300
     assert planned(project, "stale_weights_figure_5a") == {
         "figure": 1,
@@ -130,8 +131,8 @@ def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_
     ("words", "sentence"),
     [
         (["scale=quik"], "unknown scale 'quik'; did you mean 'quick'"),
-        (["scal=quick"], "unknown config key 'scal'; did you mean 'scale'"),
-        (["device=gpu"], "'gpu' is not one of ['auto', 'cpu', 'cuda']"),
+        (["scal=quick"], "unknown key 'scal' at scal; did you mean 'scale'"),
+        (["device=gpu"], "device is 'gpu', which is not known; did you mean 'cpu'"),
         (["papers=[stale_weight]"], "unknown paper 'stale_weight'; did you mean 'stale_weights'"),
         (["scale=published", "published=cpus"], "unknown published device 'cpus'; did you mean 'cpu'"),
     ],

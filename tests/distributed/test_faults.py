@@ -1,0 +1,274 @@
+"""What real workers do when something is wrong: nothing listens to others, nobody waits for ever, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import pipelag
+from pipelag.distributed import gather
+from pipelag.distributed.launch import processes
+from pipelag.distributed.launch.launch import WorkerFailed, launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Job, Record
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.runs.carry_out import carry_out
+from pipelag.runs.kinds import train_real
+from pipelag.schedules import Action
+from pipelag.stage.phase import Phase
+from tests.distributed.test_heartbeat import alive, wait_for
+from tests.distributed.test_real import REAL, SPLIT, alone, optimizer_for
+from tests.runs.test_integrity import spec as train_spec
+from tests.toy import Noise, convolutional
+
+pytestmark = pytest.mark.real
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def listening(process: int) -> list[str]:
+    return [each.laddr.ip for each in psutil.Process(process).net_connections("tcp") if each.status == "LISTEN"]
+
+
+def listeners(job: Job, launcher: int) -> list[str]:
+    """Addresses that the launcher and all workers listen on, in the middle of a phase of two workers."""
+    found: list[str] = []
+
+    class Looking(Noise):
+        def inputs(self, t: int) -> torch.Tensor:
+            if t == 3:
+                found.extend(listening(os.getpid()) + (listening(launcher) if job.rank == 0 else []))
+            return super().inputs(t)
+
+    batches = Looking()
+    for name in ("stale_weights", "bsp", "asp", "gpipe_torch"):
+        cuts = () if get(name).data_parallel else (3,)
+        phases = [Phase(get(name), 8, cuts, microbatches=2 if name == "gpipe_torch" else 1)]
+        training = RealTraining(
+            job, convolutional(), phases, optimizer_for(name), nn.functional.cross_entropy, lambda s: 1.0, 5
+        )
+        training.run(batches.inputs, batches.targets)
+    return [address for part in gather.gathered(found, job.device) for address in part]
+
+
+def test_nothing_of_a_run_on_one_machine_can_be_reached_from_another() -> None:
+    found = launch(listeners, 2, launcher=os.getpid())
+    assert len(found) >= 4 and set(found) == {"127.0.0.1"}
+
+
+def unpickling_nothing(job: Job, cases: list[list[Phase]]) -> int:
+    """Every method, where torch may unpickle nothing that another rank has sent."""
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("what came over a socket is unpickled")
+
+    dist.distributed_c10d._unpickler = refuse  # type: ignore[attr-defined, assignment]
+    for phases in cases:
+        batches, make = Noise(), optimizer_for(phases[0].method.name)
+        training = RealTraining(job, convolutional(), phases, make, nn.functional.cross_entropy, lambda s: 1.0, 5)
+        training.run(batches.inputs, batches.targets)
+    return len(training.losses)
+
+
+def test_no_method_unpickles_what_another_rank_sends() -> None:
+    cases = [[Phase(get(name), 6, (3,), microbatches=SPLIT.get(name, 1))] for name in REAL]
+    cases += [[Phase(get(name), 6, ())] for name in ("bsp", "asp")]
+    cases += [[Phase(get("gpipe_torch"), 6, (3,), microbatches=2)]]
+    assert launch(unpickling_nothing, 2, cases=cases) == 6
+
+
+class Attack:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (self.command,)
+
+
+def attacked(job: Job, mark: Path) -> str:
+    try:
+        gather.gathered({"weights": Attack(f"touch {mark}") if job.rank else torch.ones(2)}, job.device)
+    except PipelagError as error:
+        return str(error)
+    return "taken"
+
+
+def test_a_rank_that_sends_code_is_refused(tmp_path: Path) -> None:
+    said = launch(attacked, 2, mark=tmp_path / "mark")
+    assert "hold more than tensors, numbers, strings" in said and not (tmp_path / "mark").exists()
+
+
+def test_a_record_travels_whole() -> None:
+    spans = [(Action("F", 1, 0), 0.1, 0.25), (Action("U", 2, 7), 1e9 + 1 / 3, 2e9)]
+    record = Record({3: torch.tensor(0.1), 4: torch.tensor(2.5)}, [1.0, 2.0], 0.5, spans=spans, ages=[1], opaque=True)
+    assert Record.unpacked(record.packed()) == record
+    assert Record.unpacked(Record().packed()) == Record()
+
+
+def interrupted(job: Job) -> None:
+    if job.rank == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+    job.arrive()
+
+
+def test_the_keyboards_signal_to_one_worker_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkerFailed, match=r"rank 1 of 2 workers failed: it was ended by signal 2 \(SIGINT\)"):
+        launch(interrupted, 2)
+    assert time.monotonic() - began < 120  # of which nearly all is the start
+    assert capfd.readouterr().err == ""
+
+
+def test_signal_handlers_are_given_back() -> None:
+    mine = lambda number, frame: None  # noqa: E731
+    before = signal.signal(signal.SIGHUP, mine)
+    try:
+        handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
+        assert launch(slow_not, 1) == "done"
+        assert handlers == {n: signal.getsignal(n) for n in handlers}
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def slow_not(job: Job) -> str:
+    return "done"
+
+
+ENDLESS = """
+    import os, sys, pipelag
+    from tests.toy import Noise, convolutional
+
+    class Telling(Noise):
+        def __getitem__(self, t):
+            if t == 20:
+                open(os.path.join(os.environ["TELL"], "pid" + os.environ["RANK"]), "w").write(str(os.getpid()))
+            return super().__getitem__(t)
+
+    pipelag.train(convolutional(), Telling(), steps=10**5, cuts=(3,), executor="real")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, number: signal.Signals) -> None:
+    for folder in ("tmp", "tell"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "endless.py").write_text(textwrap.dedent(ENDLESS))
+    environment = alone(TELL=str(tmp_path / "tell"), TMPDIR=str(tmp_path / "tmp"))
+    launcher = subprocess.Popen(
+        [sys.executable, str(tmp_path / "endless.py")], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    pids = [tmp_path / "tell" / f"pid{rank}" for rank in (0, 1)]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in pids), 90)
+    (folder,) = (tmp_path / "tmp").glob("pipelag-workers-*")
+    assert not (folder / "payload.pkl").exists()  # nor does it stay where the launcher is killed
+    launcher.send_signal(number)
+    _, text = launcher.communicate(timeout=60)
+    assert launcher.returncode == -number
+    assert text == f"pipelag: stopped by {number.name}; all workers have ended, and checkpoints are kept\n"
+    assert list((tmp_path / "tmp").glob("pipelag-*")) == []
+    wait_for(lambda: not any(alive(int(path.read_text())) for path in pids))
+
+
+def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, mine = tmp_path / f"{processes.OURS}left", tmp_path / "another"
+    for folder in (left, mine):
+        folder.mkdir()
+        (folder / "error-0.json").write_text("{}")
+    with processes.workers_folder() as first:
+        assert left.exists()  # it may be one that is just being made
+        for folder in (left, mine, first):
+            os.utime(folder, (0, 0))
+        with processes.workers_folder() as second:
+            assert not left.exists() and mine.exists()
+            assert first.exists() and first != second  # in use
+    assert [path.name for path in tmp_path.iterdir()] == ["another"]
+
+
+def enter(*words: str) -> list[str]:
+    return ["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-ec", " ".join(words)]
+
+
+NAMESPACES = shutil.which("unshare") and subprocess.run(enter("true"), capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not NAMESPACES, reason="this machine allows no namespaces")
+@pytest.mark.parametrize("loopback", [True, False])
+def test_no_network_but_loopback_is_enough_and_none_is_said(tmp_path: Path, loopback: bool) -> None:
+    script = """
+        import pipelag
+        from tests.toy import Noise, convolutional
+        try:
+            run = pipelag.train(convolutional(), Noise(), steps=3, cuts=(3,), executor="real")
+            print(len(run.metrics))
+        except pipelag.PipelagError as error:
+            print(error)
+    """
+    (tmp_path / "one.py").write_text(textwrap.dedent(script))
+    words = "hostname nowhere.invalid;" + "ip link set lo up;" * loopback + f"exec {sys.executable} one.py"
+    began = time.monotonic()
+    done = subprocess.run(enter(words), cwd=tmp_path, env=alone(), capture_output=True, text=True, check=False)
+    assert time.monotonic() - began < 180
+    expected = (
+        "3\n"
+        if loopback
+        else (
+            "workers on one machine talk over its loopback interface, and 127.0.0.1 does not answer "
+            "(Network is unreachable); bring it up: ip link set lo up\n"
+        )
+    )
+    assert done.stdout == expected, done.stderr
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no gradient": ({"loss": lambda output, target: output.detach().sum()}, "the loss has no gradient; compute it"),
+    "several values": (
+        {"loss": lambda output, target: output.sum(1)},
+        r"the loss gives \[8\] numbers",
+    ),
+    "no tensor": ({"loss": lambda output, target: 3}, "the loss gives an int; it should give a tensor of one number"),
+    "too few": ({"batches": [], "steps": 2}, "2 steps need 2 minibatches, and there are 0; train fewer steps"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_real_workers_refuse_what_simulated_ones_do_in_the_same_words(case: str) -> None:
+    changes, sentence = REFUSED[case]
+    for executor in ("simulated", "real"):
+        how: dict[str, Any] = {"batches": Noise(), "steps": 4, "cuts": (3,), "executor": executor} | changes
+        with pytest.raises(PipelagError, match=f"^{sentence}"):
+            pipelag.train(convolutional(), **how)
+
+
+def test_an_unknown_device_is_refused_before_any_worker_is_started() -> None:
+    with pytest.raises(PipelagError, match="unknown device 'tpu'; the devices are cpu, cuda"):
+        launch(slow_not, 2, "tpu")
+    with pytest.raises(PipelagError, match="a worker needs 1 thread or more, not 0"):
+        launch(slow_not, 2, threads=0)
+
+
+def test_a_wrong_number_of_workers_is_refused_before_any_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_real, "launch", lambda *args, **more: pytest.fail("workers were started"))
+    wrong = train_spec(executor="real", workers=9)
+    with pytest.raises(PipelagError, match="9 workers are more than the . that the . stages of the cuts"):
+        carry_out(wrong, tmp_path / "run", "cpu", 2)

@@ -1,0 +1,127 @@
+"""Heartbeats: who is stopped, hangs or is cut off ends the run in the time said; who is slow does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from pipelag.distributed.heartbeat import BYE, Heard, Heartbeat, patience_of
+from pipelag.distributed.launch.launch import WorkerFailed, launch
+from pipelag.distributed.workers.base import Job
+from pipelag.errors import PipelagError
+
+pytestmark = pytest.mark.real
+
+
+def stopping(job: Job, pid: Path) -> None:
+    if job.rank == 1:
+        pid.write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+
+
+def test_a_worker_that_is_stopped_ends_the_run_in_the_time_said(tmp_path: Path) -> None:
+    sentence = "rank 1 of 2 workers failed: nothing has been heard of it for 2 s: it is stopped, hangs or has lost"
+    with pytest.raises(WorkerFailed, match=sentence):
+        launch(stopping, 2, patience=2, pid=tmp_path / "pid")
+    assert time.time() - (tmp_path / "pid").stat().st_mtime < 60  # since it stopped; workers may start slowly
+    wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def slow(job: Job) -> str:
+    """One rank computes, then sleeps, each for far longer than the patience; the other waits for it."""
+    end = time.monotonic() + 4
+    while job.rank == 0 and time.monotonic() < end:
+        torch.ones(100, 100) @ torch.ones(100, 100)
+    if job.rank == 0:
+        time.sleep(4)
+    job.arrive()
+    return "together"
+
+
+def test_a_slow_rank_is_not_taken_for_a_dead_one() -> None:
+    assert launch(slow, 2, patience=1) == "together"
+
+
+def hanging(job: Job) -> None:
+    if job.rank == 1:
+        time.sleep(1e6)  # here it hangs
+    job.arrive()
+
+
+def test_where_nobody_computes_the_one_that_hangs_is_named_with_its_line() -> None:
+    lines = Path(__file__).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, start=1) if text.endswith("# here it hangs"))
+    sentence = (
+        f"rank 1 of 2 workers failed: no worker has computed .* 10 s: it hangs at .*test_heartbeat.py, line {line}"
+    )
+    with pytest.raises(WorkerFailed, match=sentence):
+        launch(hanging, 2, patience=1)
+
+
+class FakeStore:
+    """A store that can fall silent."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def set_timeout(self, timeout: Any) -> None:
+        pass
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self.values[key] for key in keys]
+
+
+def ear(**more: Any) -> Heartbeat:
+    heart = Heartbeat(FakeStore(), 0, 3, 30.0, lambda rank, why: None, **more)
+    heart.stop()
+    return heart
+
+
+def test_who_is_lost_is_told_apart_from_who_comes_late_or_has_left() -> None:
+    heart, now = ear(), time.monotonic()
+    heart.heard = {0: Heard("{}", now), 1: Heard(BYE, now - 99), 2: Heard("", now - 99)}  # 2 is still starting
+    heart.reached = now
+    assert heart.failed(now) is None
+    assert heart.failed(now + 202) == (0, "it has not reached the workers' store for 30 s: it has lost its network")
+    heart.reached = now + 202
+    assert heart.failed(now + 202) == (2, "nothing has been heard of it for 300 s: it has never come")
+    asleep = ear(local=True)  # the launcher, which holds the store, was stopped (Ctrl-Z)
+    assert asleep.failed(time.monotonic() + 1000) is None
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "soon"])
+def test_no_patience_is_refused(bad: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PipelagError, match="a number from 1 on, not"):
+        patience_of(bad)
+    monkeypatch.setenv("PIPELAG_PATIENCE", str(bad))
+    with pytest.raises(PipelagError, match="a number from 1 on, not"):
+        patience_of(None)
+    monkeypatch.setenv("PIPELAG_PATIENCE", "45")
+    assert patience_of(None) == 45 and patience_of(2) == 2

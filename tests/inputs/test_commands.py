@@ -1,0 +1,156 @@
+"""Commands: an argument that cannot be is refused; what nobody foresaw is one sentence and a traceback in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.__main__ import main
+from pipelag.commands import run as run_command
+from pipelag.errors import PipelagError
+from pipelag.experiments import load_scale, specs
+from pipelag.methods import get
+from pipelag.partitioner.cluster import flat
+from pipelag.partitioner.search import partition
+from pipelag.stage.phase import Phase
+from pipelag.timing.layers import LayerTime, Profile
+
+SPEC: dict[str, Any] = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits"},
+    "batch": 20,
+    "optimizer": {"lr": 0.01},
+    "phases": [{"method": "stale_weights", "steps": 3, "cuts": [1]}],
+}
+
+
+def changed(**changes: Any) -> str:
+    return json.dumps(SPEC | changes)
+
+
+def phase(**changes: Any) -> dict[str, Any]:
+    return {"phases": [SPEC["phases"][0] | changes]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": {"name": "resnet999999998"}}, "too deep to be built; the limit is 2000"),
+        ({"model": {"name": "resnet21"}}, "the nearest are 20 and 26"),
+        ({"model": {"name": "resnet" + "9" * 5000}}, "unknown model"),
+        ({"model": {"name": "lenet5", "options": {"widht": 1}}}, "'widht'; did you mean 'width'?"),
+        ({"model": {"name": "lenet5", "options": {"width": 0}}}, "'width' is 0; it should be above 0"),
+        ({"model": {"name": "lenet5", "options": {"classes": "10"}}}, "'classes' is '10'; it should be a whole number"),
+        ({"data": {"name": "digits", "options": {"size": -1}}}, "'size' is -1; it should be 1 or more"),
+        ({"data": {"name": "shapes", "options": {"tarin": 5}}}, "'tarin'; did you mean 'train'?"),
+        (phase(cuts=[2, 1]), "increasing from 1, not .2, 1."),
+        (phase(cuts=[1, 1]), "increasing from 1"),
+        (phase(cuts=[5]), "'lenet5' has 5 layers; cuts lie between 1 and 4"),
+        (phase(steps=0), "phases.0.steps is 0; it should be above 0"),
+        (phase(steps=2.5), "phases.0.steps is 2.5; it should be a whole number"),
+        (phase(stage_lr={"3": 0.1}), "stage_lr names stage 3, and the cuts make stages 1 to 2"),
+        (phase(stage_lr={"1": 0}), "stage_lr.1 is 0; it should be above 0"),
+        (phase(replicas=[2]), "2 numbers, not 1"),
+        (phase(options={"x": 1}), "has no options"),
+        (phase(method="pipemare", options={"name": 1}), "unknown option of method 'pipemare' 'name'"),
+        (phase(method="pipemare", options={"annealing": None}), "'annealing' is None; it should be a whole number"),
+        (phase(method="pipemare", options={"reading": "x"}), "'reading' is 'x'; it should be 'printed' or 'own'"),
+        (phase(method="hogwild_t1", options={"mean": "3"}), "'mean' is '3'; it should be a whole number or"),
+        ({"kind": "theory", "options": {"study": {}}}, "unknown study"),
+        ({"executor": "real", "workers": 2} | phase(method="hogwild"), "draws its delays at random"),
+        ({"workers": 10**6}, "workers is 1000000; it should be 4,096 or less"),
+        ({"seed": -1}, "seed is -1; it should be 0 or more"),
+        ({"seed": 2**40}, "seed is 1099511627776; it should be below"),
+        ({"optimizer": {"lr": "0.1"}}, "optimizer.lr is '0.1'; it should be a number"),
+        ({"optimizer": {"lr": True}}, "optimizer.lr is True; it should be a number"),
+        ({"optimizer": {"lr": 0.1, "betas": [0.9, 1.5]}}, "betas.1 is 1.5; it should be below 1"),
+        ({"lr_schedule": {"name": "milestones", "milestones": [0.5, 0.2]}}, "increasing, not .0.5, 0.2."),
+        ({"lr_schedule": {"name": "milestones", "milestones": [0.5, 2.0]}}, "milestones.1 is 2.0; it should be 1"),
+        ({"model": None}, "needs model"),
+        ({"phases": {"a": 1}}, "phases is {'a': 1}; it should be a list"),
+    ],
+)
+def test_a_spec_that_no_run_can_have_is_refused_before_anything_is_made(
+    changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--spec", changed(**changes), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error) and error.count("\n") == 1 and "nput should" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--threads", "0"], ["--threads", "-1"], ["--threads", "x"], ["--threads", "9" * 5000], ["--device", "cuda:99"]],
+)
+def test_threads_and_devices_that_are_not_there_are_refused(words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2") if words[0] == "--threads" else pytest.MonkeyPatch.context():
+        assert main(["run", "--spec", changed(), "--out", str(tmp_path / "out"), *words]) == 2
+
+
+def test_an_out_that_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file/x", Path("/dev/null"), Path("/proc/no/x")):
+        assert main(["run", "--spec", changed(), "--out", str(out)]) == 2
+        assert "cannot be a folder to write to" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_nobody_foresaw_is_one_sentence_and_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: object) -> None:
+        error = KeyError("weights")
+        error.add_note("in step 3")
+        raise error
+
+    monkeypatch.setattr(run_command, "carry_out", fail)
+    words = ["run", "--spec", changed(), "--out", str(tmp_path / "out")]
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    found = re.fullmatch(r"pipelag run: KeyError: 'weights' \(in step 3\); the traceback is in (\S+) .*\n", error)
+    assert found is not None, error
+    assert "in fail" in Path(found[1]).read_text()
+    os.unlink(found[1])
+    assert main([*words, "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    assert main(words) == 1 and "--debug prints the traceback" in capsys.readouterr().err
+
+
+def test_sizes_are_judged_before_time_is_spent() -> None:
+    for steps in (2, 10**6):  # found by a longer look: 3 s and 0.5 GB for one stage, 250 GB for 32 of 16 million
+        many = {"method": "gpipe", "steps": steps, "cuts": [1, 2], "microbatches": 10**6}
+        with pytest.raises(PipelagError, match="1,000,000 microbatches on 3 stages are too many: 200,000 passes at"):
+            run_command.read_spec(json.dumps({"kind": "timeline", "phases": [many]}), None)
+        with pytest.raises(PipelagError, match="are too many"):
+            Phase(get("gpipe"), steps, (1, 2), microbatches=10**6).check()
+    profile = Profile(tuple(LayerTime(i, "layer", 1.0, 2.0, 10, 10, 10) for i in range(1, 201)))
+    with pytest.raises(PipelagError, match="200 layers on 4,096 workers are more than can be searched in minutes"):
+        partition(profile, flat(4096, 1e9))
+    for cuts in ("54/1000000000", "999999999/999999999", "1-999999999"):
+        with pytest.raises(PipelagError, match="are too many; the limit is 10,000"):
+            specs.cuts_of([cuts] if cuts != "54/1000000000" else "10001/1000000000", "here")
+
+
+def test_a_scale_that_extends_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "config/scales"
+    folder.mkdir(parents=True)
+    for name, other in (("one", "two"), ("two", "one")):
+        (folder / f"{name}.yaml").write_text(f"{{name: {name}, title: t, note: n, extends: {other}}}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PipelagError, match="the scale 'one' extends itself: one extends two extends one"):
+        load_scale("one")
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_made() -> None:
+    from pipelag import models
+
+    for name, options in {"snn": {"width": 64.0, "layers": 1000}, "awd_lm": {"size": 2**20, "words": 2**20}}.items():
+        with pytest.raises(PipelagError, match=f"model '{name}' with these options .*make it smaller"):
+            models.build(name, **options)

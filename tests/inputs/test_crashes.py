@@ -1,0 +1,214 @@
+"""Runs that are killed at any moment, and whose files are damaged meanwhile: the right end, or one sentence.
+
+Each round is one run: started, killed (SIGKILL, by itself, at a touch of its files or after some time), damaged,
+started again, until it ends; then its finished folder is damaged and started once more. A seed stands for a round:
+`PIPELAG_TEST_SEED=17` begins with that one, `PIPELAG_TEST_FACTOR=50` makes fifty times as many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.results.logs import read_log
+from pipelag.runs.spec import RunSpec
+from pipelag.warm import WarmProcess
+from tests.inputs import damage, dying
+from tests.inputs.sizes import FACTOR
+from tests.workflow.test_warm import JOB, ROOT, forks, wait_for
+
+pytestmark = [  # forks of the warm process: real processes, killed for real
+    pytest.mark.real,
+    pytest.mark.timeout(600 * FACTOR),
+]
+
+FIRST = int(os.environ.get("PIPELAG_TEST_SEED", "0"))
+SECONDS = 120.0 if FACTOR == 1 else 600.0  # of a start, which takes one or two; long looks give way to all else
+STARTS = 5  # of a round that are killed, at most
+SIMULATED, REAL = 8, 2  # rounds in the ordinary suite
+
+SPEC: dict[str, Any] = {
+    "model": {"name": "alexnet", "options": {"width": 0.06}},
+    "data": {"name": "shapes", "augment": True, "options": {"train": 40, "test": 20}},
+    "batch": 4,
+    "optimizer": {"lr": 0.01, "momentum": 0.9},
+    "evaluate_every": 4,
+    "options": {"save_model": True},
+}
+ADAM = {"optimizer": {"name": "adam", "lr": 0.001}}
+RUNS: dict[str, list[dict[str, Any]]] = {
+    "simulated": [
+        SPEC | {"phases": [{"method": "pipedream", "steps": 9, "cuts": [2, 5]}]},
+        SPEC | ADAM | {"phases": [{"method": "pipemare", "steps": 9, "cuts": [3], "recompute": True}]},
+        SPEC | {"phases": [{"method": "spectrain", "steps": 5, "cuts": [2]}, {"method": "sequential", "steps": 4}]},
+        {"kind": "timeline", "phases": [{"method": "gpipe", "steps": 2, "cuts": [1, 2], "microbatches": 4}],
+         "options": {"costs": {"forward": 1, "backward": 2}}},
+    ],
+    "real": [
+        SPEC | {"executor": "real", "workers": 2, **more, "phases": phases}
+        for more, phases in (
+            ({}, [{"method": "pipedream", "steps": 13, "cuts": [3]}]),
+            (ADAM, [{"method": "spectrain", "steps": 7, "cuts": [3]}, {"method": "bsp", "steps": 6}]),
+        )
+    ],
+}  # fmt: skip
+NOT_EQUAL = {"seconds", "workers", "resumed_at", "log", "files"}  # of a summary; the log is compared itself
+
+
+@dataclass
+class Unbroken:
+    """A run that nothing happened to, how long it took, and how often each of its processes touched its folder."""
+
+    spec: RunSpec
+    folder: Path
+    seconds: float
+    touches: dict[str, int]
+
+
+@dataclass
+class Ended:
+    """How a start ended: its exit status, negative for a signal, and what it said."""
+
+    status: int
+    said: str
+
+
+def start(spec: RunSpec, out: Path, told: dict[str, Any]) -> Ended:
+    """Start a run, or go on with it, as a user does."""
+    words = ["run", "--spec", spec.canonical(), "--out", str(out), "--device", "cpu", "--threads", "2"]
+    environment = os.environ | {
+        "PIPELAG_PLUGINS": dying.__name__,
+        dying.VARIABLE: json.dumps({"folder": str(out)} | told),
+        "TMPDIR": told.get("temporary", str(out.parent)),
+    }
+    with subprocess.Popen(
+        [*JOB, *words], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(f"it hangs: no end after {SECONDS:g} s") from None
+    return Ended(process.returncode, said)
+
+
+def whole(spec: RunSpec, folder: Path) -> Unbroken:
+    """The run, once for each of its processes, to count its touches."""
+    touches = {}
+    for who in ("launcher", *map(str, range(spec.workers if spec.executor == "real" else 0))):
+        count = folder / f"count-{who}"
+        began = time.monotonic()
+        ended = start(spec, folder / f"run-{who}", {"who": who, "count": str(count)})
+        assert ended.status == 0, ended.said
+        touches[who] = count.stat().st_size
+    return Unbroken(spec, folder / "run-launcher", time.monotonic() - began, touches)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in found]
+
+
+def equal(out: Path, other: Unbroken) -> bool:
+    """Whether a folder holds the run that nothing happened to, and is read as such."""
+    log = read_log(out, other.spec)
+    assert log is not None
+    summaries = (log.summary, json.loads((other.folder / "summary.json").read_text()))
+    one, two = ({key: value for key, value in each.items() if key not in NOT_EQUAL} for each in summaries)
+    models = [each / "model.pt" for each in (out, other.folder)]
+    same = [path.read_bytes() for path in models if path.exists()]
+    return rows(out) == rows(other.folder) and one == two and len(same) in (0, 2) and len(set(same)) <= 1
+
+
+def one_sentence(ended: Ended) -> bool:
+    """Bad input's exit status, and one line that is the refusal, behind notices of what was set aside."""
+    lines = [line for line in ended.said.splitlines() if re.match("pipelag [a-z]+: ", line)]
+    return ended.status == 2 and len(lines) == 1 and "Traceback" not in ended.said and len(lines[0]) < 600
+
+
+def one_round(seed: int, other: Unbroken, out: Path, warm: WarmProcess) -> str:
+    """A round; returns how it ended. What goes wrong fails with the whole story."""
+    chance, story = random.Random(seed), [f"seed {seed}"]
+    before = set(forks(warm))
+    kills, finished = chance.randint(1, STARTS), False
+    for number in range(kills + 3):
+        told: dict[str, Any] = {}
+        if number < kills and not finished:
+            who = chance.choice(sorted(other.touches))
+            moment = ("touch", 1 + chance.randrange(other.touches[who] + 2))
+            moment = moment if chance.random() < 0.8 else ("seconds", round(chance.uniform(0, other.seconds), 3))
+            told = {"who": who, moment[0]: moment[1]}
+        try:
+            ended = start(other.spec, out, told)
+            wait_for(lambda: not set(forks(warm)) - before, SECONDS)  # a killed launcher's workers follow it
+            story += [f"start {told}: {ended.status} {ended.said.strip()[-700:]}"]
+            worker = told.get("who", "launcher") != "launcher" and "SIGKILL" in ended.said
+            if ended.status == 0:
+                assert equal(out, other), "another log, or another result"
+                if finished:
+                    return "right"
+                finished = True
+            elif not told or not (ended.status == -9 or worker):
+                assert one_sentence(ended), "not in one sentence"
+                damage.writable(out)
+                shutil.rmtree(out)  # what every such sentence comes to
+                story += ["refused; its folder was removed"]
+                if finished:
+                    return "refused"
+                out.mkdir()
+        except AssertionError as error:
+            raise AssertionError("\n  ".join([str(error), *story])) from error
+        if number < kills or finished:
+            damage.writable(out)
+            story += [damage.damage(out, chance) for _ in range(chance.choice((0, 1, 1, 2)))]
+    raise AssertionError("\n  ".join(["it does not end", *story]))
+
+
+def rounds(kind: str, number: int, folder: Path, warm: WarmProcess) -> None:
+    known: dict[int, Unbroken] = {}
+    told: dict[str, int] = {}
+    for seed in range(FIRST, FIRST + number * FACTOR):
+        which = seed % len(RUNS[kind])
+        if which not in known:
+            (folder / f"whole-{which}").mkdir()
+            known[which] = whole(RunSpec.model_validate(RUNS[kind][which]), folder / f"whole-{which}")
+        place = folder / str(seed)
+        place.mkdir()
+        how = one_round(seed, known[which], place / "run", warm)
+        told[how] = told.get(how, 0) + 1
+        damage.writable(place)
+        shutil.rmtree(place)
+    print(f"{kind}: seeds {FIRST} to {seed}, {told}", file=sys.stderr)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a place: a checkpoint after every step waits long for a disk."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="pipelag-crashes-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+        damage.writable(Path(folder))
+
+
+def test_simulated_runs(place: Path, warm: WarmProcess) -> None:
+    rounds("simulated", SIMULATED, place, warm)
+
+
+def test_real_runs(place: Path, warm: WarmProcess) -> None:
+    rounds("real", REAL, place, warm)

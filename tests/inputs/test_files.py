@@ -1,0 +1,160 @@
+"""Files of others: right, or refused in one sentence, in no time; our own: written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelag.errors import PipelagError
+from pipelag.files import DEEPEST, json_of, plain, read_text, read_yaml, write_whole, written, yaml_of
+
+NINES = "&a [1,1,1,1,1,1,1,1,1]"
+MANY = "\n".join(
+    [
+        f"a: {NINES}",
+        *(f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefg", "bcdefgh", strict=True)),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "nested more than 48 levels deep .line 1"),
+        ("- " * 100_000, "nested more than 48 levels"),
+        ("&a [*a]", "or in itself"),
+        (MANY, "says more than 200,000 things"),
+        ("a: 1\nb: 2\na: 3", "the key 'a' is there twice .line 3"),
+        ("yes: 1\ntrue: 2", "there twice"),
+        ("a: .nan", "a is nan, which is no finite number"),
+        ("a: {b: [1, -.inf]}", "a.b.1 is -inf"),
+        ("a: " + "9" * 5000, "more than 64 bits"),
+        ("a: 99999999999999999999", "a is a whole number of more than 64 bits"),
+        ("a: 2001-99-99", "is not YAML: month must be in 1..12"),
+        ("a: 2001-01-01", "a is a date; it should be text"),
+        ("a: !!python/object/apply:os.system [x]", "is not YAML"),
+        ("? {a: b}\n: c", "unhashable key at line 1"),
+        ("!!int ''", "is not YAML"),
+        ("!!timestamp x", "is not YAML"),
+        ("a: !!binary aGk=", "a is a bytes"),
+        ("1.5: 2", "a key that is no text"),
+    ],
+)
+def test_yaml_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PipelagError, match=f"^'f'.*{said}") as refused:
+        yaml_of(text, "'f'")
+    assert len(str(refused.value)) < 500 and "\n" not in str(refused.value)
+
+
+def test_yaml_that_people_write_is_read() -> None:
+    text = "base: &b {lr: 1e-3, n: 1}\nown: {<<: *b, n: 2}\ntwice: [{<<: *b, n: 3}, {<<: *b}]\n"
+    assert yaml_of(text, "f") == {
+        "base": {"lr": 0.001, "n": 1},
+        "own": {"lr": 0.001, "n": 2},
+        "twice": [{"lr": 0.001, "n": 3}, {"lr": 0.001, "n": 1}],
+    }
+    assert yaml_of("", "f") is None and yaml_of("name: 1e3x", "f") == {"name": "1e3x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "nested more than"),
+        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more than"),
+        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
+        ("[NaN]", "NaN is no finite number"),
+        ("[-Infinity]", "-Infinity is no finite number"),
+        ("[1e999]", "0 is inf"),
+        ("9" * 5000, "more than 64 bits"),
+        ('["\\ud800"]', "half a character"),
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_json_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PipelagError, match=said):
+        json_of(text, "f")
+
+
+def test_values_made_in_python_are_plain_too() -> None:
+    content: list[object] = []
+    content.append(content)
+    for wrong in (content, {"a": {1, 2}}, {"a": object()}, {b"a": 1}, ["x" * 2_000_000]):
+        with pytest.raises(PipelagError):
+            plain(wrong, "it")
+    assert plain({"a": [1, (2.0, None, True)]}, "it") == {"a": [1, (2.0, None, True)]}
+
+
+def test_what_is_no_file_of_text_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    loop, pipe = tmp_path / "loop", tmp_path / "pipe"
+    loop.symlink_to(loop)
+    os.mkfifo(pipe)
+    (tmp_path / "utf16").write_text("a: 1", encoding="utf-16")
+    (tmp_path / "binary").write_bytes(b"a\0b")
+    (tmp_path / "large").write_bytes(b" " * 100)
+    for path, said in {
+        tmp_path: "is a folder, not a cluster file",
+        loop: "Too many levels of symbolic links",
+        pipe: "is a device or a pipe",
+        Path("/dev/zero"): "is a device or a pipe",
+        tmp_path / "utf16": "no UTF-8 text",
+        tmp_path / "binary": "is binary",
+        tmp_path / "none": "there is no file",
+        tmp_path / "utf16" / "x": "Not a directory",
+        Path("a\0b"): "null byte",
+    }.items():
+        with pytest.raises(PipelagError, match=said):
+            read_yaml(path, "a cluster file")
+    with pytest.raises(PipelagError, match="has 100 bytes, too many for a note .99 at most"):
+        read_text(tmp_path / "large", "a note", 99)
+    (tmp_path / "bom").write_bytes(b"\xef\xbb\xbfa: 1")
+    assert read_yaml(tmp_path / "bom", "a note") == {"a": 1}
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "folder/a.txt"
+    write_whole(path, "one")
+    with pytest.raises(PipelagError, match="cannot be written: No space left on device"), written(path) as aside:
+        aside.write_text("tw")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(ZeroDivisionError), written(path) as aside:
+        aside.write_text("tw")
+        raise ZeroDivisionError
+    assert path.read_text() == "one" and [p.name for p in path.parent.iterdir()] == ["a.txt"]
+    (tmp_path / "link").symlink_to(path)
+    write_whole(tmp_path / "link", "two")
+    assert path.read_text() == "two" and (tmp_path / "link").is_symlink()
+    old = os.umask(0o027)
+    write_whole(tmp_path / "b", "x")
+    os.umask(old)
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o640
+    for wrong, said in {tmp_path: "is a folder", Path("/dev/full"): "a device", path / "x": "Not a directory"}.items():
+        with pytest.raises(PipelagError, match=said):
+            write_whole(wrong, "x")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_a_drawing_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A disk that is full after 4 KB, as a limit on a file's size makes it."""
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    (tmp_path / "t.svg").write_text("before")
+    code = (
+        "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from pipelag.__main__ import main\nsys.exit(main(['timeline', '1f1b', '--out', 't.svg']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, preexec_fn=full, check=False
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "'t.svg' cannot be written: File too large" in done.stderr
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"t.svg": "before"}

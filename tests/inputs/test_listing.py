@@ -1,0 +1,156 @@
+"""What users look up on the command line: the registries' contents, the version, and what a run came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipelag
+from pipelag.__main__ import COMMANDS, main
+from pipelag.commands.listing import first_sentence
+from pipelag.methods import METHODS
+from pipelag.models import MODELS
+from pipelag.runs.spec import RunSpec
+from pipelag.schedules import SCHEDULES
+
+pytestmark = pytest.mark.usefixtures("in_project")
+Captured = pytest.CaptureFixture[str]
+COSTS = {"costs": {"forward": 1, "backward": 2}}
+SPEC = {"kind": "timeline", "phases": [{"method": "pipedream", "steps": 3, "cuts": [1]}], "options": COSTS}
+TRAINED = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits"},
+    "batch": 20,
+    "optimizer": {"lr": 0.01},
+    "phases": [{"method": "stale_weights", "steps": 4, "cuts": [1]}],
+    "evaluate_every": 2,
+}
+PLUGIN = '''"""A plugin with one of each."""
+from torch import nn
+from pipelag.methods import Method, register
+from pipelag.models import register as model
+from pipelag.schedules import register_schedule
+from pipelag.schedules.library import one_f_one_b
+
+
+@register_schedule
+def mine_schedule(stages: int, minibatches: int, turn: int = 3):
+    """One by one et al. and so on. More."""
+    return one_f_one_b(stages, minibatches)
+
+
+@model("mine_model")
+def mine(classes: int, *, size: int = 7, **rest):
+    """A row of `size` layers. It is small."""
+    return nn.Sequential(nn.Linear(1, classes))
+
+
+register(Method(name="mine_method", summary="mine does it", source="an example", build=one_f_one_b))
+'''
+
+
+def said(capsys: Captured, *words: str, code: int = 0) -> str:
+    assert main(words) == code
+    streams = capsys.readouterr()
+    return streams.err if code else streams.out
+
+
+@pytest.mark.parametrize(("what", "registry"), [("methods", METHODS), ("models", MODELS), ("schedules", SCHEDULES)])
+def test_a_registry_is_listed_whole_a_line_each(what: str, registry: dict[str, object], capsys: Captured) -> None:
+    lines = said(capsys, what).splitlines()
+    assert {line.split()[0] for line in lines} == set(registry) and len(lines) == len(registry)
+    assert not any("no description" in line for line in lines)
+    wrong = next(iter(registry))[:-1] + "~"
+    assert f"unknown {what[:-1]} '{wrong}'; did you mean" in said(capsys, what, wrong, code=2)
+
+
+def test_a_method_is_described_with_settings_and_the_paper_it_is_from(capsys: Captured) -> None:
+    text = said(capsys, "methods", "pipemare")
+    assert "source: pipemare section 3\n" in text
+    assert "paper: PipeMare: Asynchronous Pipeline Parallel DNN Training (2019)" in text
+    assert "settings: annealing: int = 400, decay: float = 0.1, reading: 'printed' | 'own' = 'printed'" in text
+    assert "[7, 5, 3, 1] updates in forwards, [0, 0, 0, 0] in backwards" in text
+    assert "3 stages, by stage: [5, 3, 1]" in said(capsys, "methods", "pipemare", "--stages", "3")
+    for name in METHODS:
+        assert f"{name}: {METHODS[name].summary}" in said(capsys, "methods", name)
+
+
+def test_double_buffering_is_described_with_the_microbatches_it_needs(capsys: Captured) -> None:
+    assert "over 4 stages with 4 microbatches, by stage: [1, 1, 1, 1]" in said(capsys, "methods", "pipedream_2bw")
+
+
+def test_models_and_schedules_are_described_with_their_options(capsys: Captured) -> None:
+    assert "options: width: float = 1.0, classes: int = 10" in said(capsys, "models", "resnet20")
+    assert "options: replicas: Sequence[int] = (), depth: int | None = None" in said(capsys, "schedules", "1f1b_rr")
+    assert "another name of `cycle`" in said(capsys, "schedules", "dualpipe")
+
+
+def test_what_plugins_register_is_listed_and_described(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    asked = [["methods"], ["methods", "mine_method"], ["schedules"], ["models", "mine_model"]]
+    code = f"from pipelag.__main__ import main\nfor words in {asked}: print(main(words), '---')"
+    environment = os.environ | {"PIPELAG_PLUGINS": "mine", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    methods, method, schedules, model, _ = done.stdout.split("0 ---\n")
+    assert "\nmine_method " in methods and "source: an example" in method
+    assert schedules.splitlines()[-1].split(maxsplit=1) == ["mine_schedule", "One by one et al. and so on."]
+    assert model == "mine_model: A row of `size` layers.\n  options: classes: int, size: int = 7\n"
+
+
+def test_a_first_sentence_ends_where_it_ends() -> None:
+    assert first_sentence("One (section 3.2)\n    goes on. Two.") == "One (section 3.2) goes on."
+    assert first_sentence("By Li et al. in 2021. Two.") == "By Li et al. in 2021."
+    assert first_sentence("no full stop\n\nMore.") == "no full stop"
+    assert first_sentence(None) == "no description"
+
+
+def test_the_version_is_the_packages(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"pipelag": "7.8.9"}[name])
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == "pipelag 7.8.9\n"
+    assert pipelag.__version__ == "7.8.9"
+
+
+def test_the_help_shows_every_command_in_a_group(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    groups = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert groups[0] == "See what is there:" and len(groups) == 5  # the last: options
+    assert all(text.count(f"\n  {name} ") == 1 for name in COMMANDS)
+
+
+def test_a_run_says_what_came_out_and_a_finished_one_stands(tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "run"
+    words = ["run", "--spec", json.dumps(TRAINED), "--out", str(out), "--threads", "1", "--device", "cpu"]
+    first = said(capsys, *words)
+    final = json.loads((out / "summary.json").read_text())["final"]
+    assert first.startswith(f"run {RunSpec.model_validate(TRAINED).id} (train): finished after 4 steps in ")
+    assert f"final: accuracy {final['accuracy']:.4g}, " in first
+    assert f"log: {out / 'metrics.jsonl'}; summary: {out / 'summary.json'}" in first
+    written = (out / "summary.json").stat().st_mtime_ns
+    second = said(capsys, *words)
+    assert second.startswith(first) and "nothing was done: this run stood here, finished" in second
+    assert (out / "summary.json").stat().st_mtime_ns == written
+    assert "nothing was done" not in said(capsys, *words, "--again")
+    assert (out / "summary.json").stat().st_mtime_ns > written
+
+
+def test_a_damaged_log_is_made_anew_and_another_run_is_left_alone(tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "run"
+    words = ["run", "--out", str(out), "--threads", "1", "--spec"]
+    said(capsys, *words, json.dumps(SPEC))
+    log = (out / "metrics.jsonl").read_text()
+    (out / "metrics.jsonl").write_text(log[:-20])
+    assert "was not whole, and is made anew" in said(capsys, *words, json.dumps(SPEC))
+    assert (out / "metrics.jsonl").read_text() == log
+    other = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 4}]}  # type: ignore[index,dict-item]
+    assert "holds the run" in said(capsys, *words, json.dumps(other), code=2)
+    assert (out / "metrics.jsonl").read_text() == log

@@ -1,0 +1,38 @@
+"""Specs and clusters that are made in Python are right, or refused in the sentence that a file would be refused in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelag.errors import PipelagError
+from pipelag.partitioner.cluster import Cluster, Level
+from pipelag.runs.optimizers import OptimizerSpec
+from pipelag.runs.spec import ModelSpec, PhaseSpec, RunSpec
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: RunSpec(kind="trian"), "the RunSpec is wrong: unknown kind of a run 'trian'; did you mean 'train'?"),
+        (lambda: RunSpec(bach=3), "unknown key 'bach' at bach; did you mean 'batch'?"),
+        (
+            lambda: RunSpec(kind="count", model={"nam": "lenet5"}),
+            "unknown key 'nam' at model.nam; did you mean",
+        ),
+        (lambda: RunSpec(kind="count", model=ModelSpec(name="lenet5"), seed=-1), "seed is -1; it should be 0 or more"),
+        (lambda: RunSpec(), "a run of kind 'train' needs model and data and optimizer and phases"),
+        (lambda: PhaseSpec(method="gpipe", steps=3, cuts=(3, 2)), "the PhaseSpec is wrong: cuts are the layers"),
+        (lambda: OptimizerSpec(lr="0.1"), "the OptimizerSpec is wrong: lr is '0.1'; it should be a number"),
+        (lambda: Cluster([]), "a cluster needs at least one level"),
+        (lambda: Cluster([{"workers": 4}]), "a cluster's levels are Level.workers, bandwidth., not"),
+        (lambda: Cluster((Level(4, 1e9),), memory="16"), "a worker's memory must be above 0 bytes, not '16'"),
+        (lambda: Level("4", 1e9), "a level needs 1 or more workers and a bandwidth above 0, not '4' and 1000000000"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(PipelagError, match=said) as refused:
+        make()
+    assert "\n" not in str(refused.value) and "validation error" not in str(refused.value)

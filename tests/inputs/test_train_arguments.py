@@ -1,0 +1,225 @@
+"""`pipelag.train` checks what it is given before the first step; what a user's own code raises says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import pipelag
+from pipelag import Phase, methods
+from pipelag.models.cut import stages
+
+PAIRS = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])) for _ in range(4)]
+
+
+def layers() -> list[nn.Module]:
+    return [nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)]
+
+
+class Own(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class Beside(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(*layers())
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def hooked() -> nn.Sequential:
+    model = nn.Sequential(*layers())
+    model.register_forward_hook(lambda module, given, output: 2 * output)
+    return model
+
+
+def frozen() -> list[nn.Module]:
+    return [layer.requires_grad_(False) for layer in layers()]
+
+
+def over_one_memory() -> list[nn.Module]:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight.data = first.weight.data
+    return [first, second]
+
+
+class Samples(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.randn(2), 1
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (list, "the model has no layers"),
+        (nn.Sequential, "the model has no layers"),
+        (lambda: [nn.ReLU()], "nothing to train in the model: it has no parameters"),
+        (frozen, "all its parameters are frozen"),
+        (lambda: [nn.LazyLinear(2)], "of a lazy module has no shape yet"),
+        (lambda: [nn.Linear(2, 2, device="meta")], "on the device 'meta'"),
+        (lambda: [nn.Linear(2, 2), len], "layer 2 of the model is"),
+        (lambda: [nn.Linear], "layer 1 of the model is"),
+        (lambda: Own(*layers()), "the Own has a forward of its own"),
+        (hooked, "the Sequential has hooks on the whole"),
+        (Beside, "the Beside has parameters or buffers outside its layers"),
+        (over_one_memory, "lie over the same memory"),
+        (lambda: "model", "a str cannot be cut"),
+        (lambda: 5, "an int cannot be cut"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(model: Callable[[], Any], said: str) -> None:
+    with pytest.raises(pipelag.PipelagError, match=said):
+        pipelag.train(model(), PAIRS)
+
+
+def test_tied_weights_are_refused_over_stages_and_work_within_one() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
+    assert len(pipelag.train([first, second], PAIRS).metrics) == 4
+    assert second.weight is first.weight
+    for tied in ([first, second], over_one_memory()):
+        with pytest.raises(pipelag.PipelagError, match=r"share a parameter|over the same memory"):
+            pipelag.train(tied, PAIRS, cuts=(1,))
+    model = nn.Sequential(*layers())
+    pipelag.train(model, PAIRS)  # now its parameters lie side by side in one buffer
+    assert len(stages(model, (1, 2))) == 3
+    assert len(pipelag.train(model, PAIRS, cuts=(1, 2)).metrics) == 4
+
+
+ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    *(({"cuts": cuts}, "cuts") for cuts in (0, "1", (0,), (1.0,), ("1",), None, (True,), {1: 2}, (2, 1), (1, 1), (3,))),
+    *(({"steps": steps}, "steps is .*it should be a whole number from 1") for steps in (0, -1, 1.0, "3", True, 10**30)),
+    *(({"microbatches": count}, "microbatches is") for count in (0, -1, 2.0, "2", None, True)),
+    ({"microbatches": 3}, "a minibatch of 4 cannot be split into 3"),
+    ({"microbatches": 2, "method": "hogwild"}, "takes a minibatch in one piece"),
+    ({"microbatches": 2, "method": "bsp", "executor": "real"}, "take their share of a minibatch in one piece"),
+    ({"optimizer": None}, "optimizer is None; it should be a function"),
+    ({"optimizer": "sgd"}, "the optimizer 'sgd' has no learning rate; give one beside it: lr=0.1"),
+    ({"optimizer": "sdg", "lr": 0.1}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
+    ({"optimizer": {"name": "sgd", "lr": 0.1, "momenta": 0.9}}, "unknown setting of the optimizer 'momenta'"),
+    ({"optimizer": {"name": "sgd", "lr": 0.1}, "lr": 0.1}, "lr is given beside an optimizer that has its own"),
+    ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "lr": 0.1}, "lr is given beside an optimizer"),
+    ({"optimizer": torch.optim.SGD, "lr": 0}, "lr is 0; it should be a finite number above 0"),
+    ({"steps": 2, "epochs": 2}, "steps and epochs are both given"),
+    *(({"epochs": epochs}, "epochs is .*it should be a whole number from 1") for epochs in (0, -1, 1.5, "2", True)),
+    ({"unpack": 5}, "unpack is 5; it should be a function"),
+    ({"metrics": ["accuracy"]}, "metrics are given, and nothing to measure them on"),
+    ({"metrics": 5}, "metrics is 5"),
+    ({"metrics": ["accurate"], "validation": PAIRS}, "unknown metric 'accurate'; did you mean 'accuracy'"),
+    ({"metrics": [lambda o, y: 0.0], "validation": PAIRS}, "has no name of its own; give {'its name': function}"),
+    ({"metrics": ["accuracy", "accuracy"], "validation": PAIRS}, "has no name of its own"),
+    ({"metrics": {"loss": len}, "validation": PAIRS}, "a metric cannot be named 'loss'"),
+    ({"metrics": {"mine": 5}, "validation": PAIRS}, "the metric 'mine' is 5"),
+    ({"metrics": {"mine": lambda o, y: o[:3]}, "validation": PAIRS}, "the metric 'mine' gives numbers of shape .3, 2."),
+    ({"validation": iter(PAIRS)}, "validation is an iterator, which can be gone through only once"),
+    ({"validation": []}, "there are no minibatches to validate on"),
+    ({"validation": torch.ones(4, 2)}, "validation is a Tensor"),
+    ({"evaluate_every": -1}, "evaluate_every is -1"),
+    ({"on_step": 5}, "on_step is 5; it should be a function"),
+    ({"on_checkpoint": print}, "no checkpoints are written; give checkpoints=..., with executor='real'"),
+    ({"progress": "no"}, "progress is 'no'"),
+    *(({name: 5}, f"{name} is 5; it should be the path of a folder") for name in ("folder", "tensorboard")),
+    ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)}, "an optimizer made already"),
+    ({"optimizer": lambda params: None}, "gives NoneType"),
+    ({"optimizer": torch.optim.LBFGS}, "computes the loss again within its step"),
+    ({"optimizer": torch.optim.LBFGS, "cuts": (1,)}, "takes no parameter groups"),
+    ({"optimizer": torch.optim.SparseAdam}, "SparseAdam takes sparse gradients alone"),
+    ({"optimizer": lambda p: torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)}, "over other parameters"),
+    ({"optimizer": lambda p: torch.optim.SGD(p[:1], lr=0.1), "cuts": (1,)}, "over other parameters"),
+    ({"optimizer": lambda p: torch.optim.SGD(p, lr=float("nan"))}, "the learning rate nan"),
+    ({"loss": None}, "loss is None; it should be a function"),
+    ({"loss": nn.CrossEntropyLoss}, "loss is <class"),
+    ({"loss": lambda o, y: o.detach().mean()}, "the loss has no gradient"),
+    ({"loss": lambda o, y: nn.functional.cross_entropy(o, y, reduction="none")}, "gives .4. numbers"),
+    ({"loss": lambda o, y: 1.0}, "the loss gives a float"),
+    ({"phases": []}, "phases is empty"),
+    ({"phases": "stale_weights"}, "phases is 'stale_weights'; it should be a list"),
+    ({"phases": ["stale_weights"]}, "phase 1 is 'stale_weights'"),
+    ({"phases": [Phase("stale_weights", 2)]}, "the method of phase 1 is 'stale_weights'"),  # type: ignore[arg-type]
+    ({"phases": [Phase(methods.get("sequential"), 0)]}, "steps is 0"),
+    ({"phases": [Phase(methods.get("sequential"), 2, cuts=("1",))]}, "cuts of phase 1"),  # type: ignore[arg-type]
+    ({"phases": [Phase(methods.get("sequential"), 2)], "steps": 2}, "steps is given beside phases"),
+    *(({"device": device}, "device") for device in ("cuda:99", "gpu", "meta", "", None, 10**9)),
+    *(({"seed": seed}, "seed is") for seed in (-1, "a", 2**70)),
+    ({"threads": 0}, "threads is 0"),
+    ({"workers": 0}, "workers is 0"),
+    ({"rate": 0.1}, "rate is 0.1"),
+    *(({"stage_lr": rates}, "rate|stage") for rates in ({1: float("nan")}, {9: 0.1}, {"1": 0.1}, [0.1], {1: "a"})),
+    *(({"replicas": replicas}, "replicas") for replicas in (3, (0,), ("a",))),
+    *(({"recompute": recompute}, "recompute is") for recompute in ("x", -1)),
+    *(({"executor": executor}, "unknown executor") for executor in (None, "rael")),
+    *(({"method": method}, "unknown method") for method in (None, 5, "stale_weight")),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), ARGUMENTS)
+def test_an_argument_that_does_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
+    model = nn.Sequential(*layers())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(pipelag.PipelagError, match=said):
+        pipelag.train(model, PAIRS, **given)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        (None, "batches is None"),
+        (5, "batches is an int"),
+        ("abc", "batches is a str"),
+        ({0: PAIRS[0]}, "batches is a dict"),
+        (torch.randn(4, 4, 2), "batches is a Tensor"),
+        (numpy.ones((4, 2)), "batches is a ndarray"),
+        ([], "there are no minibatches"),
+        ([1, 2], "minibatch 0 is an int"),
+        ([(1, 2, 3)], "minibatch 0 is a tuple of 3 things"),
+        ([{"x": 1}], "minibatch 0 is a dict"),
+        ([(numpy.ones((4, 2)), numpy.ones(4))], "torch.from_numpy"),
+        ([([[1.0, 2.0]], [1])], "the inputs of minibatch 0 are a list"),
+        ([(torch.ones(4, 2), None)], "the targets of minibatch 0 are None"),
+        ([(torch.ones(2), torch.tensor(1))], "this is a sample, not a minibatch"),
+        (Samples(), "gather samples with torch.utils.data.DataLoader"),
+        (Stream(), "how long to train is not given"),
+        (iter(PAIRS), "how long to train is not given"),
+    ],
+)
+def test_batches_that_are_no_pairs_of_tensors_are_refused(batches: Any, said: str) -> None:
+    with pytest.raises(pipelag.PipelagError, match=said):
+        pipelag.train(layers(), batches)
+
+
+def test_what_fits_is_taken() -> None:
+    for batches in (DataLoader(Samples(), batch_size=2), [list(pair) for pair in PAIRS]):
+        assert pipelag.train(layers(), batches).metrics
+    assert len(pipelag.train(layers(), Stream(), steps=2).metrics) == 2
+    assert pipelag.train(layers(), PAIRS, cuts=(numpy.int64(1),), steps=numpy.int64(2)).delays.forward == (2, 0)  # type: ignore[arg-type]
+
+
+class Broken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+
+def test_what_the_users_own_code_raises_says_where() -> None:
+    with pytest.raises(KeyError, match="mine") as raised:
+        pipelag.train([*layers(), Broken()], PAIRS, cuts=(1,))
+    assert raised.value.__notes__ == ["in step 0: stage 2, layer 4 (Broken), input [4, 2]"]
+    with pytest.raises(RuntimeError) as raised:  # type: ignore[assignment]
+        pipelag.train(layers(), PAIRS, loss=lambda output, target: (output + torch.ones(7)).mean())
+    assert raised.value.__notes__ == ["in step 0: the loss, output [4, 2], targets [4]"]
+    with pytest.raises(ZeroDivisionError) as raised:  # type: ignore[assignment]
+        pipelag.train(layers(), PAIRS, cuts=(1,), optimizer=lambda params: 1 / 0)  # type: ignore[arg-type, return-value]

@@ -1,0 +1,195 @@
+"""A user's data: several epochs, loaders, dicts; and optimizers in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pipelag
+from pipelag.library.supply import Supply
+from pipelag.stage.optimizers import CaffeSGD
+from tests.toy import equal
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+Y = (X.sum(1) > 0).long()
+PAIRS = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 20, 4)]
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def trained(batches: Any = PAIRS, model: nn.Sequential | None = None, **how: Any) -> pipelag.TrainedRun:
+    return pipelag.train(model or layers(), batches, **({"method": "pipedream", "cuts": (1,)} | how))
+
+
+def same(one: pipelag.TrainedRun, other: pipelag.TrainedRun) -> bool:
+    return equal(one.model.state_dict(), other.model.state_dict()) and one.metrics == other.metrics
+
+
+def loader() -> DataLoader[Any]:
+    torch.manual_seed(7)
+    return DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True)
+
+
+def test_epochs_go_through_a_list_again() -> None:
+    assert same(trained(epochs=3), trained(PAIRS * 3)) and len(trained(epochs=3).metrics) == 15
+    with pytest.raises(pipelag.PipelagError, match="how long to train is not given"):
+        trained(iter(PAIRS), epochs=2)
+
+
+def test_a_loader_shuffles_anew_in_every_epoch_as_in_a_loop_of_ones_own() -> None:
+    drawn = loader()
+    by_hand = [pair for _ in range(3) for pair in drawn]
+    model, shuffled = layers(), loader()
+    run = trained(shuffled, model, epochs=3)
+    assert same(run, trained([(x, y) for x, y in by_hand]))
+    assert not torch.equal(by_hand[0][0], by_hand[5][0]) and len(run.metrics) == 15
+
+
+def test_phases_may_go_through_the_data_several_times() -> None:
+    phases = [pipelag.Phase(pipelag.methods.get(name), 6) for name in ("pipedream", "sequential")]
+    assert len(pipelag.train(layers(), loader(), phases=phases, epochs=3).metrics) == 12
+    steps: list[int] = []
+    with pytest.raises(pipelag.PipelagError, match="12 steps need 12 minibatches, and there are 10.*epochs="):
+        pipelag.train(layers(), loader(), phases=phases, epochs=2, on_step=lambda step, loss: steps.append(step))
+    assert steps == []  # it says so at once, since a loader has a length
+
+
+def test_pipelags_own_minibatches_make_new_epochs_themselves() -> None:
+    class Counting(list[Any]):
+        def epoch(self, t: int) -> float:
+            return t / 5
+
+        def __getitem__(self, t: Any) -> Any:
+            asked.append(t)
+            return PAIRS[t % 5]
+
+    asked: list[int] = []
+    assert [pair[0].shape for pair in Supply(Counting(PAIRS), 2).first(10)] and asked == list(range(10))
+
+
+class Scaled(nn.Module):
+    """Takes a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layers()[0]
+
+    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.inner(given["x"]) * given["scale"][:, None]
+
+
+def dicts() -> list[dict[str, torch.Tensor]]:
+    return [{"x": x, "scale": x[:, 0].exp(), "y": y} for x, y in PAIRS]
+
+
+def of_dict(batch: dict[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
+    return {"x": batch["x"], "scale": batch["scale"]}, batch["y"]
+
+
+def taking_dicts() -> nn.Sequential:
+    return nn.Sequential(Scaled(), *layers()[1:])
+
+
+def test_a_dict_is_taken_apart_by_the_users_function() -> None:
+    run = trained(dicts(), unpack=lambda batch: (batch["x"], batch["y"]), epochs=2)
+    assert same(run, trained(epochs=2))
+    with pytest.raises(pipelag.PipelagError, match="minibatch 0 is a dict of 3 things.*or unpack=..., a function"):
+        trained(dicts())
+    with pytest.raises(pipelag.PipelagError, match="what unpack makes of minibatch 0 is a Tensor"):
+        trained(dicts(), unpack=lambda batch: batch["x"])
+
+
+@pytest.mark.parametrize("how", [{"microbatches": 2}, {"recompute": True}, {"epochs": 2}, {"method": "pipemare"}])
+def test_the_first_stage_may_take_a_dict(how: dict[str, Any]) -> None:
+    """Against a first layer that takes the same as a tuple."""
+
+    class Tupled(Scaled):
+        def forward(self, given: Any) -> torch.Tensor:
+            return super().forward({"x": given[0], "scale": given[1]})
+
+    tupled = nn.Sequential(Tupled(), *layers()[1:])
+    run = trained(dicts(), taking_dicts(), unpack=of_dict, **how)
+    assert same(run, trained([((d["x"], d["scale"]), d["y"]) for d in dicts()], tupled, **how))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", [{"microbatches": 2}, {"recompute": True}, {"method": "bsp", "cuts": (), "workers": 2}])
+def test_dicts_and_epochs_reach_real_workers(how: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"unpack": of_dict, "epochs": 2} | how
+    real = trained(dicts(), taking_dicts(), executor="real", **given)
+    if "workers" in how:
+        assert len(real.metrics) == 10
+    else:
+        assert same(real, trained(dicts(), taking_dicts(), **given))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.02, betas=(0.8, 0.9), weight_decay=0.01)
+
+
+FORMS: list[tuple[Callable[[nn.Module], dict[str, Any]], Callable[[Any], torch.optim.Optimizer]]] = [
+    (lambda model: {"optimizer": torch.optim.Adam}, torch.optim.Adam),
+    (lambda model: {"optimizer": torch.optim.SGD, "lr": 0.3}, lambda p: torch.optim.SGD(p, lr=0.3)),
+    (lambda model: {"lr": 0.3}, lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)),
+    (lambda model: {"optimizer": "adamw", "lr": 0.02}, lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0)),
+    (
+        lambda model: {"optimizer": {"name": "caffe_sgd", "lr": 0.1, "momentum": 0.5}},
+        lambda p: CaffeSGD(p, lr=0.1, momentum=0.5),
+    ),
+    (
+        lambda model: {"optimizer": adam(model)},
+        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.9), weight_decay=0.01),
+    ),
+    (
+        lambda model: {"optimizer": torch.optim.SGD([{"params": [*model.parameters()], "lr": 0.3}], lr=0.1)},
+        lambda p: torch.optim.SGD(p, lr=0.3),
+    ),
+    (
+        lambda model: {"optimizer": torch.optim.AdamW(model.parameters(), lr=0.02)},
+        lambda p: torch.optim.AdamW(p, lr=0.02),
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "factory"), FORMS)
+def test_every_form_of_an_optimizer_trains_as_its_factory(given: Any, factory: Any) -> None:
+    model = layers()
+    assert same(trained(model=model, **given(model)), trained(optimizer=factory))
+
+
+class Odd(torch.optim.SGD):
+    def __init__(self, params: Any, hidden: float) -> None:
+        super().__init__(params, lr=hidden)
+
+
+def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
+    model = layers()
+    first, second = list(model.parameters())[:2], list(model.parameters())[2:]
+    grouped = torch.optim.SGD([{"params": first}, {"params": second, "lr": 1.0}], lr=0.1)
+    stepped = adam(model)
+    model(X).sum().backward()
+    stepped.step()
+    scheduled = adam(model)
+    torch.optim.lr_scheduler.StepLR(scheduled, 1)
+    for optimizer, said in (
+        (grouped, "has parameter groups of its own"),
+        (stepped, "has taken steps already"),
+        (scheduled, "a scheduler of learning rates is attached"),
+        (Odd(model.parameters(), 0.1), "what hidden the Odd was made with cannot be told"),
+        (torch.optim.SGD(first, lr=0.1), "over other parameters than the model's"),
+    ):
+        with pytest.raises(pipelag.PipelagError, match=said):
+            pipelag.train(model, PAIRS, optimizer=optimizer)
+
+
+def test_the_device_may_be_found() -> None:
+    run = trained(device="auto")
+    assert next(run.model.parameters()).device.type == ("cuda" if torch.cuda.is_available() else "cpu")

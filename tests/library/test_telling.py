@@ -1,0 +1,196 @@
+"""What a training tells meanwhile: right, and without a trace in the training itself."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pipelag
+from pipelag.library.validation import Validation
+from tests.toy import Noise, convolutional, equal, sgd
+
+HELD_OUT = [Noise(seed=9)[t] for t in range(3)]
+HELD_OUT[2] = tuple(part[:3] for part in HELD_OUT[2])  # a smaller last minibatch, which weighs less
+
+
+def train(model: nn.Sequential | None = None, batches: Any = None, **how: Any) -> pipelag.TrainedRun:
+    how = {"method": "stale_weights", "cuts": (3,), "steps": 7, "optimizer": sgd, "seed": 5} | how
+    return pipelag.train(model or convolutional(), batches or Noise(), **how)
+
+
+def same(one: pipelag.TrainedRun, other: pipelag.TrainedRun) -> bool:
+    return equal(one.model.state_dict(), other.model.state_dict()) and one.metrics == other.metrics
+
+
+def margin(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """One number for a minibatch."""
+    return output.gather(1, targets[:, None]).mean()
+
+
+class Restless:
+    """Validation data that draw from every generator, as random crops do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for images, targets in HELD_OUT:
+            random.random(), numpy.random.rand()
+            yield images + 0.1 * torch.randn(images.shape), targets
+
+
+class Drawing:
+    """Training data that draw from every generator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for t in range(7):
+            images, targets = Noise()[t]
+            yield images + torch.randn(1) + random.random() + float(numpy.random.rand()), targets
+
+
+def seeded() -> Drawing:
+    torch.manual_seed(3)
+    random.seed(3)
+    numpy.random.seed(3)
+    return Drawing()
+
+
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain", "pipedream"])
+def test_what_is_told_changes_nothing_to_the_bit(method: str, tmp_path: Path) -> None:
+    plain = train(batches=seeded(), method=method)
+    after = torch.rand(2), random.random(), numpy.random.rand()
+    told = train(
+        batches=seeded(), method=method, validation=Restless(), metrics=["accuracy"], evaluate_every=2,
+        folder=tmp_path, on_step=lambda step, loss: torch.rand(3), on_evaluation=lambda step, row: torch.rand(3),
+        progress=True,
+    )  # fmt: skip
+    assert same(plain, told) and len(told.evaluations) == 4 and plain.evaluations == []
+    assert torch.equal(after[0], torch.rand(2)) and after[1:] == (random.random(), numpy.random.rand())
+
+
+def test_evaluations_are_those_of_the_model_at_that_step(tmp_path: Path) -> None:
+    """Against a training that ends there, its model measured by hand over all samples at once."""
+    how: dict[str, Any] = {"validation": HELD_OUT, "metrics": {"margin": margin}, "evaluate_every": 3}
+    run = train(folder=tmp_path, **how)
+    assert [row["step"] for row in run.evaluations] == [3, 6, 7]
+    images, targets = (torch.cat(parts) for parts in zip(*HELD_OUT, strict=True))
+    for row in run.evaluations:
+        model = train(steps=row["step"]).model.eval()
+        with torch.no_grad():
+            output = model(images)
+        assert row["validation_loss"] == pytest.approx(float(nn.functional.cross_entropy(output, targets)), rel=1e-5)
+        assert row["margin"] == pytest.approx(float(margin(output, targets)), rel=1e-5)
+    losses = [row["loss"] for row in run.metrics]
+    assert run.evaluations[1]["loss"] == sum(losses[3:6]) / 3 and run.evaluations[2]["loss"] == losses[6]
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == run.evaluations
+    assert run.model.training
+    with pytest.raises(pipelag.PipelagError, match="metrics.jsonl' holds the metrics of another training"):
+        train(folder=tmp_path)
+
+
+def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    with pytest.raises(pipelag.PipelagError, match=r"metrics.jsonl' cannot be written \(No such file or directory\)"):
+        train(folder=folder, on_step=lambda step, loss: shutil.rmtree(folder, ignore_errors=True))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(pipelag.PipelagError, match="cannot be a folder to write to"):
+        train(folder=tmp_path / "file")
+
+
+def test_accuracy_is_in_percent_and_epochs_are_counted() -> None:
+    x = torch.eye(4)
+    data = DataLoader(TensorDataset(x, torch.tensor([0, 1, 2, 0])), batch_size=2)
+    still = nn.Sequential(nn.Linear(4, 4, bias=False))
+    nn.init.eye_(still[0].weight)
+    run = pipelag.train(
+        still, data, optimizer=torch.optim.SGD, lr=1e-9, method="sequential", epochs=2, validation=data,
+        metrics=["accuracy"], evaluate_every=1,
+    )  # fmt: skip
+    assert [row["accuracy"] for row in run.evaluations] == [75.0] * 4
+    assert [row["epoch"] for row in run.evaluations] == [0.5, 1.0, 1.5, 2.0]
+    with pytest.raises(pipelag.PipelagError, match=r"accuracy compares classes with targets of shape \[2\]"):
+        pipelag.train(still, data, validation=[(x[:2], x[:2])], metrics=["accuracy"], loss=nn.functional.mse_loss)
+
+
+def test_callbacks_hear_of_every_step_in_order() -> None:
+    heard: list[Any] = []
+    run = train(
+        validation=HELD_OUT, evaluate_every=4, on_step=lambda step, loss: heard.append((step, loss)),
+        on_evaluation=lambda step, row: heard.append((step, row)),
+    )  # fmt: skip
+    steps = [(row["step"], row["loss"]) for row in run.metrics]
+    first, last = run.evaluations
+    assert heard == [*steps[:4], (4, first), *steps[4:], (7, last)]
+
+
+def test_a_mistake_in_a_metric_is_found_before_the_first_step() -> None:
+    steps: list[int] = []
+
+    def wrong(output: torch.Tensor, targets: torch.Tensor) -> float:
+        raise KeyError("mine")
+
+    model = convolutional()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(KeyError, match="mine"):
+        train(model, validation=HELD_OUT, metrics={"m": wrong}, on_step=lambda step, loss: steps.append(step))
+    assert steps == [] and equal(model.state_dict(), before)
+
+
+def test_measuring_leaves_modes_as_they_were() -> None:
+    model = convolutional()
+    model[0].eval()
+    seen: list[bool] = []
+
+    def look(output: Any, targets: Any) -> float:
+        seen.extend(module.training for module in model.modules())
+        return 0.0
+
+    from pipelag.library.supply import Supply
+
+    measured = Validation(Supply(HELD_OUT), nn.functional.cross_entropy, {"look": look}, 0)
+    measured.measure(model, torch.device("cpu"))
+    assert not any(seen) and model.training and model[1].training and not model[0].training
+
+
+def test_a_bar_is_shown_on_demand_and_on_a_terminal_alone(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train()
+    assert capfd.readouterr().err == ""
+    train(progress=True, validation=HELD_OUT)
+    shown = capfd.readouterr().err
+    assert "7/7" in shown and "validation_loss=" in shown
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    train()
+    assert "7/7" in capfd.readouterr().err
+    train(progress=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_without_its_package_tensorboard_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in [name for name in sys.modules if name.startswith(("torch.utils.tensorboard", "tensorboard."))]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(pipelag.PipelagError, match="needs the package tensorboard, which is not here; pip install"):
+        train(tensorboard=tmp_path)
+
+
+def test_tensorboard_gets_losses_and_evaluations(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = train(tensorboard=tmp_path, validation=HELD_OUT, metrics=[margin], evaluate_every=4)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    found = {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    for name, key in (("validation_loss", "validation_loss"), ("validation_margin", "margin")):
+        assert found.pop(name) == [(row["step"], pytest.approx(row[key])) for row in run.evaluations]
+    assert found == {"loss": [(row["step"], pytest.approx(row["loss"])) for row in run.metrics]}

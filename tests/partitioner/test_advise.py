@@ -1,0 +1,247 @@
+"""`pipelag advise`: its times are the timed executor's, its memory the memory model's, its staleness the schedule's,
+its losses the logs'; and `pipelag profile`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipelag.__main__ import main
+from pipelag.commands.run import read_spec
+from pipelag.experiments import arms, load_paper, load_scale, run_dir
+from pipelag.methods import get
+from pipelag.partitioner.advice import Choice, best, choices, plans_of, timed
+from pipelag.partitioner.arms import Arm, Ground, checked_arms
+from pipelag.partitioner.cluster import Cluster, flat
+from pipelag.partitioner.laid import Laid
+from pipelag.partitioner.plan import Plan, PlanStage, timed_period
+from pipelag.partitioner.search import partition
+from pipelag.partitioner.side_by_side import arm_rows
+from pipelag.results.advice import ranked, verdict
+from pipelag.results.evidence import of_result
+from pipelag.runs.folder import seal
+from pipelag.timing.by_batch import Profiles
+from pipelag.timing.layers import LayerTime, Profile
+from pipelag.timing.roofline import Device
+
+BATCH = 8
+TIMES = ((1, 2), (3, 4), (2, 3), (2, 2), (4, 6), (1, 1))
+
+
+def profile(samples: int = BATCH) -> Profile:
+    """Six layers whose times, outputs and activations grow with the samples; the last weighs most."""
+    share = samples / BATCH
+    return Profile(
+        tuple(
+            LayerTime(i, f"layer {i}", f * share, b * share, samples * 100 * i, samples * 250, 400 * i)
+            for i, (f, b) in enumerate(TIMES, start=1)
+        )
+    )
+
+
+def sgdm(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
+def ground(workers: int = 4, bandwidth: float = 3e6, memory: float = float("inf")) -> Ground:
+    return Ground(Profiles(profile), flat(workers, bandwidth), Device(1.0, 1.0), memory, sgdm, BATCH, "free")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Choice]:
+    return {one.method.name: one for one in best(choices(ground())[0])}
+
+
+def test_times_are_those_of_partition(found: dict[str, Choice]) -> None:
+    place = ground()
+    plan = partition(profile(), place.cluster, "ring", data_parallel=False)
+    pipedream = found["pipedream"]
+    assert pipedream.plan.stages == plan.stages and max(stage.replicas for stage in plan.stages) > 1
+    assert pipedream.seconds == pytest.approx(timed_period(profile(), place.cluster, plan), rel=1e-9)
+    whole = Plan((PlanStage(1, 6, 4),))
+    assert found["bsp"].updates == (4,)
+    assert found["bsp"].seconds == pytest.approx(timed_period(profile(), place.cluster, whole), rel=1e-9)
+    line = partition(profile(), place.cluster, "ring", straight=True)
+    straight = timed(Laid(Arm.of("a", {"method": "pipedream"}), place, line), {})
+    assert straight.seconds == pytest.approx(timed_period(profile(), place.cluster, line), rel=1e-9)
+    assert found["sequential"].seconds == pytest.approx(sum(f + b for f, b in TIMES) / 1e3, rel=1e-9)
+
+
+def test_times_are_those_of_timeline(tmp_path: Path) -> None:
+    """Equal layers, so that `pipelag timeline` can be asked for the same pipeline: what one minibatch more takes."""
+    even = Profile(tuple(LayerTime(i, "even", 2000.0, 4000.0, 1000, 10, 100) for i in (1, 2, 3)))
+    place = Ground(
+        Profiles(lambda n: even.scaled(n / 4), scaled=True), flat(3, 1e3), Device(1, 1), 1e9, sgdm, 4, "free"
+    )
+    found = {one.method.name: one for one in choices(place, microbatches=4, one_minibatch=True)[0]}
+    for name, parts in (("gpipe", 4), ("1f1b_flush", 4), ("pipedream", 1), ("dualpipe", 1)):
+        assert (found[name].microbatches, found[name].plan.cuts) == (parts, (1, 2))
+        ends = []
+        for count in (12, 24):
+            out = tmp_path / f"{name}{count}.json"
+            words = ["--stages", "3", "--minibatches", str(count), "--microbatches", str(parts)]
+            times = {"forward": 2 / parts, "backward": 4 / parts, "transfer": 1 / parts}
+            words += [word for key, value in times.items() for word in (f"--{key}", str(value))]
+            assert main(["timeline", name, *words, "--out", str(out)]) == 0
+            events = [event for event in json.loads(out.read_text())["traceEvents"] if event["ph"] == "X"]
+            ends.append(max(event["ts"] + event["dur"] for event in events) / 1e6)
+        assert found[name].seconds == pytest.approx((ends[1] - ends[0]) / 12, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pipedream", "pipeoptim", "pipemare", "gpipe", "spectrain"])
+def test_memory_is_that_of_the_memory_model(name: str) -> None:
+    place = ground()
+    one = next(c for c in choices(place, 4, one_minibatch=True)[0] if c.method.name == name)
+    arm = {"method": name, "microbatches": one.microbatches}
+    (row,) = arm_rows(checked_arms({name: arm}, place.cluster, [4], BATCH, None), place, [4], one.plan.cuts)
+    for held, stage in zip(one.memory, row["stages"], strict=True):
+        assert held.parts() == stage["memory"]
+    assert one.seconds == pytest.approx(row["seconds"], rel=1e-9 if one.microbatches > 1 else 0.01)
+
+
+def test_staleness_is_the_schedules(found: dict[str, Choice]) -> None:
+    stale = 0
+    for name, one in found.items():
+        if one.method.data_parallel:
+            continue
+        replicas = [stage.replicas for stage in one.plan.stages]
+        delays = get(name).delays(len(replicas), one.microbatches, replicas if max(replicas) > 1 else ())
+        minibatches = [count // one.microbatches for count in delays.periods]
+        assert one.updates == tuple(minibatches)
+        assert one.staleness == tuple(a * b for a, b in zip(delays.forward, minibatches, strict=True))
+        assert one.stale_backward == tuple(a * b for a, b in zip(delays.backward, minibatches, strict=True))
+        stale += one.stale
+    assert stale > 20 and not found["gpipe"].stale
+
+
+def test_replicas_hold_what_pipedream_counts() -> None:
+    plan = Plan((PlanStage(1, 4, 3), PlanStage(5, 6, 1)))
+    laid = Laid(Arm.of("a", {"method": "pipedream"}), ground(), plan)
+    assert laid.under_way == list(plan.versions())
+
+
+def test_what_does_not_fit_recomputes_or_comes_last() -> None:
+    most = {name: max(s.total() for s in one.memory) for name, one in table(ground()).items()}
+    tight = ground(memory=0.8 * most["pipedream"])
+    found = table(tight)
+    one = found["pipedream"]
+    assert not one.fits or max(s.total() for s in one.memory) <= tight.memory
+    assert one.usable == (max(s.total() for s in one.memory) <= tight.memory)
+    assert any(each.recompute and each.usable for each in choices(tight)[0])
+    nowhere = ranked(best(choices(ground(memory=10.0))[0]), [], None, "sgd", "")
+    assert verdict(nowhere, None, 10.0) == "None can be advised: none fits into a GPU's memory."
+
+
+def table(place: Ground) -> dict[str, Choice]:
+    return {one.method.name: one for one in best(choices(place)[0])}
+
+
+# Losses of accuracy, from logs that are made here
+
+
+def made(accuracies: dict[str, float], scale: Any) -> None:
+    """Finished runs of the leaderboard's first table."""
+    for arm in arms(load_paper("leaderboard"), "table_1", scale):
+        label = arm.labels["arm"]
+        if arm.labels["what"] != "learning" or label not in accuracies:
+            continue
+        folder = run_dir(scale, arm.spec.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metrics.jsonl").write_text("{}\n")
+        delay = [0] if label == "sequential" else [3]
+        summary = {
+            "id": arm.spec.id, "kind": "train", "status": "finished", "steps": arm.spec.steps, "log": seal("{}\n"),
+            "final": {"accuracy": accuracies[label] + arm.seed / 10}, "data": {"title": "Shapes", "test": 500},
+            "phases": [{"forward_delays": delay, "backward_delays": [0]}],
+        }  # fmt: skip
+        (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def test_a_log_that_changes_alters_the_advice(in_project: None, tmp_path: Path) -> None:
+    scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
+    found = [one for one in best(choices(ground(), one_minibatch=True)[0]) if one.method.name in ("pipedream", "gpipe")]
+    paper = load_paper("leaderboard")
+
+    def advised(accept: float | None) -> tuple[str, str]:
+        rows = ranked(found, list(of_result(paper, "table_1", scale)), accept, "sgd", "")
+        return rows[0].choice.method.name, verdict(rows, accept, 1e9)
+
+    assert advised(None)[0] == "pipedream" and "no log says" in advised(None)[1]
+    assert advised(1.0)[0] == "gpipe"
+    made({"sequential": 80.0, "PipeDream": 79.5}, scale)
+    assert advised(1.0)[0] == "pipedream" and "0.50 ± 0.00 points" in advised(1.0)[1]
+    assert "leaderboard table_1, quick scale: resnet20 on Shapes" in advised(1.0)[1]
+    made({"PipeDream": 70.0}, scale)
+    assert advised(1.0)[0] == "gpipe" and advised(10.0)[0] == "pipedream"
+
+
+# The command
+
+
+def files(folder: Path) -> list[str]:
+    profile().save(str(folder / "profile.jsonl"))
+    (folder / "cluster.yaml").write_text("levels: [{workers: 3, bandwidth: 3.0e+6}]\nmemory: 1.0e+9\n")
+    return [str(folder / "profile.jsonl"), "--cluster", str(folder / "cluster.yaml")]
+
+
+def test_the_command_prints_draws_and_writes_a_config_that_loads(
+    in_project: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["advise", *files(tmp_path), "--batch", "9", "--scale", "quick", "--one-minibatch"]
+    outs = ["--plot", str(tmp_path / "a.svg"), "--config", str(tmp_path / "run.yaml")]
+    model = ["--model", "vgg16", "--data", "shapes", "--optimizer", "{name: adamw, lr: 0.002}"]
+    assert main([*words, *outs, *model]) == 0
+    printed = capsys.readouterr().out
+    assert "| pipedream | straight |" in printed and re.search(r"I would use \w+ \(", printed)
+    assert "hogwild" in printed and "Left out" in printed
+    assert "throughput, samples per second" in (tmp_path / "a.svg").read_text()
+    spec = read_spec(None, tmp_path / "run.yaml")
+    name = re.findall(r"I would use (\w+)", printed)[0]
+    assert spec.phases[0].method == name and spec.optimizer is not None and spec.optimizer.lr == 0.002
+    assert main([*words, "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert {row["method"] for row in content["choices"]} >= {"gpipe", "bsp", "sequential", "pipemare"}
+    assert all(row["loss_of_accuracy"] is None for row in content["choices"])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "how many samples a minibatch has is not given; say --batch"),
+        (["--batch", "8", "--plot", "a.gif"], "its name must end in .pdf, .svg or .png"),
+        (["--batch", "8", "--config", "run.yaml"], "a run's config needs a data set"),
+        (["--batch", "8", "--config", "run.yaml", "--data", "shapes"], "name it by --model"),
+        (["--batch", "8", "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
+        (["--batch", "8", "--from", "leaderbord"], "unknown paper 'leaderbord'; did you mean 'leaderboard'?"),
+        (["--batch", "8", "--scale", "quik"], "unknown scale 'quik'; did you mean 'quick'?"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    in_project: None, more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", *files(tmp_path), *more]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_models_profile_is_written_for_partition_and_read_again(
+    in_project: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "profile.jsonl")
+    assert main(["profile", "lenet5", "--data", "digits", "--batch", "8", "--repeats", "2", "--out", out]) == 0
+    assert "5 layers" in capsys.readouterr().out
+    assert len(Profile.load(out).layers) == 5
+    (tmp_path / "c.yaml").write_text("levels: [{workers: 2, bandwidth: 1.0e+9}]")
+    assert main(["partition", out, "--cluster", str(tmp_path / "c.yaml")]) == 0
+    assert Cluster.load(str(tmp_path / "c.yaml")).workers == 2
+    assert main(["profile", "vgg16", "--sheet", "v100", "--out", out]) == 0
+    assert "minibatch of" in capsys.readouterr().out and len(Profile.load(out).layers) == 16
+    assert main(["profile", "resnet20", "--out", out]) == 2
+    assert "name a data set for it by --data" in capsys.readouterr().err
+    assert len(list(plans_of(ground(2)))) >= 1

@@ -1,0 +1,222 @@
+"""The site opens with every claim; its pages lead to one another, load nothing, and show what logs say as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from pipelag.__main__ import main
+from pipelag.experiments import load_paper
+from pipelag.experiments.schema import reading_order
+from pipelag.report.ambiguities import cited, linker, read_sheet
+from tests.report.scale import CURVES, HOSTILE, PAPER, ROOT, records
+
+__all__ = ["records"]
+VOID = ("meta", "link", "img", "input", "br")
+
+
+class Page(HTMLParser):
+    """What a browser would find: ids, links, what is loaded, elements by name, the text outside of scripts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(path.read_text())
+        assert not self.open, f"{path}: {self.open} never ends"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.elements.append((tag, given))
+        self.ids += [given["id"] or ""] if "id" in given else []
+        if tag == "a":
+            self.links.append(given["href"] or "")
+        elif tag in ("link", "script", "img", "iframe", "object"):
+            self.loaded += [address for key in ("src", "href", "data") if (address := given.get(key))]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data if self.open[-1:] != ["script"] else ""
+
+
+def pages(project: Path) -> dict[Path, Page]:
+    assert main(["report", PAPER]) == 0
+    return {path: Page(path) for path in (project / "figures/quick").rglob("*.html")}
+
+
+def test_the_index_has_every_claim_with_its_reason_and_counts_right(records: Path) -> None:
+    index = pages(records)[records / "figures/quick/index.html"]
+    names = list(load_paper(PAPER).results)
+    assert all(f"claim of {name}" in index.words and f"a < b in {name}" in index.words for name in names)
+    words = " ".join(index.words.split())
+    for start, word in enumerate(("hold", "fail", "cannot be judged")):
+        assert words.count(f"{len(names[start::3])} {word}") == 2  # of all papers, and on the paper's card
+
+
+def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) -> None:
+    found = pages(records)
+    page = found[records / f"figures/quick/{PAPER}/table_2.html"]
+    for said in ("A caption of table_2.", "claim of table_2", "Tolerance: exact", "0 of 1 runs", "no log", "accuracy"):
+        assert said in page.words
+    assert "snakemake --cores all stale_weights_table_2" in page.words
+    assert {"table_2.csv", "table_2.md", "table_2.tex"} <= set(page.links)
+    assert {f"{CURVES}.{end}" for end in ("svg", "pdf", "png", "csv")} <= set(
+        found[records / f"figures/quick/{PAPER}/{CURVES}.html"].links
+    )
+    assert "https://arxiv.org/abs/1912.12675" in found[records / f"figures/quick/{PAPER}/index.html"].links
+    scopes = [given.get("scope") for tag, given in page.elements if tag == "th"]
+    assert all(scopes) and {"col", "colgroup", "row"} == set(scopes)
+
+
+def test_every_link_leads_somewhere_and_ids_are_unique(records: Path) -> None:
+    found = pages(records)
+    assert len(found) == len(load_paper(PAPER).results) + 3
+    for path, page in found.items():
+        assert len(page.ids) == len(set(page.ids)), path
+        for link in page.links:
+            if link.startswith("https://"):
+                continue
+            name, _, fragment = unquote(link).partition("#")
+            target = (path.parent / name).resolve() if name else path
+            assert target.exists(), (path, link)
+            assert not fragment or fragment in found[target].ids, (path, link)
+
+
+def test_nothing_is_loaded_from_elsewhere(records: Path) -> None:
+    for path, page in pages(records).items():
+        assert page.loaded and all((path.parent / address).is_file() for address in page.loaded), path
+    for style in (records / "figures/quick/static").glob("*.css"):
+        assert "url(" not in style.read_text() and "@import" not in style.read_text()
+    assert "fetch(" not in (records / "figures/quick/static/site.js").read_text()
+
+
+def test_what_a_log_or_a_config_says_stays_text(records: Path) -> None:
+    found = pages(records)
+    for path, page in found.items():
+        assert not any(given.get("src") == "x" or "onerror" in given for _, given in page.elements), path
+        assert "<script>alert" not in path.read_text(), path
+    assert HOSTILE in found[records / f"figures/quick/{PAPER}/table_2.html"].words
+    text = (records / f"figures/quick/{PAPER}/{CURVES}.html").read_text()
+    (curves,) = re.findall(r'<script type="application/json" id="curves">(.*?)</script>', text)
+    assert [line["label"] for line in json.loads(curves)[0]["lines"]] == ["baseline", HOSTILE]
+
+
+def test_curves_and_description_say_what_the_frame_says(records: Path) -> None:
+    path = records / f"figures/quick/{PAPER}/{CURVES}.html"
+    page = pages(records)[path]
+    (curves,) = re.findall(r'<script type="application/json" id="curves">(.*?)</script>', path.read_text())
+    (panel,) = json.loads(curves)
+    assert (panel["x"], panel["y"], panel["logx"], panel["logy"]) == ("iteration", "accuracy (%)", False, True)
+    assert panel["levels"] == {"goal": 50.0}
+    line = panel["lines"][0]
+    assert line["x"] == [1, 2, 3] and line["y"] == [52, 53, 54] and line["std"] == [1.4142] * 3
+    (alt,) = [given["alt"] for tag, given in page.elements if tag == "img"]
+    assert alt is not None and "accuracy (%) against iteration; baseline from 52.0 to 54.0" in alt
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_text(path.read_text()[:99]), "is damaged"),
+        (lambda path: path.write_text(path.read_text().replace('"caption"', '"captoin"')), "Field required at caption"),
+        (
+            lambda path: path.write_text(path.read_text().replace('"verdict": "', '"verdict": "x')),
+            "at verdicts.0.verdict",
+        ),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "is damaged"),
+        (lambda path: path.unlink(), "is not there"),
+    ],
+)
+def test_a_damaged_record_is_named_and_the_rest_is_made(
+    records: Path, damage: object, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(damage)
+    damage(Path(f"figures/quick/{PAPER}/table_2.json"))
+    found = pages(records)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and f"figures/quick/{PAPER}/table_2.json" in line and said in line
+    assert "snakemake --cores all stale_weights_table_2" in line
+    for name in ("index.html", f"{PAPER}/index.html", f"{PAPER}/table_2.html"):
+        assert f"figures/quick/{PAPER}/table_2.json" in found[records / "figures/quick" / name].words
+    assert "claim of table_1" in found[records / f"figures/quick/{PAPER}/table_1.html"].words
+
+
+@pytest.mark.parametrize(("end", "text"), [("csv", '"'), ("csv", None), ("svg", None), ("svg", "<svg")])
+def test_a_figure_without_its_files_is_named(
+    records: Path, end: str, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(f"figures/quick/{PAPER}/{CURVES}.{end}")
+    path.unlink() if text is None else path.write_text(text)
+    pages(records)
+    assert str(path) in capsys.readouterr().err
+
+
+def test_nothing_drawn_at_all_is_refused(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(records / "figures")
+    assert main(["report", PAPER]) == 2
+    assert "draw it first: snakemake --cores all stale_weights_table_1" in capsys.readouterr().err
+
+
+def test_ids_are_linked_where_they_are_cited(records: Path) -> None:
+    assert cited("(ambiguities E3, E4) and ambiguity D2; A1: FS2 (D12)") == ["E3", "E4", "D2", "D12"]
+    assert cited("A0 performs FS1, A1 both; on 2x8 (B), (A100)") == []
+    link = linker(read_sheet(ROOT / "docs/ambiguities.md"))
+    assert link("(D8) & A1", "x.html") == '(<a href="x.html#D8">D8</a>) &amp; A1'
+    page = pages(records)[records / f"figures/quick/{PAPER}/table_2.html"]
+    assert "../ambiguities.html#A4" in page.links and "../ambiguities.html#D8" in page.links
+
+
+def test_every_ambiguity_that_is_cited_is_explained() -> None:
+    known = read_sheet(ROOT / "docs/ambiguities.md")
+    places = [*ROOT.glob("src/**/*.py"), *ROOT.glob("config/**/*.yaml"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    found = {name: path for path in places for name in cited(path.read_text())}
+    assert len(found) > 15
+    assert {name: path for name, path in found.items() if name not in known} == {}
+    assert all(len(entry.paragraphs) >= 2 for entry in known.values())  # what the paper says; what is done and why
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_filters_the_claims_and_draws_the_curves(records: Path, tmp_path: Path) -> None:
+    pages(records)
+
+    def dom(address: str) -> str:
+        command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"]
+        command += [
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--dump-dom",
+            f"file://{records}/figures/quick/{address}",
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    total = len(load_paper(PAPER).results)
+    assert f">{total} of {total} claims<" in dom("index.html")
+    for words in ("figure_5b", "caption%20FIGURE_5B"):
+        filtered = dom(f"index.html?q={words}")
+        assert f">1 of {total} claims<" in filtered and len(re.findall(r"<li[^>]* hidden", filtered)) == total - 1
+    drawn = dom(f"{PAPER}/{CURVES}.html")
+    assert "<canvas" in drawn and drawn.count('aria-pressed="true"') == 2 and "alert(1)&lt;/script&gt;" in drawn
+
+
+def test_results_come_in_reading_order() -> None:
+    names = reading_order(load_paper("pipemare"))
+    assert names[:2] == ["table_1", "table_2"] and names[8] == "table_9"
+    assert names[9:11] == ["figure_1", "figure_2"] and names.index("figure_5b") == names.index("figure_5a") + 1
+    assert names[-1].startswith("text_") and sorted(names) == sorted(load_paper("pipemare").results)

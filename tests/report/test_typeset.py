@@ -1,0 +1,110 @@
+"""The typeset reports say what the records say; what is in a record is text there, and every reference resolves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typst
+
+from pipelag.__main__ import main
+from pipelag.experiments import load_paper, load_scale
+from pipelag.report.gather import Cells, gather
+from pipelag.report.typeset import PAGE_POINTS, chapter_of, fits, table_of
+from tests.report.scale import CURVES, HOSTILE, PAPER, records
+
+__all__ = ["records"]
+
+
+def data_of(project: Path, *names: str) -> dict[str, Any]:
+    scale, folder = load_scale("quick"), Path("figures/quick")
+    told = [chapter_of(chapter) for chapter in gather(names, scale, folder)]
+    words = {"name": "quick", "title": "quick scale", "note": "a note"}
+    return {"title": "t", "whole": len(names) > 1, "chapters": told, "scale": words} | {
+        "words": ["holds", "fails", "cannot be judged"]
+    }
+
+
+def ask(project: Path, selector: str, field: str, data: dict[str, Any]) -> list[Any]:
+    source = (files("pipelag.report") / "templates" / "report.typ").read_bytes()
+    inputs = {"data": json.dumps(data)}
+    return list(json.loads(typst.query(source, selector, field=field, root="figures/quick", sys_inputs=inputs)))
+
+
+def test_a_report_has_every_result_a_link_to_the_paper_and_equal_bytes(records: Path) -> None:
+    assert main(["report", "--pdf", PAPER]) == 0
+    path = records / "figures/quick" / f"{PAPER}.pdf"
+    first = path.read_bytes()
+    assert first.startswith(b"%PDF") and not (path.parent / "pipelag.pdf").exists()
+    assert main(["report", "--pdf", PAPER]) == 0
+    assert path.read_bytes() == first
+    data = data_of(records, PAPER)
+    assert "https://arxiv.org/abs/1912.12675" in ask(records, "link", "dest", data)
+    headings = json.dumps(ask(records, "heading", "body", data))
+    assert all(entry["title"] in headings for entry in data["chapters"][0]["entries"])
+    (image,) = ask(records, "image", "alt", data)
+    assert "baseline from 52.0 to 54.0" in image
+    assert [each["id"] for each in data["chapters"][0]["ambiguities"]] == ["D8", "A4"]
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on this machine")
+def test_what_a_record_says_is_text_on_paper(records: Path) -> None:
+    assert main(["report", "--pdf", PAPER]) == 0
+    command = ["pdftotext", "-raw", f"figures/quick/{PAPER}.pdf", "-"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = "".join(text.split())
+    assert "".join(HOSTILE.split()) in words
+    for name in load_paper(PAPER).results:
+        assert f"claimof{name}" in words and f"a<bin{name}" in words
+    assert "Lifu Zhang, Tarek S. Abdelrahman" in text and "Tolerance:exact" in words
+
+
+def test_several_papers_have_a_report_over_all_and_a_damaged_record_is_named_in_it(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(f"figures/quick/{PAPER}/table_2.json")
+    path.write_text(path.read_text()[:99])
+    assert main(["report", "--pdf", PAPER, "leaderboard"]) == 0
+    assert {each.name for each in Path("figures/quick").glob("*.pdf")} == {
+        f"{PAPER}.pdf",
+        "leaderboard.pdf",
+        "pipelag.pdf",
+    }
+    assert f"left out: {path} is damaged" in capsys.readouterr().err
+    (trouble,) = [
+        each["trouble"] for each in data_of(records, PAPER)["chapters"][0]["entries"] if each["title"] == "Table 2"
+    ]
+    assert str(path) in trouble
+
+
+def test_a_damaged_figure_is_named_and_the_rest_is_typeset(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(f"figures/quick/{PAPER}/{CURVES}.svg").write_text("<svg not an SVG")
+    assert main(["report", "--pdf", PAPER]) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{PAPER}/{CURVES}.svg is damaged" in said
+    (told,) = [each for each in data_of(records, PAPER)["chapters"][0]["entries"] if each["title"] == "Figure 5a"]
+    assert told["figure"] is None and told["trouble"] in said and told["verdicts"]
+
+
+def test_what_cannot_be_typeset_is_refused(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(f"figures/quick/{PAPER}/{CURVES}.svg").write_text("<not>an SVG</not>")
+    assert main(["report", "--pdf", PAPER]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{PAPER}.pdf cannot be typeset" in said
+
+
+def test_tables_span_as_many_columns_as_they_need() -> None:
+    def table(columns: int, cell: str, rows: int = 3) -> dict[str, Any]:
+        cells = [[cell] * columns] * rows
+        return table_of(Cells(groups=[], titles=["t"] * columns, rows=cells))
+
+    assert (table(3, "1.00")["wide"], table(3, "1.00")["size"]) == (False, 8.0)
+    assert (table(12, "1.00 ± 0.10")["wide"], table(12, "1.00 ± 0.10")["long"]) == (True, False)
+    assert table(12, "1.00 ± 0.10")["size"] < 8.0 and table(12, "1.00 ± 0.10", rows=99)["long"]
+    assert table(2, "a sentence " * 9)["kinds"] == ["text"] * 2 and sum(table(2, "a sentence " * 9)["needs"]) < 90
+    assert fits(PAGE_POINTS / 4, True, 8.0) and not fits(PAGE_POINTS / 3, True, 8.0)

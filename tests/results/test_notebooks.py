@@ -1,0 +1,127 @@
+"""The notebooks, executed as papermill would: with other parameters; and the functions that they call."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.errors import PipelagError
+from pipelag.results.notebook import open_shelf
+from tests.results.test_results import PAPER, ROOT, draw, project  # noqa: F401 (a fixture)
+
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+SHORTER: dict[str, dict[str, Any]] = {  # than a reader's
+    PAPER: {"LABELS": {"model": "VGG-16"}, "RESULT": "table_2"},
+    "your_own_model": {"STEPS": 40, "METHODS": ["sequential", "pipedream"]},
+    "gpt2": {"STEPS": 12, "METHODS": ["sequential", "pipemare"], "DATA": "grammar"},
+}
+
+
+def cells(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
+    return found
+
+
+def parameters(name: str) -> int:
+    """Where the cell with this tag stands."""
+    (place,) = [n for n, cell in enumerate(cells(name)) if "parameters" in cell["metadata"].get("tags", [])]
+    return place
+
+
+def executed(name: str, **values: Any) -> str:
+    """A notebook's page, its parameters followed by other values, as papermill puts them."""
+    notebook = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())
+    source = "\n".join(f"{key} = {value!r}" for key, value in values.items())
+    injected = {"cell_type": "code", "execution_count": None, "id": "injected", "metadata": {}, "outputs": []}
+    notebook["cells"].insert(parameters(name) + 1, {**injected, "source": source})
+    Path("notebooks").mkdir(exist_ok=True)
+    Path(f"notebooks/{name}.ipynb").write_text(json.dumps(notebook))
+    subprocess.run(
+        [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", f"notebooks/{name}.ipynb"], check=True
+    )
+    return Path(f"notebooks/{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_it_has_parameters_and_no_outputs(name: str) -> None:
+    names = {line.split(" = ")[0] for line in cells(name)[parameters(name)]["source"] if " = " in line}
+    assert names >= ({"STEPS", "METRIC"} if name in ("gpt2", "your_own_model") else {"SCALE", "RESULT", "METRIC"})
+    assert names >= set(SHORTER.get(name, {}))
+    for cell in cells(name):
+        assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_it_runs_from_top_to_bottom(project: Path, name: str) -> None:  # noqa: F811
+    """Before anything is drawn they say so; after, they show tables, figures, verdicts and logs."""
+    if name == "gpt2" and find_spec("transformers") is None:
+        pytest.skip("the optional package transformers is not installed")
+    for result in ("table_2", "figure_5a") if name == PAPER else ():
+        draw(result)
+    page = executed(name, **SHORTER.get(name, {}))
+    if name == PAPER:
+        assert "not drawn yet" in page and "| VGG-16 | ours | 90.00" in page and ("<svg" in page or ".svg" in page)
+        assert "cannot be judged" in page or "holds" in page
+        assert "![png]" in page.partition("## Plot any metric")[2].partition("##")[0]
+        assert "VGG-16 s4" in page.partition("## Beside the paper")[2]  # what the paper reports
+
+
+@pytest.mark.usefixtures("in_project")
+def test_runs_are_picked_by_paper_result_method_and_arm() -> None:
+    shelf = open_shelf(PAPER, "published")
+    table = shelf.pick("table_2", method="stale_weights", model="LeNet-5")
+    assert list(table["arm"]) == ["4-stage", "6-stage", "8-stage", "10-stage"]
+    assert set(table["status"]) == {"finished"} and set(table["method"]) == {"stale_weights"}
+    log = shelf.log("table_2", model="LeNet-5", arm="6-stage")
+    assert log is not None and table["accuracy"][1] == log["accuracy"].iloc[-1]
+    everywhere = shelf.pick(arm="6-stage", model="LeNet-5")
+    assert {"table_2", "figure_5a"} <= set(everywhere["result"]) and set(everywhere["arm"]) == {"6-stage"}
+
+
+@pytest.mark.usefixtures("in_project")
+def test_any_metric_of_the_logs_is_plotted() -> None:
+    shelf = open_shelf(PAPER, "published")
+    frame = shelf.curves("table_2", "test_loss", model="LeNet-5", arm="6-stage")
+    log = shelf.log("table_2", model="LeNet-5", arm="6-stage")
+    assert log is not None
+    assert list(frame["test_loss"]) == list(log["test_loss"]) and list(frame["step"]) == list(log["step"])
+    drawn = shelf.plot("table_2", "test_loss", model="LeNet-5", arm="6-stage").axes[0]
+    assert drawn.get_ylabel() == "test_loss" and list(drawn.lines[0].get_xdata()) == list(frame["step"])
+    distances = open_shelf("leaderboard", "published").curves("table_1", "forward_distance", what="learning")
+    assert distances.empty or distances["forward_distance"].dtype == float
+    assert [t.get_text() for t in shelf.plot("table_2", model="VGG-16").axes[0].texts] == ["no run logged"]
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_result_stands_beside_the_paper() -> None:
+    found = open_shelf(PAPER, "published").compare("table_2")
+    reported = found[found["verdict"] == ""].set_index("what")["paper"]
+    assert reported["LeNet-5 s4"] == 98.64
+    assert set(found[found["verdict"] != ""]["verdict"]) <= {"holds", "fails", "cannot be judged"}
+
+
+@pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"result": "table_22"}, "unknown result of stale_weights 'table_22'; did you mean 'table_2'"),
+        ({"result": "table_2", "arm": "4 stage"}, "unknown arm of table_2 '4 stage'; did you mean '4-stage'"),
+        ({"result": "table_2", "arn": "4-stage"}, "unknown label of table_2 'arn'; did you mean 'arm'"),
+        ({"arn": "4-stage"}, "unknown label 'arn'; did you mean 'arm'"),
+    ],
+)
+def test_what_is_not_there_is_refused(asked: dict[str, str], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
+        open_shelf(PAPER, "published").pick(**asked)
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_metric_that_no_log_has_is_refused() -> None:
+    with pytest.raises(PipelagError, match="unknown metric in the logs of table_2 'acuracy'; did you mean 'accuracy'"):
+        open_shelf(PAPER, "published").plot("table_2", "acuracy")

@@ -1,0 +1,73 @@
+"""Which device a run gets, and what its log says of its arithmetic."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelag import precision
+from pipelag.errors import PipelagError
+from pipelag.runs.carry_out import carry_out, resolve_device
+from pipelag.runs.folder import environment
+from pipelag.runs.spec import RunSpec
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_workers_without_a_gpu_each_go_to_the_cpu_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert resolve_device("auto") == "cuda:0"
+    assert resolve_device("auto", 1) == "cuda:0"
+    assert capsys.readouterr().err == ""
+    assert resolve_device("auto", 2) == "cpu"
+    said = "pipelag: 2 workers need 2 GPUs, and this machine has 1: they run on the CPU\n"
+    assert capsys.readouterr().err == said
+    assert resolve_device("cuda", 2) == "cuda:0"  # asked for: `launch` refuses it
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto", 2) == "cpu"
+    with pytest.raises(PipelagError, match="torch sees no GPU here"):
+        resolve_device("cuda")
+
+
+@pytest.fixture
+def settings() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+    tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    workspace = os.environ.get(precision.WORKSPACE)
+    yield
+    torch.use_deterministic_algorithms(before[0])
+    torch.backends.cudnn.deterministic = before[1]
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
+    os.environ.pop(precision.WORKSPACE, None)
+    os.environ.update({precision.WORKSPACE: workspace} if workspace else {})
+
+
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("asked", ["1", "0"])
+def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(precision.ASKED, asked)
+    spec = RunSpec(kind="count", model={"name": "lenet5"}, options={"sample_shape": [1, 28, 28]})  # type: ignore[arg-type]
+    carry_out(spec, tmp_path, "cpu", 1)
+    said = json.loads((tmp_path / "environment.json").read_text())["precision"]
+    assert said == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"}
+    assert torch.backends.cudnn.deterministic is (asked == "1")
+    assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
+
+
+def test_of_a_gpu_it_says_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    row = environment("cuda:0", 1)
+    assert row["device"] == "H100"
+    assert set(row["precision"]) == {"dtype", "matmul", "deterministic", "tf32", "cudnn", "cublas_workspace"}

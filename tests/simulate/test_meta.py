@@ -1,0 +1,82 @@
+"""No step reads the device: on torch's `meta` device, whose tensors have no numbers, every method takes its steps.
+
+Any `.item()`, `.tolist()` or `float()` of a tensor of the device raises there, and so does mixing devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag.methods import METHODS, get
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.optimizers import LARS, CaffeSGD
+from pipelag.stage.phase import Phase
+from tests.toy import convolutional, parts_of, sgd
+
+META = torch.device("meta")
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": sgd,
+    "plain": lambda params: torch.optim.SGD(params, lr=0.05),
+    "adamw": lambda params: torch.optim.AdamW(params, lr=0.05, foreach=True),
+    "nadam": lambda params: torch.optim.NAdam(params, lr=0.05, foreach=True),
+    "caffe": lambda params: CaffeSGD(params, 0.05, 0.9),
+    "lars": lambda params: LARS(params, 0.05),
+}
+NAMES = [name for name, m in METHODS.items() if not (m.data_parallel or m.torch_schedule or m.parameter_server)]
+USUAL = {"pipeoptim": "adamw", "xpipe": "adamw", "nesterov_async": "plain"}
+
+
+def steps(method: str, optimizer: str, cuts: tuple[int, ...] = (1, 2, 4), resume: bool = False, **of: Any) -> None:
+    model = convolutional().to(META)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # torch draws its numbers on the CPU
+    of.setdefault("microbatches", parts_of(method))
+    phases = [Phase(get(method), 12, cuts, **of)]
+    training = SimulatedTraining(model.train(), phases, OPTIMIZERS[optimizer], nn.functional.cross_entropy, device=META)
+    images, targets = torch.randn(8, 3, 8, 8, device=META), torch.zeros(8, dtype=torch.int64, device=META)
+    for _ in range(5):
+        assert training.step(images, targets).is_meta
+    if resume:  # a checkpoint is read on the CPU
+        training.load_state_dict(on_cpu(training.state_dict()))
+        for _ in range(4):
+            training.step(images, targets)
+
+
+def on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.zeros(value.shape, dtype=value.dtype) if value.is_meta else value
+    if isinstance(value, dict):
+        return {key: on_cpu(one) for key, one in value.items()}
+    return type(value)(on_cpu(one) for one in value) if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_every_method(method: str) -> None:
+    steps(method, USUAL.get(method, "sgd"))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer(optimizer: str) -> None:
+    steps("stale_weights", optimizer)
+
+
+@pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
+@pytest.mark.parametrize(
+    ("method", "of"),
+    [
+        ("pipemare", {"microbatches": 2, "recompute": True}),
+        ("pipemare", {"microbatches": 2, "recompute": 2}),
+        ("pipedream", {"cuts": (3,), "replicas": (2, 1)}),
+        ("pipedream", {"cuts": (3,), "replicas": (2, 1), "resume": True}),
+        ("spectrain", {"resume": True}),
+        ("pipemare", {"resume": True}),
+    ],
+)
+def test_recomputing_replicated_and_after_a_restart(method: str, of: dict[str, Any]) -> None:
+    steps(method, "sgd", **of)

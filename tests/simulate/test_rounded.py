@@ -1,0 +1,153 @@
+"""bfloat16 over float32 masters: what passes read, what is updated, and that a run goes on bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag import methods
+from pipelag.randomness import seed_stage
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
+from tests.toy import Noise, convolutional, equal, sgd
+
+loss_of = nn.functional.cross_entropy
+
+
+def trained(model: nn.Sequential, phase: Phase, batches: Any, device: str = "cpu", bf16: bool = True) -> Any:
+    training = SimulatedTraining(model.to(device), [phase], sgd, loss_of, device=torch.device(device), bf16=bf16)
+    losses = [float(training.step(*(part.to(device) for part in batches[t]))) for t in range(phase.steps)]
+    return training, losses
+
+
+class Watched(torch.autograd.Function):
+    """x w^T, which notes the weight that each pass reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, seen: dict[str, list[torch.Tensor]]) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.seen = seen
+        seen["F"].append(weight.detach().clone())
+        return x.to(weight.dtype) @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        ctx.seen["B"].append(weight.detach().clone())
+        gradient = gradient.to(weight.dtype)
+        return (gradient @ weight).to(x.dtype), gradient.T @ x.to(weight.dtype), None
+
+
+class Layer(nn.Module):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) / 3)
+        self.seen: dict[str, list[torch.Tensor]] = {"F": [], "B": []}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = Watched.apply(x, self.weight, self.seen)
+        return found
+
+
+@pytest.mark.parametrize("method", ["stale_weights", "stale_weights_stashed", "pipedream", "1f1b"])
+def test_a_pass_reads_the_rounded_masters_of_its_version(method: str, device: str) -> None:
+    torch.manual_seed(0)
+    layers = [Layer(6, 5), Layer(5, 4), Layer(4, 3)]
+    model, phase = nn.Sequential(*layers).to(device), Phase(methods.get(method), 12, (1, 2))
+    training = SimulatedTraining(model, [phase], sgd, loss_of, device=torch.device(device), bf16=True)
+    assert training.masters is not None
+    versions: list[list[torch.Tensor]] = []
+    for t in range(phase.steps):
+        versions.append([master.detach().clone() for master in training.masters.values()])
+        generator = torch.Generator().manual_seed(t)
+        x, y = torch.randn(8, 6, generator=generator), torch.randint(0, 3, (8,), generator=generator)
+        training.step(x.to(device), y.to(device))
+    assert all(master.dtype == torch.float32 for master in training.masters.values())
+    for number, layer in enumerate(layers):
+        assert not torch.equal(versions[0][number].bfloat16(), versions[-1][number].bfloat16())
+        for kind, delays in (("F", phase.delays.forward), ("B", phase.delays.backward)):
+            for t, read in enumerate(layer.seen[kind]):
+                assert read.dtype == torch.bfloat16
+                assert torch.equal(read, versions[max(0, t - delays[number])][number].bfloat16()), (kind, number, t)
+
+
+def test_without_delays_it_is_mixed_precision_with_masters(device: str) -> None:
+    """The same by hand: autocast over rounded weights, gradients added and stepped along in float32."""
+    model, plain, parts = convolutional(), convolutional().to(device), 2
+    training, _ = trained(model, Phase(methods.get("gpipe"), 6, (2,), microbatches=parts), Noise(), device)
+    masters = {p: p.data.clone() for p in plain.parameters()}
+    for p in plain.parameters():
+        p.data = p.data.bfloat16() if p.dim() > 1 else p.data
+    full = {p: nn.Parameter(master) for p, master in masters.items()}
+    optimizer = sgd(full.values())
+    for t in range(6):
+        inputs, targets = (part.to(device) for part in Noise()[t])
+        for j, (x, y) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+            value: Any = x
+            for number, stage in enumerate((plain[:2], plain[2:]), start=1):
+                seed_stage(0, t * parts + j, number, torch.device(device))
+                with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+                    value = stage(value)
+            with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+                loss = loss_of(value, y) / parts
+            loss.backward()
+            for p, master in full.items():
+                assert p.grad is not None
+                master.grad = p.grad.float() if master.grad is None else master.grad + p.grad.float()
+                p.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+        for p, master in full.items():
+            p.data.copy_(master.data)
+    assert equal(training.model.state_dict(), plain.state_dict())
+    assert {p.dtype for p in training.model.parameters()} == {torch.bfloat16, torch.float32}
+
+
+def test_small_updates_are_not_lost() -> None:
+    """An update of less than half a unit of bfloat16's last digit moves the master, and in the end the weight."""
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    model = nn.Sequential(layer)
+    training = SimulatedTraining(
+        model,
+        [Phase(methods.get("sequential"), 8)],
+        lambda params: torch.optim.SGD(params, lr=1e-3),
+        lambda output, target: output.float().sum(),
+        bf16=True,
+    )
+    for _ in range(8):  # gradient 1: 0.001 each, where bfloat16 below 1 counts in steps of 0.0039
+        training.step(torch.ones(1, 1), torch.zeros(1))
+    assert float(layer.weight.detach()) == pytest.approx(0.992, abs=0.002)
+
+
+def test_state_restored_goes_on_bit_for_bit(device: str) -> None:
+    phase = Phase(methods.get("pipemare"), 10, (2, 4))
+    unbroken, _ = trained(convolutional(), phase, Noise(), device)
+    early = SimulatedTraining(convolutional().to(device), [phase], sgd, loss_of, device=torch.device(device), bf16=True)
+    for t in range(4):
+        early.step(*(part.to(device) for part in Noise()[t]))
+    state = copy.deepcopy(early.state_dict())
+    late = SimulatedTraining(
+        convolutional(seed=9).to(device), [phase], sgd, loss_of, device=torch.device(device), bf16=True
+    )
+    late.load_state_dict(state)
+    for t in range(4, 10):
+        late.step(*(part.to(device) for part in Noise()[t]))
+    assert equal(unbroken.model.state_dict(), late.model.state_dict())
+    assert unbroken.masters is not None and late.masters is not None
+    for mine, theirs in zip(unbroken.masters.values(), late.masters.values(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("method", ["pipedream", "pipeoptim", "pipemare"])
+def test_it_learns_as_float32_does(method: str) -> None:
+    phase = Phase(methods.get(method), 60, (2, 4))
+    _, full = trained(convolutional(), phase, Noise(batch=16), bf16=False)
+    _, half = trained(convolutional(), phase, Noise(batch=16))
+    ends = [sum(losses[-15:]) / 15 for losses in (full, half)]
+    assert half != full and ends[1] < full[0]
+    assert ends[1] == pytest.approx(ends[0], rel=0.02)

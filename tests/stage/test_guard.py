@@ -1,0 +1,185 @@
+"""Every backward reads the weights of its own time: which layers do so by themselves, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Job
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.models.recurrent import states
+from pipelag.stage.guard import copied_from, unpacked
+from pipelag.stage.phase import Phase
+from pipelag.stage.weights import FlatParameters
+from pipelag.tensors import kept_for_backward
+from tests.toy import Noise, convolutional, equal, sgd
+
+WORDS = (4, 7, 8)
+IMAGE = (2, 8, 6, 6)
+KINDS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+    "linear": (WORDS, lambda: nn.Linear(8, 8)),
+    "convolution": (IMAGE, lambda: nn.Conv2d(8, 8, 3, padding=1)),
+    "grouped convolution": (IMAGE, lambda: nn.Conv2d(8, 8, 3, groups=4)),
+    "transposed convolution": (IMAGE, lambda: nn.ConvTranspose2d(8, 8, 3)),
+    "batch norm": (IMAGE, lambda: nn.BatchNorm2d(8)),
+    "group norm": (IMAGE, lambda: nn.GroupNorm(2, 8)),
+    "layer norm": (WORDS, lambda: nn.LayerNorm(8)),
+    "attention": (WORDS, lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)),
+    "rnn": (WORDS, lambda: nn.RNN(8, 8, batch_first=True)),
+    "gru": (WORDS, lambda: nn.GRU(8, 8, batch_first=True)),
+    "lstm": (WORDS, lambda: nn.LSTM(8, 8, batch_first=True)),
+    "lstm, projected": (WORDS, lambda: nn.LSTM(8, 16, batch_first=True, proj_size=8)),
+    "lstm, both ways": (WORDS, lambda: nn.LSTM(8, 8, batch_first=True, bidirectional=True)),
+}
+
+
+def first(value: Any) -> torch.Tensor:
+    return value[0] if isinstance(value, tuple) else value
+
+
+def gradient(name: str, device: str, swap: bool, plain: bool = False) -> torch.Tensor:
+    """Of the input, where other weights are written into the flat buffers between forward and backward.
+
+    plain: by torch's own operators, without oneDNN or cuDNN.
+    """
+    shape, make = KINDS[name]
+    torch.manual_seed(0)
+    module = make().to(device)
+    flat = FlatParameters(module.parameters())
+    x = torch.randn(shape, device=device, requires_grad=True)
+    other = [torch.randn(b.shape, generator=torch.Generator().manual_seed(3)).to(device) for b in flat.buffers]
+    recurrent = [module] if isinstance(module, nn.RNNBase) else []
+    with (
+        torch.backends.mkldnn.flags(enabled=not plain),  # type: ignore[no-untyped-call]
+        torch.backends.cudnn.flags(enabled=not plain),
+        unpacked(recurrent),
+    ):
+        out = first(module(x))
+        if swap:
+            for buffer, values in zip(flat.buffers, other, strict=True):
+                buffer.copy_(values)
+        (out * torch.linspace(-1, 1, out.numel(), device=device).view_as(out)).sum().backward()
+    assert x.grad is not None
+    return x.grad.cpu()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_layer_reads_the_weights_of_the_backwards_time(name: str, device: str) -> None:
+    swapped = gradient(name, device, swap=True)
+    torch.testing.assert_close(swapped, gradient(name, "cpu", swap=True, plain=True), rtol=1e-3, atol=1e-4)
+    assert (swapped - gradient(name, device, swap=False)).abs().max() > 0.01
+
+
+class Halved(nn.Module):
+    """A linear layer that computes in bfloat16, by autocast or by weights that are so."""
+
+    def __init__(self, autocast: bool) -> None:
+        super().__init__()
+        self.autocast, self.linear = autocast, nn.Linear(48, 16, dtype=None if autocast else torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.autocast:
+            return self.linear(x.to(torch.bfloat16)).float()
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self.linear(x).float()
+
+
+def halved(autocast: bool = True) -> nn.Sequential:
+    model = convolutional()
+    model[4] = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), Halved(autocast), nn.ReLU())
+    return model
+
+
+def train(model: nn.Sequential, method: str, **options: Any) -> None:
+    pipelag.train(model, Noise(), method=method, cuts=(2, 5), steps=3, optimizer=sgd, **options)
+
+
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain"])
+def test_a_method_that_autocast_would_falsify_is_refused(method: str) -> None:
+    with pytest.raises(PipelagError, match=f"method '{method}' reads other weights .* copy of .*linear.weight'"):
+        train(halved(), method)
+
+
+def test_where_no_other_weights_are_read_autocast_is_taken() -> None:
+    train(halved(), "pipedream")
+    train(halved(), "sequential")
+    train(halved(), "stale_weights", recompute=True)
+    train(halved(autocast=False), "stale_weights")
+
+
+def test_casts_of_weights_do_not_outlive_an_update() -> None:
+    """Autocast keeps them for as long as it is on, and here it is on for the whole training."""
+    inside, around = nn.Sequential(nn.Flatten(), Halved(True)), nn.Sequential(nn.Flatten(), Halved(False))
+    around[1].linear = nn.Linear(48, 16)
+    around[1].linear.load_state_dict(inside[1].linear.state_dict())
+    around[1].forward = lambda x: around[1].linear(x).float()
+    batches = [(torch.randn(8, 3, 4, 4), torch.randint(16, (8,))) for _ in range(4)]
+    pipelag.train(inside, batches, method="sequential", steps=4, optimizer=sgd)
+    with torch.autocast("cpu", torch.bfloat16):
+        pipelag.train(around, batches, method="sequential", steps=4, optimizer=sgd)
+    assert equal(inside.state_dict(), around.state_dict())
+
+
+def real(job: Job) -> None:
+    training = RealTraining(
+        job, halved(), [Phase(get("stale_weights"), 3, (5,))], sgd, nn.functional.cross_entropy, lambda step: 1.0, 5
+    )
+    training.run(Noise().inputs, Noise().targets)
+
+
+@pytest.mark.real
+def test_real_workers_refuse_it_too() -> None:
+    with pytest.raises(PipelagError, match="keeps a copy of the forward's"):
+        launch(real, 2, "cpu", 1)
+
+
+class Told(nn.LSTM):
+    """Notes whether cuDNN may be used."""
+
+    def forward(self, *args: Any) -> Any:
+        self.seen = torch.backends.cudnn.enabled
+        return super().forward(*args)
+
+
+@pytest.mark.parametrize(("method", "packed"), [("stale_weights", False), ("pipedream", True), ("sequential", True)])
+def test_anybodys_recurrent_layer_runs_without_cudnn_where_the_backward_reads_other_weights(
+    method: str, packed: bool
+) -> None:
+    lstm = Told(8, 8, batch_first=True)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = lstm
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return states(self.lstm, x)[:, -1]
+
+    model = nn.Sequential(Last(), nn.Linear(8, 4))
+    batches = [(torch.randn(4, 5, 8), torch.zeros(4, dtype=torch.int64))] * 3
+    pipelag.train(model, batches, method=method, cuts=(1,), steps=3, optimizer=sgd)
+    assert lstm.seen is packed
+    assert torch.backends.cudnn.enabled
+
+
+def test_what_counts_as_a_copy() -> None:
+    weight, x = nn.Parameter(torch.randn(4, 4)), torch.randn(4, 4, requires_grad=True)
+
+    def kept(make: Callable[[], torch.Tensor]) -> set[Any]:
+        found: list[Any] = []
+        with kept_for_backward(set(), lambda tensor: found.append(copied_from(tensor))):
+            make()
+        return {id(leaf) for leaf in found if leaf is not None}
+
+    assert kept(lambda: x @ weight.t()) == set()
+    assert kept(lambda: (x @ weight).relu() @ weight[:, 1:]) == set()
+    assert kept(lambda: x.half() @ weight.half().t()) == {id(weight), id(x)}
+    assert kept(lambda: (x * 2) @ weight.clone().t()) == {id(weight)}

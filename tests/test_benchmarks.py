@@ -1,0 +1,54 @@
+"""The benchmarks' rows and their page; what they measure is measured by `make bench`, never by a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import page
+from benchmarks.ledger import VARIABLE, note, reached
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def held(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    made = {"device": "two cores", "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-02T00"}
+    return {"runs": [{"command": "scaling", "load": 0.5, "seconds": 1.0, "environment": made, "rows": rows}]}
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    note("nobody asked", "a", [1.0])
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "rows.jsonl"))
+    note("step / step", "ResNet", [1.02, 1.01, 1.2], most=1.03)
+    note("step / step", "Transformer", [1.08], most=1.03)
+    for work in (1_000, 10_000):
+        note("planning", str(work), [work**2 * 1e-6], "CPU s", most=10.0, work=work)
+    return [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+
+
+def test_a_row_is_the_median_and_what_is_wanted_of_it(rows: list[dict[str, Any]]) -> None:
+    first = rows[0]
+    assert (first["median"], first["low"], first["high"], first["blocks"]) == (1.02, 1.01, 1.2, 3)
+    assert [reached(row) for row in rows] == [True, False, True, False]
+    assert reached(first | {"most": None}) is None and reached(first | {"most": None, "least": 1.5}) is False
+
+
+def test_the_page_says_goals_and_exponents(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    text = page.text({"cpu": held(rows)})
+    assert "Of 4 goals 2 are reached." in text
+    assert "| ResNet | 1.02 | 1.01 to 1.2 | at most 1.03 | yes |" in text
+    assert "| Transformer | 1.08 | 1.08 to 1.08 | at most 1.03 | **no** |" in text
+    assert "to the power of 2.00" in text and "| scaling | abc | 2 | 2026-01-02 | 0.5 | 1.0 |" in text
+    page.plot({"cpu": held(rows)}, tmp_path / "scaling.svg")
+    assert "exponent 2.00" in (tmp_path / "scaling.svg").read_text()
+
+
+def test_the_committed_page_is_what_the_measurements_say() -> None:
+    files = {each.stem: json.loads(each.read_text()) for each in sorted((ROOT / page.FOLDER).glob("*.json"))}
+    if not files:
+        pytest.skip("no measurements are committed")
+    assert (ROOT / "docs/benchmarks.md").read_text() == page.text(files)

@@ -1,0 +1,90 @@
+"""The documentation's site, without mkdocs: its pages, its index of the library, its citations."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import pipelag
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+MADE = {"index.md", "api.md", "citing.md"}  # by the hook
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s#]+)(?:#[^)]*)?\)")
+
+
+@pytest.fixture(scope="module")
+def hook() -> Any:
+    (path,) = SITE["hooks"]
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pages(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [page for each in (nav.values() if isinstance(nav, dict) else nav) for page in pages(each)]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    found = pages(SITE["nav"])
+    assert sorted(found) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | MADE)
+
+
+@pytest.mark.parametrize("path", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_to_files(path: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.S)
+    lead = [link for link in LINK.findall(text) if "://" not in link]
+    assert [link for link in lead if not ((ROOT / path).parent / link).exists()] == []
+
+
+def test_the_hook_keeps_links_to_pages_alone(hook: Any) -> None:
+    class Files:
+        def get_file_from_path(self, path: str) -> str | None:
+            return {"data.md": path}.get(path)
+
+    text = "[data](data.md#where), [x](#here), [site](https://a.b/c), [notes](../CHANGELOG.md)"
+    kept = hook.on_page_markdown(text, None, None, Files())
+    assert kept == "[data](data.md#where), [x](#here), [site](https://a.b/c), notes"
+
+
+def test_the_api_names_everything_that_the_library_gives(hook: Any) -> None:
+    named = [line[4:] for line in hook.api().splitlines() if line.startswith("::: ")]
+    given = set(pipelag.__all__) - {"__version__", "methods", "PipelagError"}
+    assert given <= {name.rpartition(".")[2] for name in named}
+    assert {"pipelag.api.train", "pipelag.models.build", "pipelag.errors.PipelagError"} <= set(named)
+    for name in named:
+        home, _, last = name.rpartition(".")
+        one = getattr(import_module(home), last)
+        assert one.__doc__, name
+
+
+def test_citations_are_those_of_the_papers(hook: Any) -> None:
+    page = hook.citing()
+    keys = re.findall(r"^@(\w+)\{(\w+),$", page, re.M)
+    assert keys[0] == ("software", "pipelag") and len(keys) == 6 and len(dict(keys)) == 3
+    assert page.count("{") == page.count("}")
+    for paper in ("stale_weights", "pipedream", "pipemare", "pipeoptim", "spectrain"):
+        written = yaml.safe_load((ROOT / f"config/papers/{paper}.yaml").read_text())
+        assert f"title = {{{{{written['title']}}}}}" in page and " and ".join(written["citation"]["authors"]) in page
+        assert str(written["citation"].get("doi", "")) in page and written["citation"]["venue"] in page
+
+
+def test_its_environment_is_the_extra() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["docs"]
+    lines = (ROOT / "workflow/envs/docs.in").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == extra
+    lock = (ROOT / "workflow/envs/docs.lock").read_text()
+    names = [re.match(r"[\w.-]+", each)[0] for each in extra]  # type: ignore[index]
+    assert all(f"\n{name}==" in f"\n{lock}" for name in names)
+    assert "://" not in lock and "--hash=sha256:" in lock
