@@ -34,6 +34,7 @@ from pipelag.schedules import Action
 from pipelag.stage.phase import Phase
 from tests.distributed.test_heartbeat import alive, wait_for
 from tests.distributed.test_real import REAL, SPLIT, alone, optimizer_for
+from tests.ending import ended
 from tests.runs.test_integrity import spec as train_spec
 from tests.toy import Noise, convolutional
 
@@ -175,16 +176,17 @@ def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, numbe
     launcher = subprocess.Popen(
         [sys.executable, str(tmp_path / "endless.py")], env=environment, stderr=subprocess.PIPE, text=True
     )
-    pids = [tmp_path / "tell" / f"pid{rank}" for rank in (0, 1)]
-    wait_for(lambda: all(path.exists() and path.read_text() for path in pids), 90)
-    (folder,) = (tmp_path / "tmp").glob("pipelag-workers-*")
-    assert not (folder / "payload.pkl").exists()  # nor does it stay where the launcher is killed
-    launcher.send_signal(number)
-    _, text = launcher.communicate(timeout=60)
-    assert launcher.returncode == -number
-    assert text == f"pipelag: stopped by {number.name}; all workers have ended, and checkpoints are kept\n"
-    assert list((tmp_path / "tmp").glob("pipelag-*")) == []
-    wait_for(lambda: not any(alive(int(path.read_text())) for path in pids))
+    with ended(launcher):
+        pids = [tmp_path / "tell" / f"pid{rank}" for rank in (0, 1)]
+        wait_for(lambda: all(path.exists() and path.read_text() for path in pids), 240)
+        (folder,) = (tmp_path / "tmp").glob("pipelag-workers-*")
+        assert not (folder / "payload.pkl").exists()  # nor does it stay where the launcher is killed
+        launcher.send_signal(number)
+        _, text = launcher.communicate(timeout=60)
+        assert launcher.returncode == -number
+        assert text == f"pipelag: stopped by {number.name}; all workers have ended, and checkpoints are kept\n"
+        assert list((tmp_path / "tmp").glob("pipelag-*")) == []
+        wait_for(lambda: not any(alive(int(path.read_text())) for path in pids))
 
 
 def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from pipelag.runs.kinds.link_speed import bucketed, data_parallel_step, pipeline
 from pipelag.runs.spec import RunSpec
 from pipelag.stage.phase import Phase
 from pipelag.timing.layers import LayerTime, Profile
+from tests.ending import ended
 
 HINDERED = obstacle(Links(1.0))
 needs_namespaces = pytest.mark.skipif(HINDERED is not None, reason=str(HINDERED))
@@ -115,16 +116,17 @@ def test_killing_the_launcher_leaves_nothing() -> None:
         "def wait(job):\n    time.sleep(300)\nlaunch(wait, 2, links=Links(1.0))\n"
     )
     launcher = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
-    family: list[psutil.Process] = []
-    while sum("pipelag.distributed.launch.launch" in words_of(p) for p in family) < 2:
-        assert launcher.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
-        family = psutil.Process(launcher.pid).children(recursive=True)
-    launcher.kill()
-    launcher.wait()
-    _, alive = psutil.wait_procs(family, timeout=60)
-    assert [words_of(p) for p in alive if words_of(p)] == []  # a zombie has no words
+    with ended(launcher):
+        deadline = time.monotonic() + 240
+        family: list[psutil.Process] = []
+        while sum("pipelag.distributed.launch.launch" in words_of(p) for p in family) < 2:
+            assert launcher.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+            family = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.kill()
+        launcher.wait()
+        _, alive = psutil.wait_procs(family, timeout=60)
+        assert [words_of(p) for p in alive if words_of(p)] == []  # a zombie has no words
 
 
 def spec(**links: Any) -> RunSpec:

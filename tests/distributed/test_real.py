@@ -28,6 +28,7 @@ from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.stage.phase import Phase
+from tests.ending import ended
 from tests.toy import PARTS, VIRTUAL, Noise, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
@@ -318,18 +319,19 @@ def test_killing_the_launcher_leaves_no_worker(tmp_path: Path) -> None:
     )
     environment = alone(TELL=str(tmp_path))
     process = subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
-    pids = [tmp_path / f"pid{rank}" for rank in (0, 1)]
-    deadline = time.monotonic() + 240  # starting up is not what is tested, and a busy machine is slow at it
-    while not all(path.exists() and path.read_text() for path in pids):
-        assert time.monotonic() < deadline and process.poll() is None, "the workers did not start"
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    everyone = [int(path.read_text()) for path in pids]
-    deadline = time.monotonic() + 30
-    while any(psutil.pid_exists(pid) for pid in everyone):
-        assert time.monotonic() < deadline, "a worker outlived its launcher"
-        time.sleep(0.1)
+    with ended(process):
+        pids = [tmp_path / f"pid{rank}" for rank in (0, 1)]
+        deadline = time.monotonic() + 240  # starting up is not what is tested, and a busy machine is slow at it
+        while not all(path.exists() and path.read_text() for path in pids):
+            assert time.monotonic() < deadline and process.poll() is None, "the workers did not start"
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+        everyone = [int(path.read_text()) for path in pids]
+        deadline = time.monotonic() + 30
+        while any(psutil.pid_exists(pid) for pid in everyone):
+            assert time.monotonic() < deadline, "a worker outlived its launcher"
+            time.sleep(0.1)
 
 
 def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def forks(process: WarmProcess) -> list[int]:
     return [int(each) for each in Path(f"/proc/{server}/task/{server}/children").read_text().split()]
 
 
-def wait_for(what: object, seconds: float = 120) -> None:
+def wait_for(what: object, seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():  # type: ignore[operator]
         assert time.monotonic() < end, "it did not happen"
@@ -133,7 +133,7 @@ def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp
     text, _ = client.communicate(timeout=90)
     assert client.returncode == 2
     assert re.search(r"rank [01] of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", text), text
-    wait_for(lambda: not set(mine) & set(forks(warm)), 10)
+    wait_for(lambda: not set(mine) & set(forks(warm)), 60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -141,7 +141,7 @@ def test_workers_end_with_the_client_of_their_launcher(warm: WarmProcess, tmp_pa
     client, mine = real(tmp_path, warm)
     client.send_signal(number)
     client.communicate(timeout=90)
-    wait_for(lambda: not set(mine) & set(forks(warm)), 15)
+    wait_for(lambda: not set(mine) & set(forks(warm)), 60)
 
 
 def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:

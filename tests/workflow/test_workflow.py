@@ -172,4 +172,4 @@ def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
         second = snakemake(project, "stale_weights_table_6")
         assert second.returncode != 0 and "Directory cannot be locked" in second.stdout + second.stderr
     finally:
-        assert first.wait(timeout=120) == 0
+        assert first.wait(timeout=600) == 0
