@@ -56,7 +56,9 @@ def swap(path: Path, chance: random.Random) -> None:
 
 def copy(path: Path, chance: random.Random) -> None:
     """One file is there in another's place too."""
-    shutil.copyfile(path, chance.choice(files(top(path))), follow_symlinks=False) if len(files(top(path))) > 1 else None
+    others = [each for each in files(top(path)) if not each.samefile(path)]
+    if others:
+        shutil.copyfile(path, chance.choice(others), follow_symlinks=False)
 
 
 def leave(path: Path, chance: random.Random) -> None:
@@ -128,7 +130,10 @@ def damage(run: Path, chance: random.Random) -> str:
     if not found:
         return "nothing"
     kind, path = chance.choice(KINDS), chance.choice(found)
-    kind(path, chance)
+    try:
+        kind(path, chance)
+    except PermissionError:  # of what a damage before this one made read-only
+        return f"{kind.__name__} {path.relative_to(run)}, not permitted"
     return f"{kind.__name__} {path.relative_to(run)}"
 
 
