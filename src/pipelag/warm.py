@@ -109,6 +109,16 @@ def work(control: socket.socket) -> NoReturn:
     os._exit(1)  # no code was sent, or the server has it and wants no more
 
 
+def pass_on(process: int, number: int) -> None:
+    """A signal to a fork and what it has started; to the fork alone where it has not come to make its own group yet."""
+    for send in (os.killpg, os.kill):
+        try:
+            send(process, number)
+            return
+        except ProcessLookupError:  # of the group; of the process: it has ended
+            continue
+
+
 @dataclass
 class Fork:
     """A fork with the server's end of its control, and the client that it works for; None: it waits for work."""
@@ -184,8 +194,7 @@ class Server:
             word = b""
             with suppress(OSError):
                 word = client.recv(1)
-            with suppress(ProcessLookupError):
-                os.killpg(fork.process, word[0] if word else signal.SIGKILL)
+            pass_on(fork.process, word[0] if word else signal.SIGKILL)
             if not word:
                 self.watch.unregister(client)
                 client.close()

@@ -154,7 +154,8 @@ def slow_not(job: Job) -> str:
 
 
 ENDLESS = """
-    import os, sys, pipelag
+    import os, signal, sys, pipelag
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever starts the tests by nohup has it ignored here too
     from tests.toy import Noise, convolutional
 
     class Telling(Noise):

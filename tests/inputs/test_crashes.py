@@ -152,9 +152,10 @@ def one_round(seed: int, other: Unbroken, out: Path, warm: WarmProcess) -> str:
             moment = moment if chance.random() < 0.8 else ("seconds", round(chance.uniform(0, other.seconds), 3))
             told = {"who": who, moment[0]: moment[1]}
         try:
+            story.append(f"start {told}:")
             ended = start(other.spec, out, told)
             wait_for(lambda: not set(forks(warm)) - before, SECONDS)  # a killed launcher's workers follow it
-            story += [f"start {told}: {ended.status} {ended.said.strip()[-700:]}"]
+            story[-1] += f" {ended.status} {ended.said.strip()[-700:]}"
             worker = told.get("who", "launcher") != "launcher" and "SIGKILL" in ended.said
             if ended.status == 0:
                 assert equal(out, other), "another log, or another result"

@@ -149,5 +149,5 @@ def test_it_learns_as_float32_does(method: str) -> None:
     _, full = trained(convolutional(), phase, Noise(batch=16), bf16=False)
     _, half = trained(convolutional(), phase, Noise(batch=16))
     ends = [sum(losses[-15:]) / 15 for losses in (full, half)]
-    assert half != full and ends[1] < full[0]
+    assert half != full and ends[1] < sum(full[:15]) / 15  # it learns
     assert ends[1] == pytest.approx(ends[0], rel=0.02)

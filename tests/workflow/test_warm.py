@@ -15,7 +15,8 @@ import pytest
 
 from pipelag.job import PARENT
 from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
-from pipelag.warm import WarmProcess
+from pipelag.warm import WarmProcess, pass_on
+from tests.ending import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = [sys.executable, "-S", "-I", str(ROOT / "src/pipelag/job.py")]
@@ -113,6 +114,14 @@ def test_signals_reach_the_fork_and_its_end_the_client(warm: WarmProcess, tmp_pa
     client, fork = training(tmp_path / "another", warm)
     os.kill(fork, signal.SIGKILL)
     assert client.wait() == -signal.SIGKILL
+
+
+def test_a_fork_that_has_not_made_its_group_yet_ends_with_its_client_too() -> None:
+    """On a busy machine a client may be gone before its fork has run at all; a worker then waited for its launcher."""
+    with ended(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], text=True)) as fork:
+        pass_on(fork.pid, signal.SIGKILL)  # it is in the group of these tests
+        assert fork.wait(timeout=60) == -signal.SIGKILL
+    pass_on(fork.pid, signal.SIGKILL)  # one that has ended is left alone
 
 
 def real(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], list[int]]:
