@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 
 PARENT = "PIPELAG_PARENT"  # in the environment: the process that starts others, for these to know theirs
@@ -29,6 +30,16 @@ def connected() -> socket.socket | None:
         connection.close()
         return None
     return connection
+
+
+def warm_folder() -> str:
+    """The warm process's own folder, which nobody else can read or write; empty where there is none."""
+    folder = os.path.dirname(os.environ.get("PIPELAG_WARM", ""))
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return ""
+    return folder if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077 else ""
 
 
 def be_parent() -> None:

@@ -126,6 +126,17 @@ def test_a_setup_may_have_seeds_of_its_own_and_its_runs_keep_their_ids(config: P
     assert seeds("figure_3a") == {0: several[0]} and seeds("figure_3b") == one
 
 
+def test_a_scale_may_leave_out_some_seeds_of_an_arm_and_say_why(config: Path) -> None:
+    def made(arm: str) -> dict[int, str]:
+        found = arms(load_paper("leaderboard"), "table_2", load_scale("quick"))
+        return {a.seed: a.left_out for a in found if a.labels["arm"] == arm}
+
+    why = "of arms that no claim is about, one seed of three is enough"
+    assert made("PipeOptim") == {0: "", 1: "", 2: ""} and made("LWP_w") == {0: "", 1: why, 2: why}
+    change(config / "scales/quick.yaml", "seeds: &more [1, 2]", "seeds: &more [0, 2]")
+    assert made("LWP_w") == {0: why, 1: "", 2: why}
+
+
 def test_shares_that_a_setup_names_are_the_papers_at_its_scale_and_others_elsewhere(config: Path) -> None:
     """PipeMare's table 8: T1 anneals over 20 of 200 epochs; after 10 of 60 epochs of warm-up, over 10."""
     found = {}

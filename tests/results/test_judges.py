@@ -10,7 +10,8 @@ import pytest
 
 from pipelag.experiments import load_paper, papers
 from pipelag.results.verdict import JUDGES, NotLogged
-from tests.results.made_up import CASES
+from tests.results.cases.leaderboard import ORDER, accuracies
+from tests.results.made_up import CASES, context
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,3 +63,15 @@ def test_without_logs_it_cannot_be_judged(key: tuple[str, str, str]) -> None:
         assert re.search(r"\w", str(missing))
         return
     assert finding.holds is None, finding.why
+
+
+@pytest.mark.parametrize("result", ["table_1", "table_2", "table_3"])
+def test_no_claim_of_the_leaderboard_needs_a_run_that_the_quick_scale_leaves_out(in_project: None, result: str) -> None:
+    make = accuracies(ORDER)
+    quick = context("leaderboard", result, lambda arm: None if arm.left_out else make(arm), "quick")
+    seeds = {item.arm.labels["arm"]: 0 for item in quick.select(what="learning")}
+    for item in quick.select(what="learning"):
+        seeds[item.arm.labels["arm"]] += item.log is not None
+    assert sorted(set(seeds.values())) == [1, 3]
+    for claim in load_paper("leaderboard").results[result].claims:
+        assert JUDGES["leaderboard", result, claim.id](quick).holds is True, claim.id

@@ -7,6 +7,7 @@ from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from pipelag.data.files.generated_cache import made_once
 from pipelag.errors import unknown
 from pipelag.registry import entered
 from pipelag.typed import check_keywords
@@ -36,6 +37,7 @@ DATASETS: dict[str, Loader | str] = {
     "imdb": "pipelag.data.sets.imdb:imdb",
     "imagenet": "pipelag.data.images.imagenet:imagenet",
 }
+GENERATED = ("digits", "shapes", "phrases", "grammar", "opinions")  # the same for the same options, without any file
 # Sets that nobody may pass on: a run reads the user's own copy, and is left out where there is none.
 OWN = {
     "imagenet": "ImageNet is not passed on: put train/ and val/, with a folder per class, into a folder `imagenet` "
@@ -78,7 +80,7 @@ def load(name: str, /, **options: Any) -> Any:
     found = DATASETS[name]
     loader: Loader = resolve_name(found) if isinstance(found, str) else found
     check_keywords(loader, 0, options, f"option of data set '{name}':")
-    return loader(**options)
+    return made_once(name, options, partial(loader, **options)) if name in GENERATED else loader(**options)
 
 
 def _downloaded(name: str, to: str | None = None, mirrors: tuple[str, ...] = ()) -> Dataset:

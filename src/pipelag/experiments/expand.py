@@ -195,9 +195,10 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
             setup = setup_of(paper, one.setup, scale)
             for label, arm_config in one.arms.items():
                 labels = {**one.labels, "arm": label}
-                fitting = (o for o in left_out if not o.setups or one.setup in o.setups)
-                why = next((o.why for o in fitting if matches(labels, o.where)), "")
+                named = [o for o in left_out if not o.setups or one.setup in o.setups]
+                fitting = [o for o in named if matches(labels, o.where)]
                 for seed in one.seeds or setup.seeds or scale.seeds:
+                    why = next((o.why for o in fitting if not o.seeds or seed in o.seeds), "")
                     spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
                     yield Arm(labels, seed, spec, why or missing(spec))
 

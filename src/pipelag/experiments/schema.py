@@ -168,13 +168,15 @@ def reading_order(paper: Paper) -> list[str]:
 class LeaveOut(Typed):
     """Runs that a scale does not make, and why; tables show the reason.
 
-    Those of a result, or of some setups whatever results need them; where: of these, the runs with such labels.
+    Those of a result, or of some setups whatever results need them; where: of these, the runs with such labels; seeds:
+    of these, the runs with such seeds.
     """
 
     paper: Name
     result: str = ""
     setups: list[str] = Field(default_factory=list)
     where: dict[str, str | list[str]] = Field(default_factory=dict)
+    seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
     why: str
 
 
