@@ -89,7 +89,6 @@ def test_a_run_logs_the_same_on_data_that_another_made(made: list[int], tmp_path
             "data": {"name": "shapes", "options": {"train": 40, "size": 28}},
             "batch": 8,
             "optimizer": {"lr": 0.1},
-            "steps": 4,
             "phases": [{"method": "pipedream", "cuts": [1], "steps": 4}],
         }
     )

@@ -115,6 +115,42 @@ def test_beam_search_finds_what_greedy_search_misses() -> None:
     assert search(Table(), source, beam=3, longest=6)[0] == [5]
 
 
+class Whole(torch.nn.Module):
+    """A model that does not say which of its layers read the target."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, value: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        scores: torch.Tensor = self.model(value)
+        return scores
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "options", "layers"),
+    [
+        ("transformer", {"size": 16, "hidden": 32, "heads": 2, "blocks": 1}, 7),
+        ("transformer", {"size": 16, "hidden": 32, "heads": 2, "blocks": 1, "split": 2}, 14),
+        ("gnmt", {"layers": 4, "size": 16}, 3),
+    ],
+)
+def test_a_translation_is_encoded_once_and_the_same(name: str, options: dict[str, int], layers: int, beam: int) -> None:
+    model = models.build(name, seed=3, source_words=12, target_words=11, **options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)  # surer of its words, so that sentences end at different places
+    source = torch.tensor([[4, 5, 6, 7, END], [8, END, PAD, PAD, PAD], [9, 10, 11, END, PAD]])
+    runs: list[int] = []
+    for number, layer in enumerate(model):
+        layer.register_forward_hook(lambda *_, number=number: runs.append(number))
+    once = search(model, source, beam, longest=9)
+    counts = [runs.count(number) for number in range(len(model))]
+    assert set(counts[:layers]) == {1} and min(counts[layers:]) > 1
+    assert once == search(Whole(model), source, beam, longest=9)
+
+
 def test_the_loss_ignores_padding() -> None:
     scores = torch.randn(2, 3, 7)
     targets = torch.tensor([[4, 5, END], [6, END, PAD]])

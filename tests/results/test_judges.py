@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from pipelag.experiments import load_paper, papers
+from pipelag.results.judging import every_run
+from pipelag.results.logs import Item
 from pipelag.results.verdict import JUDGES, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies
-from tests.results.made_up import CASES, context
+from tests.results.made_up import CASES, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +65,27 @@ def test_without_logs_it_cannot_be_judged(key: tuple[str, str, str]) -> None:
         assert re.search(r"\w", str(missing))
         return
     assert finding.holds is None, finding.why
+
+
+def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
+    def runs(missing: tuple[int, ...]) -> dict[int, Item]:
+        return every_run(
+            context("spectrain", "figure_9", lambda arm: None if arm.seed in missing else trained(50.0), "quick"),
+            "XPipe",
+            arm="XPipe",
+        )
+
+    assert [*runs((1, 2))] == [0] and [*runs(())] == [0, 1, 2]
+    with pytest.raises(NotLogged, match="XPipe has no log"):
+        runs((0, 1, 2))
+
+
+def test_activations_that_a_scale_does_not_keep_are_not_spoken_of() -> None:
+    make = trained_as({"PipeOptim": 80.0, "Vanilla-1F1B": 70.0})
+    for scale, kinds in (("paper", 2), ("quick", 1)):
+        shown = context("pipeoptim", "figure_7a", lambda arm: None if arm.left_out else make(arm), scale)
+        finding = JUDGES["pipeoptim", "figure_7a", "above_vanilla"](shown)
+        assert finding.why.count("activations") == kinds
 
 
 @pytest.mark.parametrize("result", ["table_1", "table_2", "table_3"])

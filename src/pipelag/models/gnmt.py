@@ -55,6 +55,8 @@ class AttentionStart(nn.Module):
     With (encoded, padding, target words) no state attends to padding.
     """
 
+    reads_target = True  # a translation is encoded once (`pipelag.runs.text_metrics.search`)
+
     def __init__(self, words: int, size: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.label = "decoder 1 with attention"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -74,7 +74,7 @@ class Step:
         """The module's path in the model, or the function's or method's name."""
         return str(getattr(self.target, "__name__", self.target))
 
-    @property
+    @cached_property
     def uses(self) -> list[str]:
         """The values among its arguments."""
         return list(refs((self.args, self.kwargs)))

@@ -53,6 +53,7 @@ class Embedding(Operator):
         super().__init__(label, nn.Embedding(words, size, padding_idx=padding))
         nn.init.normal_(self.module.weight, std=size**-0.5)  # type: ignore[arg-type]
         self.size, self.decoder, self.dropout = size, decoder, nn.Dropout(dropout)
+        self.reads_target = decoder  # a translation is encoded once (`pipelag.runs.text_metrics.search`)
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The words of this side."""

@@ -75,11 +75,14 @@ def by_seed(context: Context, **labels: str) -> dict[int, float]:
 def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
     """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log.
 
+    Seeds that a scale leaves out are not asked for, where it has others.
+
     Args:
         named: what the sentence calls them.
     """
     items = context.select(**labels)
     logged = {item.arm.seed: item for item in items if item.log is not None}
+    items = [item for item in items if item.log is not None or not item.arm.left_out] or items
     if logged and len(logged) == len({item.arm.seed for item in items}):
         return logged
     if logged:

@@ -169,16 +169,18 @@ def search(
     `beam` that end are set aside, the best `beam` others go on; a sentence is done when it has `beam` translations, or
     after `longest` words. The best has the highest sum of log-probabilities over its words and end, divided by their
     number to the power `lenpen` (below 1 shorter ones win more often). No translation is empty, none has padding. The
-    whole model runs for every word.
+    layers before the one that reads the target run once, the others for every word.
     """
     device = source.device
+    encoder, decoder = by_target(model)
     alive = list(range(len(source)))  # the sentences that are not done, by row
     words = torch.full((len(source) * beam, 1), BEGIN, device=device)
     totals = torch.zeros(len(source), 1, device=device)  # the hypotheses begin alike: the first word is chosen from one
     found: list[list[tuple[float, list[int]]]] = [[] for _ in alive]
+    *encoded, _ = through(encoder, (source, words[: len(source)]))
     for step in range(longest + 1):
         rows = torch.tensor(alive, device=device).repeat_interleave(beam)
-        logits = model((source[rows], words))[:, -1].float()
+        logits = through(decoder, (*(part[rows] for part in encoded), words))[:, -1].float()
         scores = F.log_softmax(logits, -1).nan_to_num(nan=-1e9)  # a diverged model still writes something
         scores[:, PAD] = float("-inf")
         if step == longest:
@@ -205,3 +207,20 @@ def search(
         words = torch.cat((words, word.view(-1, 1)), 1)
         alive = [alive[row] for row in left]
     return [max(each, key=lambda one: one[0])[1] for each in found]
+
+
+def by_target(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
+    """The layers of a model that hand the target's words on, and those from the first that reads them (`reads_target`).
+
+    Of a model that does not say where it reads them, all read them.
+    """
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    first = next((place for place, layer in enumerate(layers) if getattr(layer, "reads_target", False)), 0)
+    return layers[:first], layers[first:]
+
+
+def through(layers: Sequence[nn.Module], value: Any) -> Any:
+    """What layers make of a value, one after another."""
+    for layer in layers:
+        value = layer(value)
+    return value

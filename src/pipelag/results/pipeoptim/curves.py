@@ -160,8 +160,10 @@ def gain(context: Context, activations: str, **labels: str) -> Difference:
 
 
 def in_words(context: Context, **labels: str) -> str:
-    """Both ways to treat activations; the claim goes by the paper's."""
-    return ", ".join(f"activations {kind} {gain(context, kind, **labels).text()}" for kind in (RECOMPUTED, KEPT))
+    """Both ways to treat activations, where a scale trains both; the claim goes by the paper's."""
+    kept = context.select(activations=KEPT, **labels)
+    kinds = (RECOMPUTED,) if all(item.log is None and item.arm.left_out for item in kept) else (RECOMPUTED, KEPT)
+    return ", ".join(f"activations {kind} {gain(context, kind, **labels).text()}" for kind in kinds)
 
 
 def above_vanilla(context: Context) -> Finding:
