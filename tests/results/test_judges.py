@@ -80,6 +80,19 @@ def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
         runs((0, 1, 2))
 
 
+@pytest.mark.parametrize(
+    ("result", "claim"),
+    [
+        ("table_1", "spectrain_as_data"),
+        ("table_1", "at_least_data_on_four"),
+        ("text_headline_accuracy", "spectrain_none"),
+    ],
+)
+def test_at_least_as_accurate_holds_of_the_same_accuracy(result: str, claim: str) -> None:
+    alike = context("spectrain", result, trained_as({"Data P.": 70.0, "SpecTrain": 70.0}))
+    assert JUDGES["spectrain", result, claim](alike).holds is True
+
+
 def test_activations_that_a_scale_does_not_keep_are_not_spoken_of() -> None:
     make = trained_as({"PipeOptim": 80.0, "Vanilla-1F1B": 70.0})
     for scale, kinds in (("paper", 2), ("quick", 1)):
