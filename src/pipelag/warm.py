@@ -19,6 +19,7 @@ import array
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -55,6 +56,7 @@ LOADED = (  # what most commands need; importing them does no work
     "pipelag.report.frames",
 )
 STAY = ("result", "report")  # commands that leave nothing behind in their process but what they have read
+FOLDER = "pipelag-warm-"  # and some letters, beside other temporary files
 MOST = 1 << 20  # bytes of a request
 
 
@@ -248,6 +250,17 @@ def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return {key: request[key] for key in ("words", "folder", "environment")}, list(streams)
 
 
+def remove_abandoned() -> None:
+    """Remove our folders whose warm process was killed: generated data lie in them, and nobody answers there."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            if folder.stat().st_uid == os.getuid():
+                try:
+                    asked.connect(str(folder / "socket"))
+                except ConnectionRefusedError:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
 class WarmProcess:
     """A warm process for the time of a workflow; jobs find it by PIPELAG_WARM in their environment."""
 
@@ -259,7 +272,8 @@ class WarmProcess:
         """Start it beside the caller, and let it write to `log`; where forks cannot be watched there is none."""
         if self.process is not None or not hasattr(os, "pidfd_open"):
             return
-        self.folder = tempfile.TemporaryDirectory(prefix="pipelag-warm-")  # readable by its owner alone
+        remove_abandoned()
+        self.folder = tempfile.TemporaryDirectory(prefix=FOLDER)  # readable by its owner alone
         path = Path(self.folder.name, "socket")
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as text:

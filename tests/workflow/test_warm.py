@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 from pipelag.job import PARENT
 from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
-from pipelag.warm import WarmProcess, pass_on
+from pipelag.warm import WarmProcess, pass_on, remove_abandoned
 from tests.ending import ended
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,3 +181,25 @@ def test_a_warm_process_ends_with_who_started_it(tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, env=environment
     )
     wait_for(lambda: not Path(f"/proc/{int(done.stdout)}").exists())
+
+
+def test_folders_of_killed_warm_processes_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("pipelag-warm-killed", "pipelag-warm-alive", "pipelag-warm-begun", "other-killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shapes-1.pickle").touch()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "pipelag-warm-alive/socket"))
+        listening.listen()
+        for name in ("pipelag-warm-killed", "other-killed"):
+            with socket.socket(socket.AF_UNIX) as gone:
+                gone.bind(str(tmp_path / name / "socket"))
+                gone.listen()
+        remove_abandoned()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other-killed",
+        "pipelag-warm-alive",
+        "pipelag-warm-begun",
+    ]
