@@ -19,6 +19,10 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
+from pipelag.warm import WarmProcess
+from tests.ending import ended
+from tests.inputs import dying
+from tests.workflow.test_warm import JOB, ROOT, forks, wait_for
 
 SPEC: dict[str, Any] = {
     "model": {"name": "alexnet", "options": {"width": 0.06}},
@@ -69,40 +73,35 @@ def test_a_run_leaves_the_log_that_the_docs_promise(tmp_path: Path) -> None:
     assert lines(tmp_path / "again") == lines(tmp_path)  # a run's own config repeats it
 
 
+LONG = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 200}, SPEC["phases"][1] | {"steps": 100}]}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken")
+    assert run(out, **LONG) == 0
+    return out
+
+
+@pytest.mark.real
 @pytest.mark.parametrize("after", [0.0, 0.4])
-def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path, after: float) -> None:
-    spec = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 200}, SPEC["phases"][1] | {"steps": 100}]}
-    code = (
-        "import sys, time; from pipelag.runs.kinds import train_simulated as train\n"
-        "train.CHECKPOINT_SECONDS = 0.0; train.FLUSH_STEPS = 1\n"
-        "from pipelag.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "run",
-        "--spec",
-        json.dumps(spec),
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-        "--out",
-    ]
-    broken = tmp_path / "broken"
-    process = subprocess.Popen([*command, str(broken)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240  # starting up is not what is tested, and a busy machine is slow at it
-    while not (broken / "partial" / "checkpoint.pt").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(after)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (broken / "summary.json").exists()
-    assert subprocess.run([*command, str(broken)], stderr=subprocess.DEVNULL, check=False).returncode == 0
-    unbroken = tmp_path / "unbroken"
-    assert subprocess.run([*command, str(unbroken)], stderr=subprocess.DEVNULL, check=False).returncode == 0
+def test_killed_and_resumed_equals_unbroken_bit_for_bit(
+    tmp_path: Path, after: float, unbroken: Path, warm: WarmProcess
+) -> None:
+    """What is killed is a fork of the warm process; it writes a checkpoint after every step."""
+    broken, before = tmp_path / "broken", set(forks(warm))
+    words = ["run", "--spec", json.dumps(LONG), "--threads", "1", "--device", "cpu", "--out", str(broken)]
+    told = {"PIPELAG_PLUGINS": dying.__name__, dying.VARIABLE: json.dumps({"folder": str(tmp_path)})}
+    process = subprocess.Popen([*JOB, *words], cwd=ROOT, env=os.environ | told, stderr=subprocess.DEVNULL)
+    with ended(process):
+        wait_for(lambda: process.poll() is not None or (broken / "partial" / "checkpoint.pt").exists())
+        assert process.poll() is None
+        time.sleep(after)
+        process.kill()  # and its fork with it
+        process.wait()
+    wait_for(lambda: not set(forks(warm)) - before)
+    assert not (broken / "summary.json").exists() and (broken / "partial" / "checkpoint.pt").exists()
+    assert run(broken, **LONG) == 0
     assert lines(broken) == lines(unbroken)
     ours, theirs = (torch.load(out / "model.pt") for out in (broken, unbroken))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -181,7 +180,7 @@ def test_a_real_run_that_was_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
     process.wait()
     assert not (broken / "summary.json").exists()
     for out in (broken, unbroken):
-        subprocess.run([*command, "--out", str(out)], stderr=subprocess.DEVNULL, check=True)
+        assert run(out, **spec) == 0
     assert lines(broken) == lines(unbroken) and len(lines(broken)) == 16
     ours, theirs = (torch.load(out / "model.pt") for out in (broken, unbroken))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
