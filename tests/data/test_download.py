@@ -169,7 +169,7 @@ def test_a_server_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(Unavailable, match=said):
             download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
         assert len(site.asked) == module.RETRIES + 1
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 240  # else it takes hours
         site.trickle = 0.0  # or the server's threads go on
 
 
@@ -187,7 +187,7 @@ def test_two_at_once_download_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(240)
     assert failures == []
     assert site.asked == [("/a.gz", None)]
     assert (tmp_path / "a.gz").read_bytes() == CONTENT
@@ -209,5 +209,5 @@ def test_the_lock_holds_between_processes(tmp_path: Path) -> None:
         assert other.stderr is not None and other.stderr.readline() == "waiting\n"
         time.sleep(0.2)
         assert other.poll() is None
-    out, _ = other.communicate(timeout=60)
+    out, _ = other.communicate(timeout=240)
     assert out == "in\n" and other.returncode == 0

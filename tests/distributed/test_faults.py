@@ -183,7 +183,7 @@ def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, numbe
         (folder,) = (tmp_path / "tmp").glob("pipelag-workers-*")
         assert not (folder / "payload.pkl").exists()  # nor does it stay where the launcher is killed
         launcher.send_signal(number)
-        _, text = launcher.communicate(timeout=60)
+        _, text = launcher.communicate(timeout=240)
         assert launcher.returncode == -number
         assert text == f"pipelag: stopped by {number.name}; all workers have ended, and checkpoints are kept\n"
         assert list((tmp_path / "tmp").glob("pipelag-*")) == []

@@ -33,7 +33,7 @@ def test_a_worker_that_is_stopped_ends_the_run_in_the_time_said(tmp_path: Path) 
     sentence = "rank 1 of 2 workers failed: nothing has been heard of it for 2 s: it is stopped, hangs or has lost"
     with pytest.raises(WorkerFailed, match=sentence):
         launch(stopping, 2, patience=2, pid=tmp_path / "pid")
-    assert time.time() - (tmp_path / "pid").stat().st_mtime < 60  # since it stopped; workers may start slowly
+    assert time.time() - (tmp_path / "pid").stat().st_mtime < 240  # since it stopped; unheard, for ever
     wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
@@ -41,7 +41,7 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not happen"

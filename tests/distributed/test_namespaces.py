@@ -125,7 +125,7 @@ def test_killing_the_launcher_leaves_nothing() -> None:
             family = psutil.Process(launcher.pid).children(recursive=True)
         launcher.kill()
         launcher.wait()
-        _, alive = psutil.wait_procs(family, timeout=60)
+        _, alive = psutil.wait_procs(family, timeout=240)
         assert [words_of(p) for p in alive if words_of(p)] == []  # a zombie has no words
 
 
