@@ -11,7 +11,6 @@ import ctypes
 import gc
 import os
 import signal
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -32,9 +31,8 @@ from tests.workflow.test_warm import forks, wait_for
 
 METHODS = ("stale_weights", "pipedream", "pipemare", "pipeoptim", "dualpipe", "sequential", "gpipe")
 PAIRS = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(10)]
-# Of the process's memory that may come. Twenty kept models of 4 MB would be 80; 0.2 to 12 came, with what ran in the
-# process before (the allocator's doing): what is kept of tensors is counted to the byte instead.
-MEGABYTES = 40.0
+# Of memory in use that may come. Twenty kept models of 4 MB would be 80; 0.002 came.
+MEGABYTES = 10.0
 
 
 def short_training(number: int) -> None:
@@ -62,16 +60,34 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
-def held() -> tuple[float, int, int]:
-    """MB of memory, open files, threads.
+class Mallinfo(ctypes.Structure):
+    """What glibc's mallinfo2 tells: `uordblks` and `hblkhd` are the bytes in use, of its arenas and mapped."""
 
-    glibc keeps freed memory, 0 to 90 MB of it from one training to the next (seen over 200): it is given back first.
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def held() -> tuple[float, int, int]:
+    """MB of memory in use, open files, threads.
+
+    Not what the process has: glibc keeps freed memory, 0 to 90 MB of it from one training to the next (seen over 200).
     """
     gc.collect()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
     process = psutil.Process()
-    return process.memory_info().rss / 2**20, process.num_fds(), threading.active_count()
+    try:
+        ask = ctypes.CDLL(None).mallinfo2
+    except AttributeError:  # no glibc, or one from before 2021: what is kept of tensors is counted all the same
+        memory = 0
+    else:
+        ask.restype = Mallinfo
+        found = ask()
+        memory = found.uordblks + found.hblkhd
+    return memory / 2**20, process.num_fds(), threading.active_count()
 
 
 def refused(number: int) -> None:
