@@ -1,9 +1,9 @@
 """A plugin for tests: the process that imports it kills itself, at its n-th touch of a folder or after some seconds.
 
 `PIPELAG_DYING` is JSON: `folder`; `who` dies, "launcher" (or a run's one process) or a worker's rank; `touch`, before
-which of its touches (opening, renaming, removing, making), or `seconds`, after which; or `count`, a file to which each
-touch adds a byte, for a run that is to end. Then root is held to what a file's mode allows, as users are, and a
-checkpoint is written after every step.
+which of its touches (opening, renaming, removing, making), or `seconds`, after which; or, for a run that is to end, all
+of its processes count: each touch adds a byte to the file that `count` and its name make. Then root is held to what a
+file's mode allows, as users are, and a checkpoint is written after every step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from pipelag.runs.kinds import train_simulated
 
 VARIABLE = "PIPELAG_DYING"
+ALL = "all"  # of a run's processes
 TOUCHES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 OVERRIDES = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
@@ -59,8 +60,11 @@ def begin(told: dict[str, Any]) -> None:
     train_simulated.CHECKPOINT_SECONDS, train_simulated.FLUSH_STEPS = 0.0, 1
     tempfile.tempdir = None  # that of this process's environment, not of the one it is a fork of
     obey_modes()
-    if told.get("who") == os.environ.get("RANK", "launcher"):
-        watch(told["folder"], told.get("touch"), told.get("count"))
+    me = os.environ.get("RANK", "launcher")
+    if told.get("who") == ALL:
+        watch(told["folder"], None, told["count"] + me)
+    elif told.get("who") == me:
+        watch(told["folder"], told.get("touch"), None)
         if "seconds" in told:
             timer = threading.Timer(told["seconds"], die)
             timer.daemon = True

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,15 +105,13 @@ def start(spec: RunSpec, out: Path, told: dict[str, Any]) -> Ended:
 
 
 def whole(spec: RunSpec, folder: Path) -> Unbroken:
-    """The run, once for each of its processes, to count its touches."""
-    touches = {}
-    for who in ("launcher", *map(str, range(spec.workers if spec.executor == "real" else 0))):
-        count = folder / f"count-{who}"
-        began = time.monotonic()
-        ended = start(spec, folder / f"run-{who}", {"who": who, "count": str(count)})
-        assert ended.status == 0, ended.said
-        touches[who] = count.stat().st_size
-    return Unbroken(spec, folder / "run-launcher", time.monotonic() - began, touches)
+    """The run, in which each of its processes counts its touches."""
+    began = time.monotonic()
+    ended = start(spec, folder / "run", {"who": dying.ALL, "count": str(folder / "count-")})
+    assert ended.status == 0, ended.said
+    touches = {path.name.removeprefix("count-"): path.stat().st_size for path in folder.glob("count-*")}
+    assert set(touches) == {"launcher", *map(str, range(spec.workers if spec.executor == "real" else 0))}
+    return Unbroken(spec, folder / "run", time.monotonic() - began, touches)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -196,15 +193,9 @@ def rounds(kind: str, number: int, folder: Path, warm: WarmProcess) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: a checkpoint after every step waits long for a disk."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory, prefix="pipelag-crashes-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-        damage.writable(Path(folder))
+def place(in_memory: Path) -> Iterator[Path]:
+    yield in_memory
+    damage.writable(in_memory)
 
 
 def test_simulated_runs(place: Path, warm: WarmProcess) -> None:

@@ -20,8 +20,13 @@ PAPER = "stale_weights"
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the config and made-up logs of every training run at the quick scale."""
-    shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
+    make_up_here()
+    return tmp_path
+
+
+def make_up_here() -> None:
+    shutil.copytree(ROOT / "config", "config")
     load_paper.cache_clear()
     load_scale.cache_clear()
     paper, scale = load_paper(PAPER), load_scale("quick")
@@ -29,7 +34,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for arm in arms(paper, result, scale):
             if arm.spec.kind == "train" and not arm.left_out:
                 pretend(run_dir(scale, arm.spec.id), arm.spec)
-    return tmp_path
 
 
 def pretend(folder: Path, spec: Any) -> None:
@@ -125,13 +129,32 @@ def test_a_diverged_run_is_shown_as_that(project: Path) -> None:
     assert "diverged at step 195" in Path(f"figures/quick/{PAPER}/table_2.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a folder in which every result has been drawn; tests read it, or copy it."""
+    folder = tmp_path_factory.mktemp("drawn")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        make_up_here()
+        for result in load_paper(PAPER).results:
+            draw(result)
+    return folder
+
+
 @pytest.mark.parametrize("result", list(load_paper(PAPER).results))
-def test_every_result_draws_with_and_without_logs(project: Path, result: str) -> None:
-    for _ in range(2):
-        record = draw(result)
-        ends = ("pdf", "svg", "png", "csv") if record["is_figure"] else ("csv", "md", "tex")
-        assert all(Path(f"figures/quick/{PAPER}/{result}.{end}").stat().st_size > 0 for end in ends)
-        shutil.rmtree("results", ignore_errors=True)
+def test_every_result_draws_with_and_without_logs(
+    drawn: Path, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+    draw(result)
+    for folder in (drawn, tmp_path):
+        left = folder / f"figures/quick/{PAPER}"
+        is_figure = json.loads((left / f"{result}.json").read_text())["is_figure"]
+        ends = ("pdf", "svg", "png", "csv") if is_figure else ("csv", "md", "tex")
+        assert all((left / f"{result}.{end}").stat().st_size > 0 for end in ends)
 
 
 def test_verdicts_follow_the_numbers(project: Path) -> None:
@@ -150,11 +173,17 @@ def test_verdicts_follow_the_numbers(project: Path) -> None:
     assert {v["claim"]: v["verdict"] for v in draw("table_4")["verdicts"]}[claim] == "fails"
 
 
-def test_the_page_gathers_all_and_links_to_logs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_gathers_all_and_links_to_logs(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(drawn, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+    Path("figures").rename("drawn")
     assert main(["report", PAPER]) == 2
     assert "draw it first: snakemake --cores all stale_weights_table_1" in capsys.readouterr().err
-    for result in load_paper(PAPER).results:
-        draw(result)
+    Path("drawn").rename("figures")
     assert main(["report", PAPER]) == 0
     folder = Path("figures/quick")
     pages = [folder / "index.html", *sorted((folder / PAPER).glob("*.html"))]
