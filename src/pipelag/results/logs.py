@@ -289,9 +289,10 @@ class Accuracy:
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Accuracy:
-        """Collect; a diverged or left-out run leaves its note."""
+        """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others."""
         values, note, asked = [], "", 0
-        for item in items:
+        runs = list(items)
+        for item in [run for run in runs if not run.arm.left_out] or runs:
             asked += 1
             if item.arm.left_out:
                 note = "not run here"
