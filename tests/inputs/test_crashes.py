@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from pipelag.errors import PipelagError
 from pipelag.results.logs import read_log
 from pipelag.runs.spec import RunSpec
 from pipelag.warm import WarmProcess
@@ -167,7 +168,7 @@ def one_round(seed: int, other: Unbroken, out: Path, warm: WarmProcess) -> str:
                 if finished:
                     return "refused"
                 out.mkdir()
-        except AssertionError as error:
+        except (AssertionError, PipelagError) as error:
             raise AssertionError("\n  ".join([str(error), *story])) from error
         if number < kills or finished:
             damage.writable(out)

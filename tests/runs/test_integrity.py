@@ -166,6 +166,20 @@ def test_a_model_that_is_not_what_its_run_wrote_is_made_anew(tmp_path: Path) -> 
         assert model.read_bytes() == right
 
 
+@pytest.mark.parametrize("name", ["environment.json", "config.yaml"])
+def test_what_a_run_says_of_itself_is_held_to_what_it_wrote(tmp_path: Path, unbroken: Path, name: str) -> None:
+    shutil.copytree(unbroken, tmp_path / "copy")
+    path = tmp_path / "copy" / name
+    run = json.loads((tmp_path / "copy/summary.json").read_text())["id"]
+    assert folders.finished(tmp_path / "copy", run) is not None
+    for damage in (zeroed, lambda path: path.write_text(path.read_text().replace("date", "data") + "\n"), Path.unlink):
+        damage(path)
+        assert folders.finished(tmp_path / "copy", run) is None
+        if name == "environment.json":
+            with pytest.raises(PipelagError, match=r"the log in .* (is damaged|is not what its run wrote)"):
+                read_log(tmp_path / "copy")
+
+
 def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
     """A bit of any of them flipped: what is read is what was written, or nothing is."""
     path, state = tmp_path / "c.pt", {"a": [1, 2.5], "b": torch.arange(3.0)}

@@ -14,7 +14,7 @@ import pandas as pd
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, Paper, Result, Scale, arms, load_scale, run_dir
 from pipelag.files import read_text
-from pipelag.runs.folder import seal
+from pipelag.runs.folder import seal, sum_of
 from pipelag.runs.spec import RunSpec
 
 MOST_BYTES = 2**30  # of a log
@@ -87,11 +87,17 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         parts = isinstance(outcome, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
     except (ValueError, RecursionError) as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    if not parts or outcome.get("log", sealed) != sealed:
+    if not parts or outcome.get("log", sealed) != sealed or not _whole(outcome, environment):
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:
         _check_run(folder, outcome, spec)
     return RunLog(folder, rows, outcome, made)
+
+
+def _whole(summary: Mapping[str, Any], path: Path) -> bool:
+    """Whether a file beside the log is the one whose sum the summary holds; older ones hold none."""
+    sums = summary.get("files", {})
+    return isinstance(sums, dict) and (path.name not in sums or path.exists() and sum_of(path) == sums[path.name])
 
 
 def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:

@@ -28,7 +28,8 @@ from pipelag.files import write_whole
 from pipelag.runs.spec import RunSpec
 
 MADE = ("model.pt", "trace.json")  # beside the log, by some runs
-FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", *MADE)
+TOLD = ("config.yaml", "environment.json")  # of what was run, and where
+FILES = (*TOLD, "metrics.jsonl", "summary.json", *MADE)
 GROWING = ("id", "lock", "metrics.jsonl")
 
 
@@ -113,14 +114,14 @@ class RunFolder:
         write_whole(self.path / "environment.json", json.dumps(environment, indent=1) + "\n")
         write_whole(self.path / "metrics.jsonl", log)
         head = {"id": self.spec.id, "kind": self.spec.kind}
-        made = {name: sum_of(self.path / name) for name in MADE if (self.path / name).exists()}
-        written = finite(head | summary | {"log": seal(log)} | ({"files": made} if made else {}))
+        beside = {name: sum_of(self.path / name) for name in (*TOLD, *MADE) if (self.path / name).exists()}
+        written = finite(head | summary | {"log": seal(log), "files": beside})
         write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
         shutil.rmtree(self.partial)
 
 
 def finished(path: Path, run: str) -> dict[str, Any] | None:
-    """The summary of the run of this id that stands whole in a folder; None where there is none, or its log is not.
+    """The summary of the run of this id that stands whole in a folder; None where there is none, or a file is not.
 
     A half-made run beside it is to be gone on with, so it is none then either.
 
@@ -131,9 +132,9 @@ def finished(path: Path, run: str) -> dict[str, Any] | None:
     try:
         summary = json.loads((path / "summary.json").read_text())
         log = (path / "metrics.jsonl").read_text()
-        made = summary.get("files", {}).items()
+        beside = summary.get("files", {}).items()
         whole = summary.get("id") == run and summary.get("log") == seal(log)
-        whole = whole and all(sum_of(path / name) == value for name, value in made)
+        whole = whole and all(sum_of(path / name) == value for name, value in beside)
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return summary if whole and not any((path / "partial").glob("checkpoint*")) else None
