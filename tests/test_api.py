@@ -17,6 +17,7 @@ from pipelag.methods import METHODS, Method
 from pipelag.schedules.library import cycle
 from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
 from tests.toy import convolutional, sgd
+from tests.workflow.test_warm import JOB
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -119,12 +120,14 @@ def test_a_profile_times_every_layer_and_leaves_the_model_as_it_was(tmp_path: Pa
         Profile.load(tmp_path / "other.jsonl")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/methods.md", "docs/planning.md"])
 def test_the_python_examples_in_the_docs_run(page: str, tmp_path: Path) -> None:
+    """As scripts, each a fork of the warm process."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert blocks
     (tmp_path / "page.py").write_text("\n".join(blocks))
-    subprocess.run([sys.executable, "page.py"], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([*JOB, "-m", "tests.script", "page.py"], cwd=tmp_path, check=True)
 
 
 def test_the_callers_random_numbers_go_on_as_if_nothing_had_trained() -> None:

@@ -6,8 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from tests.workflow.test_warm import JOB
+
+pytestmark = pytest.mark.real  # but for the first, forks of the warm process
 PLUGIN = """
 from dataclasses import replace
 from torch import nn
@@ -30,15 +36,15 @@ SPEC = {
 }
 
 
-def run(folder: Path, plugins: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipelag", "run", "--spec", json.dumps(SPEC), "--out", "run", "--threads", "1"]
+def run(folder: Path, plugins: str, start: Sequence[str] = JOB) -> subprocess.CompletedProcess[str]:
+    command = [*start, "run", "--spec", json.dumps(SPEC), "--out", "run", "--threads", "1"]
     environment = {**os.environ, "PIPELAG_PLUGINS": plugins}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_what_a_plugin_registers_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "my_plugin.py").write_text(PLUGIN)
-    done = run(tmp_path, "my_plugin")
+    done = run(tmp_path, "my_plugin", [sys.executable, "-m", "pipelag"])
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["phases"][0]["method"] == "timid"
