@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.workflow import forked
+from tests.workflow.test_warm import JOB
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
@@ -30,10 +31,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
-    command += ["--config", "plugins=[mine]", "papers=[mine]"]
-    environment = {key: value for key, value in os.environ.items() if key != "PIPELAG_WARM"}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    return forked.snakemake(folder, "--cores", "2", *words, "--config", "plugins=[mine]", "papers=[mine]")
 
 
 def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
@@ -98,13 +96,13 @@ def test_a_result_may_be_a_table_here_and_a_figure_there(project: Path) -> None:
     page = path.read_text()
     path.write_text(page.replace("  figure_1:\n", "  table_3:\n    draw: figure_1\n"))  # the first paper's is a table
     words = ("--dry-run", "--config", "plugins=[mine]", "papers=[stale_weights,mine]", "--", "mine_table_3")
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    done = forked.snakemake(project, "--cores", "2", *words)
     assert done.returncode == 0 and "table_3.svg" in done.stdout
     path.write_text(page[: page.index("  figure_1:")])  # a paper with tables only
     assert snakemake(project, "--dry-run").returncode == 0
 
 
+@pytest.mark.real
 def test_its_optimizer_trains_with_every_method_that_it_adds_or_that_predicts(project: Path) -> None:
     code = (
         "import torch, pipelag, mine\n"
@@ -116,5 +114,5 @@ def test_its_optimizer_trains_with_every_method_that_it_adds_or_that_predicts(pr
         "    pipelag.train(model, iter(batches), method=method, cuts=(1,), steps=12, loss=loss,\n"
         "                  optimizer=lambda parameters: mine.SignSGD(parameters, lr=0.01))\n"
     )
-    environment = os.environ | {"PYTHONPATH": ":".join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], cwd=project, check=True, env=environment)
+    (project / "script.py").write_text(code)
+    subprocess.run([*JOB, "-m", "tests.script", "script.py"], cwd=project, check=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.workflow import forked
 
 pytestmark = pytest.mark.workflow
 SNAKEFILE = """
@@ -33,8 +34,7 @@ rule figure:
 
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "Snakefile").write_text(SNAKEFILE)
-    command = [sys.executable, "-m", "snakemake", "--logger", "pipelag", "--cores", "1", "--keep-going", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return forked.snakemake(folder, "--logger", "pipelag", "--cores", "1", "--keep-going", *words)
 
 
 def test_a_line_per_job_and_what_failed(tmp_path: Path) -> None:
