@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = [sys.executable, "-S", "-I", str(ROOT / "src/pipelag/job.py")]
 ENDLESS = RunSpec(
     model=ModelSpec(name="resnet8"),
-    data=DataSpec(name="shapes"),
+    data=DataSpec(name="shapes", options={"train": 80, "test": 20}),  # of 12,000, each process would make all
     batch=8,
     optimizer=OptimizerSpec(lr=0.01),
     phases=(PhaseSpec(method="stale_weights", steps=100_000, cuts=(2,)),),
@@ -122,7 +122,7 @@ def test_a_fork_that_has_not_made_its_group_yet_ends_with_its_client_too() -> No
     """On a busy machine a client may be gone before its fork has run at all; a worker then waited for its launcher."""
     with ended(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], text=True)) as fork:
         pass_on(fork.pid, signal.SIGKILL)  # it is in the group of these tests
-        assert fork.wait(timeout=60) == -signal.SIGKILL
+        assert fork.wait(timeout=240) == -signal.SIGKILL
     pass_on(fork.pid, signal.SIGKILL)  # one that has ended is left alone
 
 
@@ -141,18 +141,18 @@ def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp
     client, mine = real(tmp_path, warm)
     assert len(mine) == 3
     os.kill(mine[-1], signal.SIGKILL)
-    text, _ = client.communicate(timeout=90)
+    text, _ = client.communicate(timeout=240)
     assert client.returncode == 2
     assert re.search(r"rank [01] of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", text), text
-    wait_for(lambda: not set(mine) & set(forks(warm)), 60)
+    wait_for(lambda: not set(mine) & set(forks(warm)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_the_client_of_their_launcher(warm: WarmProcess, tmp_path: Path, number: int) -> None:
     client, mine = real(tmp_path, warm)
     client.send_signal(number)
-    client.communicate(timeout=90)
-    wait_for(lambda: not set(mine) & set(forks(warm)), 60)
+    client.communicate(timeout=240)
+    wait_for(lambda: not set(mine) & set(forks(warm)))
 
 
 def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:

@@ -6,20 +6,21 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipelag.experiments import arms, load_paper, load_scale, papers, run_dir
+from tests.workflow import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.workflow
 
 
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return forked.snakemake(folder, "--cores", "2", *words)
 
 
 def planned(folder: Path, *words: str) -> dict[str, int]:
@@ -80,8 +81,8 @@ def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> 
         for name in ("metrics.jsonl", "summary.json"):
             (folder / name).write_text("")
     try:
-        assert planned(project)["figure"] == everything["figure"] + 1
-        assert planned(project)["run"] == everything["run"]
+        made = planned(project)
+        assert (made["figure"], made["run"]) == (everything["figure"] + 1, everything["run"])
     finally:
         for run in runs:
             shutil.rmtree(project / run_dir(load_scale("quick"), run))
@@ -169,6 +170,7 @@ def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
         locks = project / ".snakemake/locks"
         while not (locks.exists() and any(locks.iterdir())):
             assert first.poll() is None
+            time.sleep(0.05)
         second = snakemake(project, "stale_weights_table_6")
         assert second.returncode != 0 and "Directory cannot be locked" in second.stdout + second.stderr
     finally:
