@@ -254,7 +254,8 @@ def remove_abandoned() -> None:
     """Remove our folders whose warm process was killed: generated data lie in them, and nobody answers there."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-            if folder.stat().st_uid == os.getuid():
+            about = folder.stat()
+            if about.st_uid == os.getuid() and about.st_mtime < time.time() - 60:  # a younger one may not listen yet
                 try:
                     asked.connect(str(folder / "socket"))
                 except ConnectionRefusedError:

@@ -197,9 +197,16 @@ def test_folders_of_killed_warm_processes_are_removed_and_no_others(
             with socket.socket(socket.AF_UNIX) as gone:
                 gone.bind(str(tmp_path / name / "socket"))
                 gone.listen()
-        remove_abandoned()
+        with socket.socket(socket.AF_UNIX) as bound:  # in its first moments one refuses, as those that are gone do
+            (tmp_path / "pipelag-warm-young").mkdir()
+            bound.bind(str(tmp_path / "pipelag-warm-young/socket"))
+            for path in tmp_path.iterdir():
+                if path.name != "pipelag-warm-young":
+                    os.utime(path, (0, 0))
+            remove_abandoned()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "other-killed",
         "pipelag-warm-alive",
         "pipelag-warm-begun",
+        "pipelag-warm-young",
     ]
