@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: help bench show env reproduce test picture docs gpu-check lint lock clean
+.PHONY: help bench show env reproduce test picture headline docs gpu-check lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -26,6 +26,9 @@ test: $(STAMP) ## all tests, in two halves side by side
 
 picture: $(STAMP) ## the picture of the README, from the published logs
 	$(BIN)/python workflow/scripts/picture.py docs/images/staleness.svg
+
+headline: $(STAMP) ## the committed figures, figures/headline, from the published logs
+	$(BIN)/python workflow/scripts/headline.py figures/headline
 
 docs: $(STAMP) ## the documentation as a site, site/index.html (its tools go to .cache/docs)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .cache/docs
@@ -59,4 +62,4 @@ lock: $(STAMP) ## write the locks anew from pyproject.toml and workflow/envs/*.i
 
 clean: ## remove what was produced (runs, figures), keep the environment and downloads
 	rm -rf results/quick results/standard results/paper results/data site .snakemake
-	find figures -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +
+	find figures -mindepth 1 -maxdepth 1 ! -name README.md ! -name headline -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""The published figures that are committed, so that they can be seen before anything has run: `make headline`.
+
+A figure or two of each paper, of those that have logs under results/published, drawn as the workflow draws them; beside
+them a page with each caption, its claims' verdicts and the command that makes it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pipelag.experiments import load_paper, load_scale
+from pipelag.files import write_whole
+from pipelag.report.gather import title_of
+from pipelag.report.style import save
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
+from pipelag.results.logs import Context
+from pipelag.results.verdict import verdicts
+
+DEVICE = "cpu"
+# Trained on real data where a paper has such a figure; else what its schedules and plans say.
+HEADLINES = {
+    "stale_weights": ("figure_5a", "figure_5d"),
+    "pipedream": ("figure_13", "figure_15"),
+    "pipemare": ("figure_2", "figure_6b"),
+    "pipeoptim": ("figure_6c",),
+    "spectrain": ("figure_10",),
+}
+HEAD = """# Headline figures
+
+Drawn from the logs under `results/published/{device}` by `make headline`, which writes this page too; all others:
+`make show`. What the claims beside them rest on is in [docs/results.md](../../docs/results.md).
+"""
+
+
+def name_of(paper: str, result: str) -> str:
+    """A figure's file here, without its ending."""
+    return f"{paper}_{result}"
+
+
+def main(out: Path) -> None:
+    """Draw them into a folder, and write its page."""
+    page = [HEAD.format(device=DEVICE)]
+    scale = load_scale("published", DEVICE)
+    for name, results in HEADLINES.items():
+        paper = load_paper(name)
+        load_results(paper)
+        for result in results:
+            context = Context.load(paper, result, scale)
+            drawn, base = draw(context), out / name_of(name, result)
+            save(drawn.figure, base, (".svg", ".png"), context.footer())
+            page.append(section(context, base.name))
+    write_whole(out / "README.md", "\n".join(page))
+
+
+def section(context: Context, file: str) -> str:
+    """A figure with what is said of it."""
+    title = f"{context.paper.short}, {title_of(context.name)}"
+    command = f"snakemake --cores all --config scale=published published={DEVICE} -- {file}"
+    judged = [f"* “{one.text}” **{one.verdict}**: {' '.join(one.why.split())}" for one in verdicts(context)]
+    return "\n".join(
+        [f"## {title}", "", f"![{title}]({file}.svg)", "", context.result.caption, "", *judged, "", f"`{command}`", ""]
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
