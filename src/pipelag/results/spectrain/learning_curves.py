@@ -10,7 +10,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, trend
-from pipelag.results.logs import Context
+from pipelag.results.logs import Context, RunLog
 from pipelag.results.spectrain.training import (
     ARMS,
     DATA,
@@ -31,14 +31,33 @@ WINDOW = 20  # evaluations of the moving averages
 
 def curves(context: Context, arms: Sequence[str], panels: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """The evaluations of the Transformer's runs, a row per point of every panel (title -> metric)."""
-    for title, metric in panels.items():
-        for item in context.select(what="training", model="Transformer"):
-            if item.log is None or item.arm.labels["arm"] not in arms:
+    items = [(arm, item) for arm in arms for item in context.select(what="training", model="Transformer", arm=arm)]
+    titles = {arm: named(arm, [item.log for other, item in items if other == arm and item.log]) for arm in arms}
+    for panel, metric in panels.items():
+        for arm, item in items:
+            if item.log is None:
                 continue
             for row in item.log.rows:
                 if row.get(metric) is not None:
-                    point = {"panel": title, "arm": item.arm.labels["arm"], "seed": item.arm.seed, "step": row["step"]}
-                    yield point | {"value": row[metric]}
+                    point = {"panel": panel, "arm": titles[arm], "seed": item.arm.seed, "step": row["step"]}
+                    yield point | {"value": row[metric], "diverged": item.log.diverged_at is not None}
+
+
+def named(arm: str, logs: Sequence[RunLog]) -> str:
+    """An arm in a legend, with how many of its runs diverged."""
+    lost = sum(log.diverged_at is not None for log in logs)
+    of = f"{lost} of {len(logs)} " if len(logs) > 1 else ""
+    return f"{arm} ({of}diverged)" if lost else arm
+
+
+def limits(rows: Sequence[Mapping[str, Any]], panel: str) -> tuple[float | None, float | None]:
+    """Of a panel's axis: those of the runs that did not diverge, which one that did would flatten."""
+    values = [row["value"] for row in rows if row["panel"] == panel]
+    kept = [row["value"] for row in rows if row["panel"] == panel and not row["diverged"]]
+    if not kept or max(values) <= max(kept):
+        return None, None
+    margin = 0.05 * (max(kept) - min(kept))
+    return min(kept) - margin, max(kept) + margin
 
 
 @drawing(PAPER, "figure_5")
@@ -53,8 +72,11 @@ def figure_5(context: Context) -> Drawn:
 def figure_12(context: Context) -> Drawn:
     """Three panels."""
     panels = {"Training loss": "loss", "Validation loss": "test_loss", "Validation accuracy": "accuracy"}
-    axes = {title: Axis("value", "%" if metric == "accuracy" else "loss") for title, metric in panels.items()}
     rows = list(curves(context, ARMS, panels))
+    axes = {
+        title: Axis("value", "%" if metric == "accuracy" else "loss", limits=limits(rows, title))
+        for title, metric in panels.items()
+    }
     return Drawn.of(Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", trailing=WINDOW), rows)
 
 

@@ -1,0 +1,30 @@
+"""Where one arm diverged, the curves of the others can still be read, and the legend says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.learning_curves import limits, named
+
+
+def rows(**arms: list[float]) -> list[dict[str, Any]]:
+    return [{"panel": "loss", "value": v, "diverged": max(values) > 100} for values in arms.values() for v in values]
+
+
+def log(diverged_at: int | None) -> RunLog:
+    return RunLog(Path(), [], {"diverged_at": diverged_at}, {})
+
+
+def test_the_axis_is_of_those_that_did_not_diverge() -> None:
+    low, high = limits(rows(kept=[1.0, 0.5], other=[0.9, 0.6], lost=[1.0, 1e6]), "loss")
+    assert low is not None and high is not None and 0.4 < low < 0.5 and 1.0 < high < 1.1
+    assert limits(rows(kept=[1.0, 0.5], other=[0.9, 0.6]), "loss") == (None, None)
+    assert limits(rows(lost=[1.0, 1e6]), "loss") == (None, None)
+
+
+def test_the_legend_counts_them() -> None:
+    assert named("PipeDream", [log(None), log(None)]) == "PipeDream"
+    assert named("PipeDream", [log(7)]) == "PipeDream (diverged)"
+    assert named("PipeDream", [log(7), log(None), log(9)]) == "PipeDream (2 of 3 diverged)"
