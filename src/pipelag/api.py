@@ -87,7 +87,8 @@ def train(
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
-    What is measured, told and shown meanwhile changes nothing in the training, to the bit.
+    What is measured, told and shown meanwhile changes nothing in the training, to the bit. The model is trained in its
+    mode for that (`train()`), in whichever it was given.
 
     Args:
         model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.

@@ -110,6 +110,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": None}, "optimizer is None; it should be a function"),
     ({"optimizer": "sgd"}, "the optimizer 'sgd' has no learning rate; give one beside it: lr=0.1"),
     ({"optimizer": "sdg", "lr": 0.1}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
+    ({"optimizer": "adamm"}, "unknown optimizer 'adamm'; did you mean 'adam'"),
     ({"optimizer": {"name": "sgd", "lr": 0.1, "momenta": 0.9}}, "unknown setting of the optimizer 'momenta'"),
     ({"optimizer": {"name": "sgd", "lr": 0.1}, "lr": 0.1}, "lr is given beside an optimizer that has its own"),
     ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "lr": 0.1}, "lr is given beside an optimizer"),

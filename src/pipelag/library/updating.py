@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelag.asked import check_optimizer, check_rate
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, unknown
 from pipelag.runs import optimizers
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.typed import checked
@@ -52,6 +52,8 @@ def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerF
 def _named(optimizer: str | Mapping[str, Any], lr: float | None) -> OptimizerFactory:
     settings = {"name": optimizer} if isinstance(optimizer, str) else dict(optimizer)
     name = settings.get("name")
+    if isinstance(name, str) and name not in optimizers.OPTIMIZERS:  # before its settings, which are those of another
+        raise unknown("optimizer", name, optimizers.OPTIMIZERS)
     if lr is not None and "lr" in settings:
         raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
     settings |= {} if lr is None else {"lr": lr}
