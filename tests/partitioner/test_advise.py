@@ -230,6 +230,14 @@ def test_what_cannot_be_is_refused(
     assert said in error and error.count("\n") == 1
 
 
+def test_a_profile_that_is_not_there_is_told_of_before_what_is_not_given_beside_it(
+    in_project: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *cluster = files(tmp_path)
+    assert main(["advise", str(tmp_path / "none.jsonl"), *cluster]) == 2
+    assert "none.jsonl'; it should be a profile" in capsys.readouterr().err
+
+
 def test_a_models_profile_is_written_for_partition_and_read_again(
     in_project: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,12 +124,14 @@ def asked_of(args: argparse.Namespace) -> tuple[Subject | None, str | None, list
 
 def profiles_of(args: argparse.Namespace, given: Subject | None, notes: list[str]) -> tuple[Profiles, int]:
     """Profiles for passes of any size, and the samples of a minibatch."""
+    read = read_profile(Path(args.profile)) if given is None else None  # a file that is not there is told of first
     batch: int | None = args.batch or args.profiled or (given.batch if given is not None else None)
     if batch is None:
         raise PipelagError("how many samples a minibatch has is not given; say --batch, such as --batch 64")
-    if given is not None:
+    if read is None:
+        assert given is not None
         return Profiles(given.by_sheet(args.sheet), given.sample_bytes), batch
-    profile, merged = read_profile(Path(args.profile))
+    profile, merged = read
     of = args.profiled or batch
     notes += [*merged, f"The profile is taken to be of {of} samples, and to grow in proportion with them."]
     return Profiles(lambda samples: profile.scaled(samples / of), scaled=True), batch
