@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pipelag.experiments.expand import Arm
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.learning_curves import limits, named
+from pipelag.results.spectrain.learning_curves import distance, limits, named
+from tests.results.cases.spectrain import learnt
+from tests.results.made_up import both
 
 
 def rows(**arms: list[float]) -> list[dict[str, Any]]:
@@ -28,3 +34,16 @@ def test_the_legend_counts_them() -> None:
     assert named("PipeDream", [log(None), log(None)]) == "PipeDream"
     assert named("PipeDream", [log(7)]) == "PipeDream (diverged)"
     assert named("PipeDream", [log(7), log(None), log(9)]) == "PipeDream (2 of 3 diverged)"
+
+
+@pytest.mark.usefixtures("in_project")
+def test_one_that_diverged_early_is_not_near_to_whom_it_began_beside() -> None:
+    def lost(arm: Arm) -> RunLog | None:
+        made = learnt({})(arm)
+        if made is None or arm.labels["arm"] != "Vanilla DualPipe":
+            return made
+        return replace(made, rows=made.rows[:3], summary=made.summary | {"diverged_at": 70, "final": None})
+
+    whole, broken = both("spectrain", "figure_12", learnt({}), lost)
+    assert all(value > 40 for value in distance(broken, "Vanilla DualPipe").values())
+    assert all(value < 40 for value in distance(whole, "Vanilla DualPipe").values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import fmean
 from typing import Any
 
@@ -132,7 +132,9 @@ for _suffix, _piped in READINGS.items():
 
 
 def distance(context: Context, arm: str) -> BySeed:
-    """The mean distance of an arm's validation accuracy to data parallelism's, evaluation by evaluation, by seed."""
+    """The mean distance of an arm's validation accuracy to data parallelism's, evaluation by evaluation, by seed; for a
+    judge. A run that diverged has no accuracy from there on, and counts as 0."""
+    as_trained(context, "Transformer", arm)
     runs = {
         name: {i.arm.seed: points(i.log, "accuracy") for i in context.select(model="Transformer", arm=name) if i.log}
         for name in (DATA, arm)
@@ -140,7 +142,7 @@ def distance(context: Context, arm: str) -> BySeed:
     seeds = [seed for seed in runs[arm] if runs[DATA].get(seed) and runs[arm][seed]]
     if not seeds:
         raise NotLogged(f"{arm} or {DATA} of the Transformer has no log")
-    pairs = {seed: zip(runs[arm][seed], runs[DATA][seed], strict=False) for seed in seeds}
+    pairs = {seed: zip_longest(runs[arm][seed], runs[DATA][seed], fillvalue=0.0) for seed in seeds}
     return {seed: fmean(abs(a - b) for a, b in pair) for seed, pair in pairs.items()}
 
 
