@@ -24,8 +24,8 @@ HEADLINES = {
     "stale_weights": ("figure_5a", "figure_5d"),
     "pipedream": ("figure_13", "figure_15"),
     "pipemare": ("figure_2", "figure_6b"),
-    "pipeoptim": ("figure_6c",),
-    "spectrain": ("figure_10",),
+    "pipeoptim": ("figure_5a", "figure_6c"),
+    "spectrain": ("figure_9", "figure_12"),
 }
 HEAD = """# Headline figures
 

@@ -422,6 +422,16 @@ def vanilla_below_data() -> Pair:
     return schools("table_1", {("SNN", "Vanilla DualPipe"): 71.0})
 
 
+@case(PAPER, "table_1", "stale_below_here")
+def stale_below_here() -> Pair:
+    return schools("table_1", {"PipeDream, stashing": 75.0}, apart=0.1)
+
+
+@case(PAPER, "table_1", "above_vanilla_here")
+def above_vanilla_here() -> Pair:
+    return schools("table_1", {("SNN", "SpecTrain"): 67.0}, apart=0.1)
+
+
 def wobbling(result: str, **wobbles: float) -> Pair:
     """A result in which arms fluctuate as by default, and otherwise."""
     names = {name.replace(", ", "_").replace(" ", "_").strip("."): name for name in WOBBLES}
