@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import pipelag.results.stale_weights  # noqa: F401  (registers the judges)
 from pipelag.experiments import Arm, arms, load_paper, load_scale
 from pipelag.results.judging import Difference, over_models
-from pipelag.results.logs import Context, Item, RunLog, Share
+from pipelag.results.logs import Accuracy, Context, Item, RunLog, Share
 from pipelag.results.verdict import Verdict, verdicts
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -331,3 +332,10 @@ def test_a_log_knows_how_sure_its_accuracy_is_but_not_of_words() -> None:
     assert isinstance(log.accuracy, Share) and log.accuracy.error == pytest.approx(5.0, rel=0.02)
     words = run_log([], final={"accuracy": 50.0, "bleu": 3.0}, data={"test": 100})
     assert isinstance(words.accuracy, Share) and words.accuracy.error is None
+
+
+def test_one_seed_beside_means_over_more_is_told_to_be_one() -> None:
+    one, *others = context("table_4", lambda arm: trained(91.0), seeds=(0, 1, 2)).items[:3]
+    left = [replace(item, arm=replace(item.arm, left_out="one seed is enough"), log=None) for item in others]
+    assert Accuracy.of([one, *left]).text() == "91.00 (one seed)"
+    assert Accuracy.of([one]).text() == "91.00" and Accuracy.of([one, *others]).text() == "91.00 ± 0.00"

@@ -287,18 +287,21 @@ def published(spec: RunSpec) -> bool:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Final accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number."""
+    """Final accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number; `fewer`: a scale
+    leaves out seeds of this arm."""
 
     values: tuple[float, ...]
     note: str = ""
     asked: int = 0
+    fewer: bool = False
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Accuracy:
         """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others."""
         values, note, asked = [], "", 0
         runs = list(items)
-        for item in [run for run in runs if not run.arm.left_out] or runs:
+        made = [run for run in runs if not run.arm.left_out] or runs
+        for item in made:
             asked += 1
             if item.arm.left_out:
                 note = "not run here"
@@ -306,7 +309,7 @@ class Accuracy:
                 values.append(item.log.accuracy)
             elif item.log is not None:
                 note = f"diverged at step {item.log.diverged_at}"
-        return cls(tuple(values), note, asked)
+        return cls(tuple(values), note, asked, fewer=len(made) < len(runs))
 
     @property
     def complete(self) -> bool:
@@ -328,8 +331,8 @@ class Accuracy:
         if self.mean is None:
             return self.note or None
         shown = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
-        if self.complete:
-            return shown
+        if self.complete:  # beside means over more seeds, one is told to be one
+            return f"{shown} (one seed)" if self.fewer and len(self.values) == 1 else shown
         return f"{shown} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
 
 
