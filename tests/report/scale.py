@@ -58,7 +58,9 @@ def leave(project: Path, name: str, verdict: str) -> None:
     record["verdicts"] = [judged | {"tolerance": "exact"}]
     if name == CURVES:
         chart = Lines(
-            Axis("step", "iteration"), Axis("accuracy", "accuracy (%)", log=True, levels={"goal": 50.0}), line="arm"
+            Axis("step", "iteration"),
+            Axis("accuracy", "accuracy (%)", log=True, limits=(None, 80.0), levels={"goal": 50.0}),
+            line="arm",
         )
         drawn = Drawn.of(chart, FRAME)
         record |= {"is_figure": True, "chart": drawn.chart}

@@ -122,7 +122,7 @@ def test_curves_and_description_say_what_the_frame_says(records: Path) -> None:
     (curves,) = re.findall(r'<script type="application/json" id="curves">(.*?)</script>', path.read_text())
     (panel,) = json.loads(curves)
     assert (panel["x"], panel["y"], panel["logx"], panel["logy"]) == ("iteration", "accuracy (%)", False, True)
-    assert panel["levels"] == {"goal": 50.0}
+    assert panel["levels"] == {"goal": 50.0} and panel["limits"] == [None, 80.0]
     line = panel["lines"][0]
     assert line["x"] == [1, 2, 3] and line["y"] == [52, 53, 54] and line["std"] == [1.4142] * 3
     (alt,) = [given["alt"] for tag, given in page.elements if tag == "img"]

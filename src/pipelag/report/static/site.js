@@ -93,9 +93,11 @@ function chart(panel, box, width, log, visible) {
     const value = u.cursor.idx === null || u.cursor.idx === undefined ? null : u.data[line.at][u.cursor.idx];
     line.out.textContent = value === null || value === undefined ? "" : number(value);
   });
+  const [low, high] = panel.limits; // of the figure's axis; null: as the lines have it
+  const range = low === null && high === null ? {} : { range: (_, min, max) => [low ?? min, high ?? max] };
   return new uPlot({
     width, height: Math.max(240, Math.min(380, width * 0.62)), series, bands, legend: { show: false },
-    scales: { x: { time: false, distr: log.x ? 3 : 1 }, y: { distr: log.y ? 3 : 1 } },
+    scales: { x: { time: false, distr: log.x ? 3 : 1 }, y: { distr: log.y ? 3 : 1, ...range } },
     axes: [axis(panel.x, { size: 34 }), axis(panel.y, { size: 58 })],
     hooks: { setCursor: [told], draw: [levels] }, cursor: { focus: { prox: 24 } }, focus: { alpha: 0.35 },
   }, aligned(panel.lines), box);
