@@ -6,7 +6,7 @@ it looks on before and after every update; readings that need the same one share
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -113,6 +113,15 @@ class Reading:
         """Make `out` of the live weights, acting by so much (see `Predict`, `Correct`, `LookAhead`)."""
         raise NotImplementedError
 
+    def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
+        """Make several of them, each (buffers, amount): for what can be computed once for all."""
+        for out, amount in outs:
+            self.write(out, amount)
+
+    def does_as(self, other: Reading) -> bool:
+        """Whether it makes the same as another of this stage, so that one `write_all` serves both."""
+        return other is self
+
     def along(self, out: Buffers, direction: Buffers, factor: float) -> None:
         """out = live + factor * direction."""
         torch._foreach_copy_(out, self.stage.live)
@@ -153,13 +162,24 @@ class ByRule(Reading):
 
     def write(self, out: Buffers, amount: float) -> None:
         """Repeat the step s times."""
+        self.write_all([(out, amount)])
+
+    def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
+        """Each with its own s: the step is computed once, and over Adam that is most of the work."""
         stage, optimizer = self.stage, self.stage.optimizer
         assert optimizer is not None
-        torch._foreach_copy_(out, stage.live)
-        for parameter, view in zip(stage.parameters, stage.flat.views(out), strict=True):
-            step = self.rule(optimizer.state.get(parameter, {}), stage.group)
+        for out, _ in outs:
+            torch._foreach_copy_(out, stage.live)
+        group, amounts = stage.group, [amount for _, amount in outs]
+        for parameter, *views in zip(stage.parameters, *[stage.flat.views(out) for out, _ in outs], strict=True):
+            step = self.rule(optimizer.state.get(parameter, {}), group)
             if step is not None:
-                view.sub_(step, alpha=amount)
+                for view, amount in zip(views, amounts, strict=True):
+                    view.sub_(step, alpha=amount)
+
+    def does_as(self, other: Reading) -> bool:
+        """By the same rule."""
+        return type(other) is type(self) and other.rule is self.rule  # type: ignore[attr-defined]
 
 
 class ByRuleAgain(Reading):

@@ -146,12 +146,15 @@ class StageWeights:
         """Make what passes at the live version read of it; the coming update's rate must be set."""
         if self.prepared:
             return
-        for amount, ring in self.seen.items():
-            self.readings["F"].write(ring[self.version % len(ring)], amount)
-        for amount, buffers in self.corrected.items():
-            self.readings["B"].write(buffers, amount)
-        for amount, ring in self.again.items():
-            self.readings["B"].write(ring[self.version % len(ring)], amount)
+        forward = [(ring[self.version % len(ring)], amount) for amount, ring in self.seen.items()]
+        backward = [(buffers, amount) for amount, buffers in self.corrected.items()]
+        backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.again.items()]
+        if forward and backward and self.readings["F"].does_as(self.readings["B"]):
+            forward, backward = forward + backward, []
+        if forward:
+            self.readings["F"].write_all(forward)
+        if backward:
+            self.readings["B"].write_all(backward)
         self.prepared = True
 
     def _content(self, kind: str, version: int, j: int) -> Content:
