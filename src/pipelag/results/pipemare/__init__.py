@@ -4,8 +4,10 @@ from pipelag.results.pipemare import (  # noqa: F401
     ablation,
     activations,
     end_to_end,
+    lemmas,
+    quadratic,
+    regression,
     schedules,
     settings,
     stages,
-    theory,
 )

@@ -1,0 +1,114 @@
+"""Lemmas 1 to 4: their bounds against the eigenvalues of the quadratic model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sin
+from typing import Any
+
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import exact
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "pipemare"
+
+
+def lemma_1(tau: int, curvature: float = 1.0) -> float:
+    """(2 / lambda) sin(pi / (4 tau + 2))."""
+    return 2 / curvature * sin(pi / (4 * tau + 2))
+
+
+def lemma_rows(log: RunLog | None, number: int) -> list[dict[str, Any]]:
+    """The rows of a lemma."""
+    return [row for row in log.rows if row["lemma"] == number] if log else []
+
+
+def lemma_table(number: int, *settings: Col) -> None:
+    """Register the table of a lemma: its bound beside the eigenvalues' limit."""
+
+    def draw(context: Context) -> Drawn:
+        cols = [
+            Col("tau_fwd" if number == 2 else "tau", "tau"),
+            *settings,
+            Col("largest stable step size, by eigenvalues", "stable", "{:.5f}"),
+            Col("the lemma's bound", "bound", "{:.5f}"),
+        ]
+        return Drawn(table=table(lemma_rows(context.log(), number), cols, context.result.caption))
+
+    drawing(PAPER, f"text_lemma_{number}")(draw)
+
+
+lemma_table(1, Col("largest eigenvalue below the bound", "below", "{:.6f}"), Col("and above it", "above", "{:.6f}"))
+lemma_table(2, Col("tau_bkwd", "backward"), Col("Delta", "delta", "{:g}"))
+lemma_table(3, Col("beta", "beta", "{:g}"))
+
+
+def needed_rows(context: Context, number: int) -> list[dict[str, Any]]:
+    """For a judge."""
+    rows = lemma_rows(context.log(), number)
+    if not rows:
+        raise NotLogged(f"lemma {number} has no logged values")
+    return rows
+
+
+@judge(PAPER, "text_lemma_1", "threshold")
+def threshold(context: Context) -> Finding:
+    """Equal to 1e-9; and eigenvalues inside and outside the circle at step sizes on either side of the bound."""
+    rows = needed_rows(context, 1)
+    worst = max(abs(row["stable"] - lemma_1(row["tau"])) for row in rows)
+    inside, outside = max(row["below"] for row in rows), min(row["above"] for row in rows)
+    text = (
+        f"over {len(rows)} delays the bound and the eigenvalues' limit differ by at most {worst:.1e}; the largest "
+        f"eigenvalue is at most {inside:.6f} at step sizes below the bound and at least {outside:.6f} above it"
+    )
+    return exact(worst < 1e-9 and inside < 1 < outside, text, "exact, the limit to 1e-9")
+
+
+def under_bound(context: Context, number: int, bound: Callable[[dict[str, Any]], float]) -> Finding:
+    """Whether no limit found is above the bound, as the paper prints it."""
+    rows = needed_rows(context, number)
+    above = [row for row in rows if row["stable"] > bound(row) + 1e-9]
+    tightest = max(row["stable"] / bound(row) for row in rows)
+    text = f"in {len(rows) - len(above)} of {len(rows)} cases; at most {tightest:.3f} of the bound"
+    return exact(not above, text, "exact, the limit to 1e-9")
+
+
+@judge(PAPER, "text_lemma_2", "unstable_below_bound")
+def unstable_below_bound(context: Context) -> Finding:
+    """Every Delta, tau_fwd and tau_bkwd that is logged."""
+
+    def bound(row: dict[str, Any]) -> float:
+        return min(2 / (row["delta"] * (row["tau"] - row["backward"])), lemma_1(row["tau"]))
+
+    return under_bound(context, 2, bound)
+
+
+@judge(PAPER, "text_lemma_3", "no_escape")
+def no_escape(context: Context) -> Finding:
+    """Every momentum."""
+    return under_bound(context, 3, lambda row: 2 * lemma_1(row["tau"]))
+
+
+@drawing(PAPER, "text_lemma_4")
+def lemma_4(context: Context) -> Drawn:
+    """Where the first root crosses."""
+    cols = [
+        Col("tau", "tau"),
+        Col("threshold step size", "stable", "{:.5f}"),
+        Col("argument of the crossing root", "omega", "{:.5f}"),
+        Col("pi/(2 tau + 1)", lambda row: pi / (2 * row["tau"] + 1), "{:.5f}"),
+    ]
+    return Drawn(table=table(lemma_rows(context.log(), 1), cols, context.result.caption))
+
+
+@judge(PAPER, "text_lemma_4", "towards_one")
+def towards_one(context: Context) -> Finding:
+    """Falling with tau, and equal to pi / (2 tau + 1), which tends to 0."""
+    rows = sorted(needed_rows(context, 1), key=lambda row: row["tau"])
+    angles = [row["omega"] for row in rows]
+    falling = all(a > b for a, b in zip(angles[:-1], angles[1:], strict=True))
+    worst = max(abs(row["omega"] - pi / (2 * row["tau"] + 1)) for row in rows)
+    text = f"from {angles[0]:.3f} down to {angles[-1]:.4f}; off pi/(2 tau + 1) by at most {worst:.1e}"
+    return exact(falling and worst < 1e-6, text, "exact, to 1e-6")

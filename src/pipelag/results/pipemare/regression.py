@@ -1,0 +1,98 @@
+"""Figure 5b: where a regression diverges, by step size and delay, against Lemma 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log10
+from statistics import fmean
+
+import pandas as pd
+
+from pipelag.report.charts import heat
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.judging import exact
+from pipelag.results.logs import Context, RunLog
+from pipelag.results.pipemare.lemmas import lemma_1
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+
+PAPER = "pipemare"
+
+
+@drawing(PAPER, "figure_5b")
+def figure_5b(context: Context) -> Drawn:
+    """Final losses over step size and delay, grey where it diverged, with the bound."""
+    log = context.log()
+    if log is None:
+        return not_logged("no run is logged")
+    taus = sorted({row["tau"] for row in log.rows if row["tau"]})
+    alphas = sorted({row["alpha"] for row in log.rows})
+    loss_at = {(row["tau"], row["alpha"]): row["loss"] for row in log.rows}
+    cells = [
+        [float("nan") if loss_at[tau, alpha] is None else log10(loss_at[tau, alpha]) for alpha in alphas]
+        for tau in taus
+    ]
+    bounds = {row["tau"]: row["bound"] for row in log.rows if row["tau"]}
+    curve = [(bounds[tau], tau) for tau in taus]
+    labels = ("step size", "delay (steps)", r"$\log_{10}$ of the loss")
+    figure = heat(cells, alphas, taus, labels, curve, "Lemma 1, largest curvature")
+    figure.axes[0].set_title(regression_on(context))
+    return Drawn(figure=figure, data=pd.DataFrame(log.rows))
+
+
+def regression_on(context: Context) -> str:
+    """The data and the length of the regression that is logged."""
+    for item in context.items:
+        if item.log is not None:
+            data = item.log.summary.get("data") or {}
+            return f"{data.get('title', 'generated regression')}, {item.arm.spec.options['steps']:,} steps"
+    return ""
+
+
+def boundary(log: RunLog) -> list[tuple[int, float, float]]:
+    """(tau, largest step size that stays finite as all below it do, lemma 1's bound)."""
+    largest: dict[int, tuple[int, float, float]] = {}
+    failed = set()
+    for row in sorted(log.rows, key=lambda row: (row["tau"], row["alpha"])):
+        tau = row["tau"]
+        if row["loss"] is None:
+            failed.add(tau)
+        elif tau not in failed:
+            largest[tau] = (tau, row["alpha"], lemma_1(tau, row["curvature"]))
+    return list(largest.values())
+
+
+def grid_step(log: RunLog) -> float:
+    """The factor between two step sizes of the grid."""
+    alphas = sorted({row["alpha"] for row in log.rows})
+    return float(alphas[1] / alphas[0])
+
+
+def slope_of(points: Sequence[tuple[float, float]]) -> float:
+    """Least squares."""
+    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+@judge(PAPER, "figure_5b", "slope_minus_one")
+def slope(context: Context) -> Finding:
+    """Least squares through the boundary from tau = 4 on."""
+    log = log_of(context)
+    points = [(log10(tau), log10(alpha)) for tau, alpha, _ in boundary(log) if tau >= 4]
+    if len(points) < 3:
+        raise NotLogged("fewer than three delays from 4 on are logged")
+    off = log10(grid_step(log)) / (max(x for x, _ in points) - min(x for x, _ in points))
+    value, most = slope_of(points), off + 0.03
+    text = f"slope {value:.2f} over {len(points)} delays ({regression_on(context)})"
+    why = f"{most:.2f}: a step of the grid over the range of delays, and 0.03 for Lemma 1's own curve"
+    return exact(abs(value + 1) <= most, text, why)
+
+
+@judge(PAPER, "figure_5b", "on_lemma_1")
+def on_lemma_1(context: Context) -> Finding:
+    """The last finite step size of the grid over the bound."""
+    log = log_of(context)
+    step = grid_step(log)
+    ratios = [alpha / bound for _, alpha, bound in boundary(log)]
+    text = f"boundary over bound from {min(ratios):.2f} to {max(ratios):.2f} ({regression_on(context)})"
+    why = f"on: not below by more than the grid's step of {step:.2f}; just above: by less than two of them"
+    return exact(min(ratios) >= 1 / step - 1e-9 and max(ratios) < step**2, text, why)
