@@ -3,11 +3,15 @@
 from pipelag.results.pipemare import (  # noqa: F401
     ablation,
     activations,
+    curves,
+    delays,
     end_to_end,
     lemmas,
     quadratic,
+    recomputation,
     regression,
     schedules,
+    sensitivity,
     settings,
     stages,
 )

@@ -11,7 +11,7 @@ from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, exact, sized, trend
 from pipelag.results.logs import Context
-from pipelag.results.pipemare.ablation import STYLES, about_zero, grid, nothing, number, trained_as
+from pipelag.results.pipemare.arms import about_zero, grid, number
 from pipelag.results.pipemare.costs import (
     amortised,
     epochs_to,
@@ -24,6 +24,7 @@ from pipelag.results.pipemare.costs import (
     pipeline,
     pipelines,
 )
+from pipelag.results.pipemare.curves import STYLES, nothing
 from pipelag.results.pipemare.quality import (
     BLEU,
     DATASET_OF,
@@ -44,6 +45,7 @@ from pipelag.results.pipemare.quality import (
     reasons,
     runs_of,
     title,
+    trained_as,
     value_of,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge

@@ -180,3 +180,8 @@ def title(context: Context, task: str, stages: bool = True) -> str:
     name = f"{MODELS.get(spec.model.name, spec.model.name)}, {log_in(items[0]).summary['data']['title']}"
     counts = sorted({spec_stages(item) for item in items})
     return name + (f", {' and '.join(map(str, counts))} stages" if stages else "")
+
+
+def trained_as(context: Context, task: str) -> str:
+    """What a task is here; empty where nothing of it is logged."""
+    return title(context, task) if any(item.log for item in context.select(task=task)) else ""

@@ -1,0 +1,61 @@
+"""What claims ask of arms: whether one diverged, is above another or about zero; and the arms of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context
+from pipelag.results.pipemare.quality import CHANCE, best, diverged, outcomes, runs_of
+from pipelag.results.verdict import Finding
+
+DIVERGED = f"diverged: a loss that is no number, or an accuracy of at most {CHANCE:g} % at the end; every seed"
+ABOUT = "about: from a half to one and a half times as much"
+
+
+def gone(context: Context, **labels: str) -> bool:
+    """Whether every seed of an arm on images diverged."""
+    return all(diverged(item) for item in runs_of(context, **labels).values())
+
+
+def kept(context: Context, **labels: str) -> bool:
+    """Whether no seed did."""
+    return not any(diverged(item) for item in runs_of(context, **labels).values())
+
+
+def higher(
+    context: Context,
+    arm: str,
+    than: str,
+    measure: Callable[..., dict[int, float]] = best,
+    what: str = "best score",
+    tasks: Sequence[str] = ("images", "translation"),
+) -> Finding:
+    """A trend: an arm is above another in every task."""
+    texts, holds = [], []
+    for task in tasks:
+        step = Difference.of(measure(context, task=task, arm=arm), measure(context, task=task, arm=than))
+        holds.append(step.above())
+        means = [fmean(measure(context, task=task, arm=one).values()) for one in (arm, than)]
+        texts.append(f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}")
+    labels = {"task": tasks[0]} if len(tasks) == 1 else {}
+    return trend(context, all_of(holds), f"{what}: {'; '.join(texts)}", SEEDS, **labels)
+
+
+def grid(context: Context, key: str, task: str) -> list[str]:
+    """The arms of a parameter's grid, by its value."""
+    arms = [arm for arm in context.values("arm") if arm.startswith(f"{key} =") and context.select(arm=arm, task=task)]
+    return sorted(arms, key=number)
+
+
+def number(arm: str) -> float:
+    """The value of an arm such as "D = 0.1" or "K = 10/200", which is ten."""
+    return float(arm.split("= ")[1].split("/")[0])
+
+
+def about_zero(context: Context, arm: str, task: str) -> Finding:
+    """Whether an arm's best BLEU, the mean over seeds, rounds to nothing."""
+    scores = best(context, task=task, arm=arm)
+    text = f"best BLEU {outcomes(context, task=task, arm=arm)}"
+    return sized(context, fmean(scores.values()) < 0.5, text, "about 0: rounds to 0 BLEU", task=task)

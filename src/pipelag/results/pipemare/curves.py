@@ -1,0 +1,51 @@
+"""Scores of runs against their epochs: the rows, the chart, and the figures that are a line per arm."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipemare.quality import evaluations, metric, reasons, title, value_of
+
+PAPER = "pipemare"
+STYLES = {"Sync": (0, 0), "T1": (1, 1), "T1+T2": (2, 2), "T1+T2+W": (3, 3), "no correction": (7, 1)}
+
+
+def learning(
+    context: Context, name: Callable[[Item], str] = lambda item: item.arm.labels["arm"], **labels: str
+) -> list[dict[str, Any]]:
+    """A row per evaluation of the runs with these labels: panel (task and model), line, seed, epoch, score."""
+    rows = []
+    for item in context.select(**labels):
+        task = item.arm.labels.get("task", "")
+        for row in evaluations(item.log) if item.log else []:
+            where = {"panel": title(context, task), "task": task, "line": name(item), "seed": item.arm.seed}
+            rows.append(where | {"epoch": row["epoch"], "score": value_of(row), "loss": row.get("loss")})
+    return rows
+
+
+def nothing(context: Context) -> Drawn:
+    """An empty frame that says why."""
+    return not_logged(textwrap.fill("; ".join(reasons(context)) or "no run is logged", 60))
+
+
+def axes_of(rows: Sequence[dict[str, Any]]) -> dict[str, Axis]:
+    """The y axis of every panel."""
+    return {row["panel"]: Axis("score", metric(row["task"])) for row in rows}
+
+
+def curves(context: Context, rows: list[dict[str, Any]]) -> Drawn:
+    """Score against epochs, a panel per task."""
+    if not rows:
+        return nothing(context)
+    return Drawn.of(Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=STYLES), rows)
+
+
+@drawing(PAPER, "figure_7", "figure_12", "figure_13", "figure_14", "figure_19")
+def by_arm(context: Context) -> Drawn:
+    """A line per arm."""
+    return curves(context, learning(context))

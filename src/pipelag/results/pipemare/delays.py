@@ -1,0 +1,240 @@
+"""Figures 4, 8, 12 and 19: delays that nothing corrects, of more stages, of a deeper network, and at random."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, ordered, sized, trend
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipemare.arms import ABOUT, DIVERGED, gone, higher, kept
+from pipelag.results.pipemare.curves import curves, learning
+from pipelag.results.pipemare.quality import (
+    CHANCE,
+    EQUAL_POINTS,
+    POINTS,
+    below,
+    best,
+    between,
+    each,
+    evaluations,
+    log_in,
+    metric,
+    outcomes,
+    runs_of,
+    spec_stages,
+    title,
+    value_of,
+)
+from pipelag.results.verdict import Finding, judge
+
+PAPER = "pipemare"
+
+
+@drawing(PAPER, "figure_4")
+def figure_4(context: Context) -> Drawn:
+    """Training loss and accuracy, a line per pipeline."""
+    kinds = {"neither": "tau_fwd > tau_bkwd", "Sync": "synchronous"}
+
+    def name(item: Item) -> str:
+        arm = item.arm.labels["arm"]
+        return f"{spec_stages(item)} stages, {kinds.get(arm, 'tau_fwd = tau_bkwd')}" if arm != "Sync" else "synchronous"
+
+    lines = learning(context, name)
+    where = title(context, "images", stages=False)
+    rows = [
+        row | {"panel": f"{where}: {what}", "score": row[key]}
+        for key, what in (("loss", "loss"), ("score", "accuracy"))
+        for row in lines
+    ]
+    y = {
+        f"{where}: loss": Axis("score", "training loss", log=True),
+        f"{where}: accuracy": Axis("score", metric("images")),
+    }
+    return Drawn.of(Lines(Axis("epoch", "epochs"), y, line="line", panel="panel"), rows)
+
+
+@judge(PAPER, "figure_4", "finest_diverges")
+def finest_diverges(context: Context) -> Finding:
+    """It never gets beyond one and a half times chance."""
+    arm = "no discrepancy, finest"
+    scores = best(context, task="images", arm=arm)
+    text = f"best accuracy {outcomes(context, task='images', arm=arm)}"
+    why = f"from the start: no evaluation above {CHANCE:g} %, one and a half times chance; every seed"
+    return sized(context, max(scores.values()) <= CHANCE, text, why, task="images", arm=arm)
+
+
+@judge(PAPER, "figure_4", "plain_does_not")
+def plain_does_not(context: Context) -> Finding:
+    """It learns, and keeps what it learns."""
+    text = f"best accuracy {outcomes(context, task='images', arm='no discrepancy')}"
+    holds = kept(context, task="images", arm="no discrepancy")
+    return sized(context, holds, text, DIVERGED, task="images", arm="no discrepancy")
+
+
+@judge(PAPER, "figure_4", "discrepancy_diverges")
+def discrepancy_diverges(context: Context) -> Finding:
+    """It does, at the rate at which the arm without discrepancy is trained."""
+    text = each(context, "neither", "no discrepancy", task="images")
+    rates = {
+        item.arm.spec.optimizer.lr
+        for arm in ("neither", "no discrepancy")
+        for item in runs_of(context, task="images", arm=arm).values()
+        if item.arm.spec.optimizer is not None
+    }
+    holds = gone(context, task="images", arm="neither") and len(rates) == 1
+    return sized(context, holds, f"best accuracy {text}", DIVERGED, task="images")
+
+
+@judge(PAPER, "figure_4", "discrepancy_hurts")
+def discrepancy_hurts(context: Context) -> Finding:
+    """Best accuracies, at the same stages and rate."""
+    difference = below(context, "neither", "no discrepancy", task="images")
+    text = f"{each(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
+    return trend(context, difference.above(), text, SEEDS, task="images")
+
+
+@judge(PAPER, "figure_4", "delay_hurts")
+def delay_hurts(context: Context) -> Finding:
+    """Best accuracies without discrepancy: synchronous, a stage per weight, and many."""
+    arms = ("Sync", "no discrepancy", "no discrepancy, finest")
+    holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
+    return trend(context, holds, f"{each(context, *arms, task='images')}; steps of {steps}", SEEDS, task="images")
+
+
+@drawing(PAPER, "figure_8")
+def figure_8(context: Context) -> Drawn:
+    """The runs of split weights; the panels say their stages."""
+    rows = [row for task in ("images", "translation") for row in learning(context, task=task, split="2")]
+    stages = {
+        row["task"]: max(spec_stages(item) for item in context.select(task=row["task"], split="2")) for row in rows
+    }
+    for row in rows:
+        row["panel"] = f"{title(context, row['task'], stages=False)}, {stages[row['task']]} stages"
+    return curves(context, rows)
+
+
+SPLIT = {"split": "2"}
+
+
+@judge(PAPER, "figure_8", "resnet_needs_t2")
+def resnet_needs_t2(context: Context) -> Finding:
+    """T1 alone."""
+    text = f"best accuracy {each(context, 'T1', 'T1+T2', task='images', **SPLIT)}"
+    return sized(context, gone(context, task="images", arm="T1", **SPLIT), text, DIVERGED, task="images", **SPLIT)
+
+
+@judge(PAPER, "figure_8", "resnet_t2_trains")
+def resnet_t2_trains(context: Context) -> Finding:
+    """T1+T2."""
+    text = f"best accuracy {each(context, 'T1', 'T1+T2', task='images', **SPLIT)}"
+    return sized(context, kept(context, task="images", arm="T1+T2", **SPLIT), text, DIVERGED, task="images", **SPLIT)
+
+
+@judge(PAPER, "figure_8", "transformer_needs_t2")
+def transformer_needs_t2(context: Context) -> Finding:
+    """T1 at most half of T1+T2."""
+    both, alone = (best(context, task="translation", arm=arm, **SPLIT) for arm in ("T1+T2", "T1"))
+    half = Difference.of({seed: value / 2 for seed, value in both.items()}, alone)
+    text = f"{each(context, 'T1', 'T1+T2', task='translation', **SPLIT)}; T1 below half of T1+T2 by {half.text()}"
+    return sized(context, half.above(), text, f"much lower: at most half; {SEEDS}", task="translation", **SPLIT)
+
+
+def worth(context: Context, task: str, split: str) -> dict[int, float]:
+    """What T2 adds to T1, in the best score."""
+    both, alone = (best(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
+    return {seed: minus(both[seed], alone[seed]) for seed in both if seed in alone}
+
+
+@judge(PAPER, "figure_8", "t2_worth_more")
+def t2_worth_more(context: Context) -> Finding:
+    """What T2 adds, with split weights against without, in both tasks."""
+    texts, holds = [], []
+    for task in ("images", "translation"):
+        here, there = worth(context, task, "2"), worth(context, task, "1")
+        step = Difference.of(here, there)
+        holds.append(step.above())
+        means = fmean(here.values()), fmean(there.values())
+        texts.append(
+            f"{task}: T2 adds {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} more"
+        )
+    return trend(context, all_of(holds), "; ".join(texts), SEEDS)
+
+
+@judge(PAPER, "figure_8", "t1_weakens")
+def t1_weakens(context: Context) -> Finding:
+    """T1 alone, with split weights against without, in both tasks."""
+    texts, holds = [], []
+    for task in ("images", "translation"):
+        here, there = (best(context, task=task, arm="T1", split=split) for split in ("2", "1"))
+        step = Difference.of(there, here)
+        holds.append(step.above())
+        means = fmean(here.values()), fmean(there.values())
+        texts.append(f"{task}: T1 {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} less")
+    return trend(context, all_of(holds), "; ".join(texts), SEEDS)
+
+
+@judge(PAPER, "figure_12", "t1_diverges")
+def t1_diverges(context: Context) -> Finding:
+    """Every seed."""
+    text = f"best accuracy {each(context, 'Sync', 'T1', 'T1+T2', task='images')}"
+    return sized(context, gone(context, task="images", arm="T1"), text, DIVERGED)
+
+
+@judge(PAPER, "figure_12", "t2_reaches_sync")
+def t2_reaches_sync(context: Context) -> Finding:
+    """The best accuracies after the first drop."""
+
+    def after(item: Item) -> float:
+        schedule = item.arm.spec.lr_schedule
+        drop = schedule.milestones[0] * (schedule.horizon or item.arm.spec.steps)
+        return max((value_of(row) for row in evaluations(log_in(item)) if row["step"] > drop), default=0.0)
+
+    sync, both = (
+        {seed: after(item) for seed, item in runs_of(context, task="images", arm=arm).items()}
+        for arm in ("Sync", "T1+T2")
+    )
+    gap = Difference.of(sync, both)
+    text = f"after the first drop of the rate Sync {fmean(sync.values()):.1f}, T1+T2 {gap.text()} below"
+    return sized(context, gap.below(POINTS), text, f"below by at most {EQUAL_POINTS}")
+
+
+@judge(PAPER, "figure_12", "t2_needed")
+def t2_needed(context: Context) -> Finding:
+    """T1+T2 above T1."""
+    return higher(context, "T1+T2", "T1", tasks=["images"])
+
+
+def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str]:
+    """What T1 adds to Hogwild's best score."""
+    step = below(context, "Hogwild", "Hogwild+T1", task=task)
+    return step, f"{each(context, 'Sync', 'Hogwild', 'Hogwild+T1', task=task)}; T1 adds {step.text()}"
+
+
+@judge(PAPER, "figure_19", "cifar_t1_adds")
+def cifar_t1_adds(context: Context) -> Finding:
+    """About 0.3 points."""
+    step, text = t1_under_random_delays(context, "images")
+    return sized(context, between(step, 0.15, 0.45), text, f"{ABOUT}; {SEEDS}", task="images")
+
+
+@judge(PAPER, "figure_19", "iwslt_t1_adds")
+def iwslt_t1_adds(context: Context) -> Finding:
+    """About 30 BLEU."""
+    step, text = t1_under_random_delays(context, "translation")
+    return sized(context, between(step, 15, 45), text, f"{ABOUT}; {SEEDS}", task="translation")
+
+
+@judge(PAPER, "figure_19", "t1_helps_images")
+def t1_helps_images(context: Context) -> Finding:
+    """The sign."""
+    step, text = t1_under_random_delays(context, "images")
+    return trend(context, step.above(), text, SEEDS, task="images")
+
+
+@judge(PAPER, "figure_19", "t1_helps_translation")
+def t1_helps_translation(context: Context) -> Finding:
+    """The sign."""
+    step, text = t1_under_random_delays(context, "translation")
+    return trend(context, step.above(), text, SEEDS, task="translation")

@@ -1,0 +1,143 @@
+"""Figures 17 and 18: what recomputing activations costs PipeMare, by the number of checkpoints."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipemare.curves import learning
+from pipelag.results.pipemare.quality import (
+    BLEU,
+    EQUAL_BLEU,
+    EQUAL_POINTS,
+    POINTS,
+    best,
+    equal,
+    evaluations,
+    log_in,
+    mean_text,
+    metric,
+    runs_of,
+    spec_stages,
+    value_of,
+)
+from pipelag.results.verdict import Finding, judge
+
+PAPER = "pipemare"
+
+
+def segments(item: Item) -> str:
+    """The segments of stages that a run recomputes, in words."""
+    size = int(item.arm.spec.phases[-1].recompute)
+    return f"{-(-spec_stages(item) // size)} segments" if size else "no recomputation"
+
+
+@drawing(PAPER, "figure_17", "figure_18")
+def by_checkpoints(context: Context) -> Drawn:
+    """A panel per method, a line per number of segments."""
+    task = "images" if context.name == "figure_17" else "translation"
+    rows = []
+    for arm in context.values("arm"):
+        for row in learning(context, segments, arm=arm):
+            rows.append(row | {"panel": arm})
+    order = list(dict.fromkeys(row["line"] for row in rows))
+    rows.sort(key=lambda row: (row["line"] != "no recomputation", order.index(row["line"])))
+    rows.sort(key=lambda row: context.values("arm").index(row["panel"]))
+    chart = Lines(Axis("epoch", "epochs"), Axis("score", metric(task)), line="line", panel="panel", shared_y=True)
+    return Drawn.of(chart, rows)
+
+
+def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
+    """What recomputation costs an arm in its best score, by the number of checkpoints; and that in words."""
+    plain = best(context, arm=arm, task=task, checkpoints="none")
+    counts = [count for count in context.values("checkpoints") if count != "none"]
+    steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
+    names = {c: segments(next(iter(runs_of(context, arm=arm, task=task, checkpoints=c).values()))) for c in counts}
+    text = f"{arm} {mean_text(list(plain.values()))} without; below that by " + ", ".join(
+        f"{step.text()} with {names[c]}" for c, step in steps.items()
+    )
+    return steps, text
+
+
+def matches(context: Context, arm: str, task: str) -> Finding:
+    """Whether recomputation costs an arm nothing."""
+    steps, text = lost(context, arm, task)
+    bound, words = (POINTS, EQUAL_POINTS) if task == "images" else (BLEU, EQUAL_BLEU)
+    holds = all_of(equal(step, bound) for step in steps.values())
+    return sized(context, holds, text, f"a match: within {words}", arm=arm)
+
+
+@judge(PAPER, "figure_17", "t1_matches")
+def t1_matches(context: Context) -> Finding:
+    """T1 alone."""
+    return matches(context, "T1", "images")
+
+
+@judge(PAPER, "figure_17", "t2_matches")
+def images_t2_matches(context: Context) -> Finding:
+    """T1+T2."""
+    return matches(context, "T1+T2", "images")
+
+
+@judge(PAPER, "figure_18", "t2_matches")
+def translation_t2_matches(context: Context) -> Finding:
+    """T1+T2."""
+    return matches(context, "T1+T2", "translation")
+
+
+@judge(PAPER, "figure_18", "w_matches")
+def w_matches(context: Context) -> Finding:
+    """T1+T2+W."""
+    return matches(context, "T1+T2+W", "translation")
+
+
+@judge(PAPER, "figure_18", "t1_two_stay_low")
+def t1_two_stay_low(context: Context) -> Finding:
+    """The best BLEU of every seed."""
+    scores = best(context, arm="T1", task="translation", checkpoints="few")
+    most = context.result.reported["T1_2_checkpoints"]
+    text = f"best BLEU {mean_text(list(scores.values()))}"
+    return sized(context, max(scores.values()) <= most, text, f"at most {most:g}, every seed", arm="T1")
+
+
+@judge(PAPER, "figure_18", "t1_twelve_diverge")
+def t1_twelve_diverge(context: Context) -> Finding:
+    """A loss that is no number, or half of what was reached is lost, after a tenth and before the end of the run."""
+    texts, holds = [], True
+    for item in runs_of(context, arm="T1", task="translation", checkpoints="some").values():
+        log, steps = log_in(item), item.arm.spec.steps
+        values = [value_of(row) for row in evaluations(log)]
+        top = max(values, default=0.0)
+        after = log.diverged_at
+        middle = after is not None and steps / 10 < after < steps
+        fallen = after is None and values[-1] < top / 2 and values.index(top) < len(values) - 1
+        holds &= middle or fallen
+        texts.append(
+            f"best {top:.1f}, " + (f"diverged at step {after:,}" if after is not None else f"last {values[-1]:.1f}")
+        )
+    why = (
+        "diverges: after a tenth of the run a loss that is no number, or at the end under half of the best; every seed"
+    )
+    return sized(context, holds, "; ".join(texts), why, arm="T1")
+
+
+@judge(PAPER, "figure_18", "correction_matters")
+def correction_matters(context: Context) -> Finding:
+    """What recomputation costs T1 against what it costs T1+T2, on average over the numbers of checkpoints."""
+
+    def cost(arm: str) -> dict[int, float]:
+        plain = best(context, arm=arm, task="translation", checkpoints="none")
+        counts = [count for count in context.values("checkpoints") if count != "none"]
+        each_ = [best(context, arm=arm, task="translation", checkpoints=count) for count in counts]
+        return {seed: value - fmean(one[seed] for one in each_) for seed, value in plain.items()}
+
+    without, with_t2 = cost("T1"), cost("T1+T2")
+    step = Difference.of(without, with_t2)
+    text = (
+        f"recomputation costs T1 {fmean(without.values()):.1f} BLEU on average, T1+T2 {fmean(with_t2.values()):.1f}: "
+        f"{step.text()} more"
+    )
+    return trend(context, step.above(), text, SEEDS)
