@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +15,14 @@ Rows = Sequence[Mapping[str, Any]]
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
 SHARED = ("target embedding", "output")  # of WMT17's Transformer: the first embedding's weights again
 BYTES = 4  # float32
+
+
+def or_none(value: Callable[[], float]) -> float | None:
+    """A number, or none where it has no log."""
+    try:
+        return value()
+    except NotLogged:
+        return None
 
 
 def pipelines(context: Context, **labels: str) -> list[dict[str, Any]]:

@@ -1,0 +1,138 @@
+"""What the abstract says: utilisation and memory over other pipelines, and quality beside synchronous training."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from pipelag.report.tables import Col, table
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import Difference, all_of, exact, sized
+from pipelag.results.logs import Context
+from pipelag.results.pipemare.costs import held, memory_of, or_none, pipeline, pipelines
+from pipelag.results.pipemare.quality import (
+    BLEU,
+    DATASET_OF,
+    EQUAL_BLEU,
+    EQUAL_POINTS,
+    IMAGES,
+    POINTS,
+    TASK_OF,
+    below,
+    best,
+    cell,
+    reasons,
+    trained_as,
+)
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "pipemare"
+
+
+@drawing(PAPER, "text_headline")
+def headline(context: Context) -> Drawn:
+    """Ratios on CIFAR-10."""
+
+    def gain_() -> float:
+        alone = pipeline(context, "GPipe")["utilisation"]
+        return float(pipeline(context, "PipeMare")["utilisation"] / alone)
+
+    said = context.result.reported
+    rows = [
+        ("utilisation, PipeMare over GPipe", said["utilisation"], or_none(gain_)),
+        ("memory, PipeDream over PipeMare with T1", said["memory"], or_none(lambda: pipedream_over(context, 0.0))),
+        ("memory, PipeDream over PipeMare with T1 and T2", None, or_none(lambda: pipedream_over(context, 1.0))),
+    ]
+    cols = [
+        Col("Ratio", lambda row: row[0]),
+        Col("paper", lambda row: row[1], "{:.1f}x"),
+        Col("ours", lambda row: row[2], "{:.2f}x"),
+    ]
+    notes = ["the paper's 2.7 is over PipeMare without T2's buffer, and not what its formula gives"]
+    return Drawn(table=table(rows, cols, context.result.caption, notes))
+
+
+def pipedream_over(context: Context, average: float) -> float:
+    """PipeDream's memory on CIFAR-10 over PipeMare's, with so many of T2's averages."""
+    base, extra = held(context, "images")
+    return memory_of(context, "CIFAR10", "PipeDream") * base / (base + average * extra)
+
+
+@judge(PAPER, "text_headline", "utilisation")
+def headline_utilisation(context: Context) -> Finding:
+    """Of the schedules, against the formula and the printed number."""
+    rows = {row["method"]: row for row in pipelines(context)}
+    P, N = rows["GPipe"]["stages"], rows["GPipe"]["microbatches"]
+    value, formula = rows["PipeMare"]["utilisation"] / rows["GPipe"]["utilisation"], (N + P - 1) / N
+    text = f"{value:.3f} times at P = {P}, N = {N}, where the formula gives {formula:.3f}"
+    holds = abs(value - 14.25) <= 0.005 and abs(value - formula) < 1e-9
+    return exact(holds, text, "14.25 to half a unit of its last digit, which rounds to 14.3")
+
+
+@judge(PAPER, "text_headline", "memory")
+def headline_memory(context: Context) -> Finding:
+    """Counted, over both forms of PipeMare."""
+    ratios = [pipedream_over(context, average) for average in (0.0, 1.0)]
+    text = f"{ratios[0]:.2f} times PipeMare's memory with T1 alone, {ratios[1]:.2f} times that with T1 and T2"
+    holds = any(abs(value - context.result.reported["memory"]) <= 0.05 for value in ratios)
+    return exact(holds, text, "2.7 to half a unit of its last digit, with or without T2's buffer")
+
+
+VARIANTS = ("T1", "T1+T2", "T1+T2+W")
+
+
+def variants(context: Context, task: str) -> list[str]:
+    """PipeMare's variants that a task has."""
+    return [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
+
+
+def best_variant(context: Context, task: str) -> tuple[str, Difference]:
+    """The variant with the best mean, and how far it stays below Sync."""
+    means = {arm: fmean(best(context, task=task, arm=arm).values()) for arm in variants(context, task)}
+    arm = max(means, key=lambda one: means[one])
+    return arm, below(context, arm, task=task)
+
+
+@judge(PAPER, "text_quality_bound", "within")
+def within(context: Context) -> Finding:
+    """The larger of both image tasks' gaps."""
+    return bound(context, IMAGES, POINTS, f"below by at most {EQUAL_POINTS}")
+
+
+@judge(PAPER, "text_quality_bound", "translation_matches")
+def translation_matches(context: Context) -> Finding:
+    """Both translation tasks'."""
+    return bound(context, ("translation", "WMT17"), BLEU, f"below by {EQUAL_BLEU}")
+
+
+def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> Finding:
+    """Whether the best variants stay within a bound of Sync."""
+    texts, holds = [], []
+    for task in tasks:
+        arm, gap = best_variant(context, task)
+        holds.append(gap.below(most))
+        texts.append(f"{DATASET_OF[task]}: {arm} {gap.text()} below Sync")
+    return sized(context, all_of(holds), "; ".join(texts), words)
+
+
+@drawing(PAPER, "text_quality_bound")
+def quality_bound(context: Context) -> Drawn:
+    """A row per task and variant."""
+    rows = [(task, arm) for task in TASK_OF.values() for arm in variants(context, task)]
+
+    def gap(row: tuple[str, str]) -> str | None:
+        try:
+            return below(context, row[1], task=row[0]).text()
+        except NotLogged:
+            return None
+
+    cols = [
+        Col("Task", lambda row: DATASET_OF[row[0]]),
+        Col("Method", lambda row: row[1]),
+        Col("best accuracy (%) or BLEU", lambda row: cell(context, task=row[0], arm=row[1])),
+        Col("below Sync", gap),
+    ]
+    notes = [f"the paper: at most {context.result.reported['max_top1_difference']} points below on images"]
+    trained = [name for task in TASK_OF.values() if (name := trained_as(context, task))]
+    notes += [f"trained here: {'; '.join(trained)}"] if trained else []
+    notes += reasons(context)
+    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))

@@ -1,0 +1,160 @@
+"""Figures 11 and 15: scores against epochs and against time, on the large data sets and by warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.logs import Context
+from pipelag.results.pipemare.arms import about_zero, grid, number
+from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none
+from pipelag.results.pipemare.curves import STYLES, nothing
+from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
+from pipelag.results.pipemare.quality import (
+    DATASET_OF,
+    EQUAL_POINTS,
+    POINTS,
+    BySeed,
+    area,
+    below,
+    each,
+    evaluations,
+    log_in,
+    metric,
+    runs_of,
+    title,
+    value_of,
+)
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "pipemare"
+
+
+ALONG = {"epochs": "epochs", "time": "time (epochs of a fully used pipeline)"}
+
+
+def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[str], Any]) -> Drawn:
+    """Score against epochs and against normalised time, two panels per task."""
+    rows: list[dict[str, Any]] = []
+    x: dict[str, Axis] = {}
+    y: dict[str, Axis] = {}
+    for task in tasks:
+        alone = or_none(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
+        where = title(context, task, stages=False)
+        items = sorted(context.select(task=task), key=lambda item: order(item.arm.labels["arm"]))
+        for item in items:
+            if item.log is None:
+                continue
+            times = [time for time, _ in normalised(item, alone)] if alone else []
+            line = {"line": item.arm.labels["arm"], "seed": item.arm.seed}
+            for i, row in enumerate(evaluations(item.log)):
+                rows.append(line | {"panel": f"{where}: epochs", "x": row["epoch"], "score": value_of(row)})
+                if alone:
+                    rows.append(line | {"panel": f"{where}: time", "x": times[i], "score": value_of(row)})
+        y |= {f"{where}: {what}": Axis("score", metric(task)) for what in ALONG}
+        x |= {f"{where}: {what}": Axis("x", along) for what, along in ALONG.items()}
+    if not rows:
+        return nothing(context)
+    rows.sort(key=lambda row: list(y).index(row["panel"]))
+    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows)
+
+
+@drawing(PAPER, "figure_11")
+def figure_11(context: Context) -> Drawn:
+    """ImageNet and WMT17."""
+    arms = list(ARMS.values())
+    return epochs_and_time(context, ("ImageNet", "WMT17"), arms.index)
+
+
+@drawing(PAPER, "figure_15")
+def figure_15(context: Context) -> Drawn:
+    """By warm-up epochs, which the synchronous baseline has throughout."""
+    return epochs_and_time(context, ("translation",), lambda arm: -1 if arm == "Sync" else number(arm))
+
+
+@judge(PAPER, "figure_11", "imagenet_accuracy")
+def imagenet_accuracy(context: Context) -> Finding:
+    """The best accuracies."""
+    return imagenet_pipedream_below(context)
+
+
+@judge(PAPER, "figure_11", "imagenet_speed")
+def imagenet_speed(context: Context) -> Finding:
+    """Mean accuracy over the epochs; both run at full utilisation."""
+    gap = Difference.of(*(area(context, task="ImageNet", arm=arm) for arm in ("T1+T2", "PipeDream")))
+    text = f"mean accuracy over the epochs: PipeMare above PipeDream by {gap.text()}"
+    return sized(context, gap.above(), text, SEEDS, task="ImageNet")
+
+
+@judge(PAPER, "figure_11", "imagenet_warmup")
+def imagenet_warmup(context: Context) -> Finding:
+    """The best accuracies, of runs of as many epochs."""
+    gap = below(context, "T1+T2+W", task="ImageNet")
+    ends = {
+        arm: {evaluations(log_in(item))[-1]["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}
+        for arm in ("Sync", "T1+T2+W")
+    }
+    text = f"{each(context, 'Sync', 'T1+T2+W', task='ImageNet')}; {gap.text()} below after as many epochs"
+    holds = all_of((gap.below(POINTS), ends["Sync"] == ends["T1+T2+W"]))
+    return sized(context, holds, text, f"below by at most {EQUAL_POINTS}", task="ImageNet")
+
+
+@judge(PAPER, "figure_11", "pipedream_near_zero")
+def pipedream_near_zero(context: Context) -> Finding:
+    """BLEU close to 0."""
+    return about_zero(context, "PipeDream", "WMT17")
+
+
+@judge(PAPER, "figure_11", "wmt_warmup")
+def wmt_warmup(context: Context) -> Finding:
+    """The best BLEU."""
+    gap = below(context, "T1+T2+W", task="WMT17")
+    text = f"{each(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
+    return sized(context, gap.below(1e-9), text, SEEDS, task="WMT17")
+
+
+def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], float]:
+    """The arms by W, the epochs that each takes to the target score, and that score.
+
+    A run that never gets there counts as one that does right after its end; where none does nothing can be told.
+    """
+    arms, target = grid(context, "W", "translation"), goal(context, "translation")
+    by_arm: dict[str, BySeed] = {}
+    reached = False
+    for arm in arms:
+        by_arm[arm] = {}
+        for seed, item in runs_of(context, task="translation", arm=arm).items():
+            epochs = epochs_to(item, target)
+            reached |= epochs is not None
+            by_arm[arm][seed] = evaluations(log_in(item))[-1]["epoch"] + 1 if epochs is None else epochs
+    if not reached:
+        raise NotLogged(f"no run reaches {target:.1f} BLEU")
+    return arms, by_arm, target
+
+
+@judge(PAPER, "figure_15", "fewer_epochs")
+def fewer_epochs(context: Context) -> Finding:
+    """Each W takes no more epochs than the smaller one before it, and the largest fewer than the smallest."""
+    arms, by_arm, target = epochs_by_warmup(context)
+    steps = [Difference.of(by_arm[a], by_arm[b]) for a, b in zip(arms[:-1], arms[1:], strict=True)]
+    whole = Difference.of(by_arm[arms[0]], by_arm[arms[-1]])
+    text = f"epochs to {target:.1f} BLEU: " + ", ".join(f"{arm} {fmean(by_arm[arm].values()):.2f}" for arm in arms)
+    holds = all_of([*(step.above(-1e-9) for step in steps), whole.above()])
+    return trend(context, holds, text, f"a good BLEU: the target of table 2, as a share of Sync's best; {SEEDS}")
+
+
+@judge(PAPER, "figure_15", "lower_utilisation")
+def lower_utilisation(context: Context) -> Finding:
+    """Amortised until the same BLEU, at the paper's P and N."""
+    arms, _, target = epochs_by_warmup(context)
+    alone = gpipe(context, "IWSLT14")["utilisation"]
+    utilisations = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]
+    steps = [Difference.of(a, b) for a, b in zip(utilisations[:-1], utilisations[1:], strict=True)]
+    text = f"until {target:.1f} BLEU: " + ", ".join(
+        f"{arm} {100 * fmean(value.values()):.0f} %" for arm, value in zip(arms, utilisations, strict=True)
+    )
+    return trend(context, all_of(step.above() for step in steps), text, f"amortised as in section 4; {SEEDS}")
