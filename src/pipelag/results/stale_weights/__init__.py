@@ -3,8 +3,11 @@
 from pipelag.results.stale_weights import (  # noqa: F401
     accuracy,
     claims_accuracy,
+    claims_convergence,
+    claims_hybrid,
     claims_schedules,
     claims_speed_memory,
+    claims_staleness,
     diagrams,
     speed_and_memory,
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, measured, on_gpus, sized, trend
 from pipelag.results.logs import Context
-from pipelag.results.stale_weights.claims_accuracy import near
 from pipelag.results.stale_weights.memory import savings
 from pipelag.results.stale_weights.reading import (
     BASELINE,
@@ -26,6 +25,7 @@ from pipelag.results.stale_weights.reading import (
     lost,
     mean_gain,
     memory_of,
+    near,
     numbers,
     ranges,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from pipelag.results.judging import Difference, by_seed, over_models
+from pipelag.results.judging import ONE_MORE, Difference, by_seed, over_models
 from pipelag.results.logs import Context, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
@@ -59,6 +59,11 @@ def listed(differences: Mapping[str, Difference]) -> str:
     words = ", ".join(f"{name} {d.mean:+.2f}{errors[name]}" for name, d in differences.items())
     seeds = min(d.seeds for d in differences.values())
     return f"{words} ({seeds} seeds)" if seeds > 1 else f"{words} (one seed)"
+
+
+def near(half: float) -> str:
+    """The tolerance of a claim that a difference is about a printed one."""
+    return f"{ONE_MORE}; and half a unit of the last printed digit, {half:g} points"
 
 
 def numbers(values: Sequence[float], form: str = "{:.2f}") -> str:

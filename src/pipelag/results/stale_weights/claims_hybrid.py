@@ -1,0 +1,103 @@
+"""Claims about hybrid training: figure 7 and table 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
+from pipelag.results.logs import Context
+from pipelag.results.stale_weights.claims_convergence import alike
+from pipelag.results.stale_weights.reading import PAPER, every_log, listed, near
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+HYBRIDS = ("20k+10k hybrid", "20k+20k hybrid")
+
+
+@judge(PAPER, "figure_7", "converges_alike")
+def hybrid_alike(context: Context) -> Finding:
+    """Both hybrids against the baseline and the pipelined run."""
+    return alike(context, HYBRIDS, ["Baseline 30k", "Pipelined 30k"], "Baseline 30k")
+
+
+@judge(PAPER, "figure_7", "jumps_to_baseline")
+def jumps(context: Context) -> Finding:
+    """In the first quarter of its second phase a hybrid is above the pipelined run, and nearer to the baseline."""
+    baseline, pipelined = (curves(context, arm) for arm in ("Baseline 30k", "Pipelined 30k"))
+    gains: dict[str, Difference] = {}
+    for arm in HYBRIDS:
+        switch = context.select(arm=arm)[0].arm.spec.phases[0].steps
+        ahead, before, after = {}, {}, {}
+        for seed, curve in curves(context, arm).items():
+            early, late = around(curve, switch)
+            ahead[seed] = fmean(curve[s] - nearest(pipelined[seed], s) for s in late)
+            before[seed], after[seed] = (
+                abs(fmean(curve[s] - nearest(baseline[seed], s) for s in steps)) for steps in (early, late)
+            )
+        gains[f"{arm} above pipelined"] = Difference.of(ahead, dict.fromkeys(ahead, 0.0))
+        gains[f"{arm} nearer to the baseline than before"] = Difference.of(before, after)
+    why = f"points, means over the first quarter of the second phase: {listed(gains)}"
+    return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS)
+
+
+def curves(context: Context, arm: str) -> dict[int, dict[int, float]]:
+    """An arm's accuracy by seed and iteration; raises `NotLogged` where a seed is missing."""
+    every_log(context, arm=arm)
+    logs = {item.arm.seed: item.log for item in context.select(arm=arm)}
+    return {seed: {row["step"]: row["accuracy"] for row in log.rows} for seed, log in logs.items() if log is not None}
+
+
+def around(curve: Mapping[int, float], switch: int) -> tuple[list[int], list[int]]:
+    """The evaluations in the first quarter after a switch (one at least), and as many before it."""
+    later = [step for step in curve if step > switch]
+    after = [step for step in later if step <= switch + (max(curve) - switch) / 4] or later[:1]
+    before = [step for step in curve if step <= switch][-len(after) :]
+    if not before or not after:
+        raise NotLogged("a hybrid run has no evaluation on one side of its switch")
+    return before, after
+
+
+def nearest(curve: Mapping[int, float], step: int) -> float:
+    """A curve's value at the evaluation nearest to a step."""
+    return curve[min(curve, key=lambda at: abs(at - step))]
+
+
+def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
+    """One arm of table 4 above another."""
+    gain = Difference.of(by_seed(context, arm=higher), by_seed(context, arm=lower))
+    return trend(context, gain.above(), f"{higher} minus {lower}: {gain.text()} points", SEEDS)
+
+
+@judge(PAPER, "table_4", "pipelined_below_short_hybrid")
+def pipelined_below(context: Context) -> Finding:
+    """The short hybrid above the pipelined run."""
+    return hybrid_steps(context, HYBRIDS[0], "Pipelined 30k")
+
+
+@judge(PAPER, "table_4", "short_hybrid_below_baseline")
+def short_below(context: Context) -> Finding:
+    """The baseline above the short hybrid."""
+    return hybrid_steps(context, "Baseline 30k", HYBRIDS[0])
+
+
+@judge(PAPER, "table_4", "long_hybrid_reaches_baseline")
+def long_reaches(context: Context) -> Finding:
+    """The long hybrid above the baseline. Where a run is shortened its rate has fallen before the extra steps."""
+    gain = Difference.of(by_seed(context, arm=HYBRIDS[1]), by_seed(context, arm="Baseline 30k"))
+    return sized(context, gain.above(), f"{HYBRIDS[1]} minus Baseline 30k: {gain.text()} points", SEEDS)
+
+
+@judge(PAPER, "table_4", "short_hybrid_within_0_8")
+def short_within(context: Context) -> Finding:
+    """At most 0.8 below the baseline (0.79 by the table)."""
+    gap = Difference.of(by_seed(context, arm="Baseline 30k"), by_seed(context, arm=HYBRIDS[0]))
+    return sized(
+        context, gap.below(0.8), f"baseline minus short hybrid: {gap.text()} points", f"none above 0.8; {SEEDS}"
+    )
+
+
+@judge(PAPER, "table_4", "long_hybrid_above_baseline")
+def long_above(context: Context) -> Finding:
+    """About +0.2 (0.22 by the table)."""
+    gain = Difference.of(by_seed(context, arm=HYBRIDS[1]), by_seed(context, arm="Baseline 30k"))
+    return sized(context, gain.matches(0.2, 0.05), f"long hybrid minus baseline: {gain.text()} points", near(0.05))

@@ -1,0 +1,176 @@
+"""Claims about how accuracy falls with stages and with the share of stale weights: table 3 and figure 6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, ordered, sized, trend
+from pipelag.results.logs import Context
+from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, listed, near, phase_of
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
+
+FINE = ("8", "10", "12", "14", "16", "18", "20")
+# Spearman's rank correlation: what chance exceeds in 5 % of cases, one-sided, by the number of values.
+CRITICAL = {5: 0.900, 6: 0.829, 7: 0.714, 8: 0.643, 9: 0.600, 10: 0.564}
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's."""
+    import pandas as pd
+
+    return float(pd.Series(x).rank().corr(pd.Series(y).rank()))
+
+
+def falls(context: Context, x: Sequence[float], y: Sequence[float], what: str, **labels: str) -> Finding:
+    """Whether values fall with x: ranks that chance would hardly give."""
+    rho, bound = rank_correlation(x, y), CRITICAL[len(x)]
+    tolerance = (
+        f"holds from Spearman's rank correlation of -{bound:g} on, the 5 % point (one-sided) of {len(x)} values; fails "
+        "from 0 on; chance could give what is between"
+    )
+    holds = True if rho <= -bound else False if rho >= 0 else None
+    why = f"{what}: {', '.join(f'{value:.2f}' for value in y)}; rank correlation {rho:.2f}"
+    return trend(context, holds, why, tolerance, **labels)
+
+
+@judge(PAPER, "table_3", "accuracy_falls")
+def accuracy_falls(context: Context) -> Finding:
+    """A downward trend over the number of stages."""
+    ends = [fmean(by_seed(context, arm=arm).values()) for arm in FINE]
+    return falls(context, [float(arm) for arm in FINE], ends, f"accuracy with {', '.join(FINE)} stages")
+
+
+@judge(PAPER, "table_3", "every_step_down")
+def every_step_down(context: Context) -> Finding:
+    """Each number of stages below the one before."""
+    holds, steps = ordered([by_seed(context, arm=arm) for arm in FINE])
+    return trend(context, holds, f"steps down over {', '.join(FINE)} stages: {steps}", SEEDS)
+
+
+def steps_down(context: Context) -> dict[str, dict[int, float]]:
+    """What each step to the next number of stages costs, by seed."""
+    ends = {arm: by_seed(context, arm=arm) for arm in FINE}
+    return {
+        f"{a} -> {b}": {seed: ends[a][seed] - ends[b][seed] for seed in ends[a] if seed in ends[b]}
+        for a, b in pairwise(FINE)
+    }
+
+
+@judge(PAPER, "table_3", "last_step_is_largest")
+def last_step(context: Context) -> Finding:
+    """18 to 20 stages costs more than every other step."""
+    steps = steps_down(context)
+    last = steps.pop("18 -> 20")
+    more = {name: Difference.of(last, step) for name, step in steps.items()}
+    why = f"18 -> 20 costs {fmean(last.values()):.2f} points; more than the step by: {listed(more)}"
+    return trend(context, all_of(d.above() for d in more.values()), why, SEEDS)
+
+
+@judge(PAPER, "table_3", "last_step_7_14")
+def last_step_size(context: Context) -> Finding:
+    """7.14 points."""
+    cost = Difference.of(by_seed(context, arm="18"), by_seed(context, arm="20"))
+    return sized(context, cost.matches(7.14, 0.005), f"18 -> 20 costs {cost.text()} points; printed 7.14", near(0.005))
+
+
+def early_and_late(context: Context) -> tuple[Difference, str]:
+    """Eight stages early in the network against eight stages through all of it."""
+    gain = Difference.of(by_seed(context, arm="8"), by_seed(context, arm="8-stage"))
+    return gain, f"PPV (3,5,7) is ahead of (7,13,19) by {gain.text()} points"
+
+
+@judge(PAPER, "table_3", "early_registers_beat_late_ones")
+def early_beats_late(context: Context) -> Finding:
+    """The order alone."""
+    gain, why = early_and_late(context)
+    return trend(context, gain.above(), why, SEEDS)
+
+
+@judge(PAPER, "table_3", "early_by_about_7")
+def early_by_7(context: Context) -> Finding:
+    """About seven points; 7.27 by the tables."""
+    gain, why = early_and_late(context)
+    return sized(context, gain.matches(7, 0.5), f"{why}; printed about 7", near(0.5))
+
+
+INCREASING, SLIDING = "Increasing Stages", "Sliding Stage"
+
+
+def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int, dict[int, float]]]:
+    """By the last register's layer: percentage of stale weights, degree of staleness, accuracy by seed."""
+    by_layer = {}
+    for arm in arms_of(context, curve=curve):
+        ends = by_seed(context, curve=curve, arm=arm)
+        phase = phase_of(every_log(context, curve=curve, arm=arm)[0])
+        by_layer[int(phase["cuts"][-1])] = (float(phase["stale_percent"]), max(phase["forward_delays"]), ends)
+    return dict(sorted(by_layer.items()))
+
+
+def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[float, int], Difference]]:
+    """Where both curves have a point: (percentage, degree) of Increasing, of Sliding, and Sliding minus Increasing."""
+    many, one = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
+    if not many or not many.keys() <= one.keys():
+        raise NotLogged(f"{SLIDING} has no register where {INCREASING} has its last")
+    return {p: (many[p][:2], one[p][:2], Difference.of(one[p][2], many[p][2])) for p in many}
+
+
+def falls_along(curve: str) -> Judge:
+    """A judge: accuracy falls with the percentage of stale weights along a curve of figure 6."""
+
+    def judged(context: Context) -> Finding:
+        points = by_last_register(context, curve).values()
+        ends = [fmean(accuracies.values()) for _, _, accuracies in points]
+        return falls(context, [percent for percent, _, _ in points], ends, f"{curve}, accuracy", curve=curve)
+
+    return judged
+
+
+judge(PAPER, "figure_6", "increasing_falls")(falls_along(INCREASING))
+judge(PAPER, "figure_6", "sliding_falls")(falls_along(SLIDING))
+
+
+@judge(PAPER, "figure_6", "same_percentages")
+def same_percentages(context: Context) -> Finding:
+    """The share of stale weights at each last register, from both arms' logs."""
+    by_layer = both_curves(context)
+    words = ", ".join(f"layer {p}: {many[0]:.2f} and {one[0]:.2f}" for p, (many, one, _) in by_layer.items())
+    holds = all(abs(many[0] - one[0]) < 0.005 for many, one, _ in by_layer.values())
+    return exact(holds, f"stale weights in %, Increasing and Sliding: {words}", "two decimals of a percent")
+
+
+@judge(PAPER, "figure_6", "increasing_is_staler")
+def increasing_is_staler(context: Context) -> Finding:
+    """The largest delay of a stage at each last register, from both arms' logs."""
+    by_layer = both_curves(context)
+    words = ", ".join(f"layer {p}: {many[1]} and {one[1]}" for p, (many, one, _) in by_layer.items())
+    holds = all(many[1] > one[1] for many, one, _ in by_layer.values())
+    return exact(holds, f"degree of staleness, Increasing and Sliding: {words}")
+
+
+@judge(PAPER, "figure_6", "sliding_equals_increasing")
+def sliding_equals(context: Context) -> Finding:
+    """Small: within a point at every percentage."""
+    gaps = {f"{one[0]:.1f} %": gap for _, one, gap in both_curves(context).values()}
+    holds = all_of(gap.within(-1, 1) for gap in gaps.values())
+    tolerance = f"a point, about a tenth of the 11.19 that the printed Increasing Stages fall; {SEEDS}"
+    return sized(context, holds, f"Sliding minus Increasing in points: {listed(gaps)}", tolerance)
+
+
+@judge(PAPER, "figure_6", "percent_drives_the_drop")
+def percent_drives(context: Context) -> Finding:
+    """What the percentage does alone, along Sliding, against what the degree does alone, between the curves."""
+    many, one = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
+    shared = list(both_curves(context))
+    seeds = set.intersection(*(set(curve[p][2]) for curve in (many, one) for p in shared))
+    if not seeds:
+        raise NotLogged("the two curves have no seed in common")
+    fall = {s: one[shared[0]][2][s] - one[shared[-1]][2][s] for s in seeds}
+    gap = {s: fmean(abs(one[p][2][s] - many[p][2][s]) for p in shared) for s in seeds}
+    left = Difference.of({s: fall[s] / 4 for s in seeds}, gap)
+    why = (
+        f"fall along Sliding {fmean(fall.values()):.2f} points at one degree of staleness, mean gap to Increasing "
+        f"{fmean(gap.values()):.2f} points at one percentage; a quarter of the fall minus the gap {left.text()}"
+    )
+    return sized(context, left.above(), why, f"the percentage does at least four times what the degree does; {SEEDS}")
