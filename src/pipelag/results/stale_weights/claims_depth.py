@@ -1,0 +1,85 @@
+"""Claims about the accuracy of deeper networks: tables 5 and 7, the conclusion's gain."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
+from pipelag.results.logs import Context
+from pipelag.results.stale_weights.reading import BASELINE, DEPTHS, PAPER, listed, lost, mean_gain, near
+from pipelag.results.verdict import Finding, judge
+
+
+def gains(context: Context, arm: str) -> dict[str, Difference]:
+    """Points by which an arm ends above the baseline, by depth."""
+    by_depth = {}
+    for model in DEPTHS:
+        ends = [by_seed(context, model=model, kind="train", arm=each) for each in (arm, BASELINE)]
+        by_depth[model] = Difference.of(*ends)
+    return by_depth
+
+
+@judge(PAPER, "table_5", "hybrid_within_0_3")
+def hybrid_kept(context: Context) -> Finding:
+    """Each at most 0.3 below the baseline (0.28 by the table)."""
+    by_depth = gains(context, "hybrid")
+    holds = all_of(gain.above(-0.3) for gain in by_depth.values())
+    return sized(
+        context, holds, f"hybrid minus baseline: {listed(by_depth)}", f"none below -0.3; {SEEDS}", kind="train"
+    )
+
+
+@judge(PAPER, "table_5", "hybrid_mean_not_below")
+@judge(PAPER, "text_hybrid_average_gain", "positive_gain")
+def hybrid_mean(context: Context) -> Finding:
+    """The mean over depths above 0."""
+    gain = mean_gain(context)
+    return sized(context, gain.above(), f"mean over the five depths {gain.text()} points", SEEDS, kind="train")
+
+
+@judge(PAPER, "text_hybrid_average_gain", "about_0_18")
+def average_gain(context: Context) -> Finding:
+    """0.176 by table 5, which the conclusion calls 0.19."""
+    gain = mean_gain(context)
+    why = f"mean over the five depths {gain.text()} points; printed 0.19, by the printed table 0.176"
+    return sized(context, gain.matches(0.18, 0.01), why, near(0.01), kind="train")
+
+
+@judge(PAPER, "table_5", "pipelined_within_3_points")
+def within_3(context: Context) -> Finding:
+    """At most 3 below (2.93 by the table)."""
+    by_depth = {model: lost(context, "pipelined", model=model, kind="train") for model in DEPTHS}
+    holds = all_of(loss.below(3) for loss in by_depth.values())
+    return sized(
+        context, holds, f"baseline minus pipelined: {listed(by_depth)}", f"none above 3; {SEEDS}", kind="train"
+    )
+
+
+@judge(PAPER, "table_5", "gap_widest_for_the_deepest")
+def widest_gap(context: Context) -> Finding:
+    """ResNet-362 loses more than every other depth."""
+    losses = {}
+    for model in DEPTHS:
+        base, pipe = (by_seed(context, model=model, kind="train", arm=arm) for arm in (BASELINE, "pipelined"))
+        losses[model] = {seed: base[seed] - pipe[seed] for seed in base if seed in pipe}
+    more = {f"than {model}": Difference.of(losses[DEPTHS[-1]], losses[model]) for model in DEPTHS[:-1]}
+    why = f"ResNet-362 loses {fmean(losses[DEPTHS[-1]].values()):.2f} points; more {listed(more)}"
+    return trend(context, all_of(each.above() for each in more.values()), why, SEEDS, kind="train")
+
+
+@judge(PAPER, "table_7", "deeper_needs_smaller_rate")
+def smaller_rate(context: Context) -> Finding:
+    """With the printed rate in the first partition above the same network with one rate in both."""
+    by_depth: dict[str, Difference | None] = {}
+    for model in DEPTHS[1:]:
+        if any(log.diverged_at is not None for log in context.logs(model=model, arm="one rate")):
+            by_seed(context, model=model, arm="pipelined")
+            by_depth[model] = None  # it diverges: the smaller rate is needed
+            continue
+        by_depth[model] = Difference.of(
+            by_seed(context, model=model, arm="pipelined"), by_seed(context, model=model, arm="one rate")
+        )
+    words = ", ".join(f"{model} {'diverges' if d is None else d.text()}" for model, d in by_depth.items())
+    holds = all_of(True if d is None else d.above() for d in by_depth.values())
+    why = f"points gained by the smaller rate over one rate in both partitions: {words}"
+    return trend(context, holds, why, SEEDS, kind="train")

@@ -1,0 +1,222 @@
+"""Claims about speed: table 5's times, the bound of hybrid training, GPipe, the early layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from pipelag.results.judging import all_of, exact, measured, on_gpus
+from pipelag.results.logs import Context
+from pipelag.results.stale_weights.reading import (
+    BASELINE,
+    PAPER,
+    above,
+    below,
+    blocks,
+    blocks_by_depth,
+    by_k,
+    cycles_each,
+    early_share,
+    numbers,
+    ranges,
+)
+from pipelag.results.verdict import Finding, Judge, judge, log_of, need
+
+# -- table 5: time -----------------------------------------------------------------------------------------------------
+
+EVERY_BLOCK = "none: every timed block counts; where some are on one side and some on the other it cannot be told"
+COMPOSED = "hybrid speedups are put together from the times of their two halves"
+
+
+@judge(PAPER, "table_5", "faster_at_every_depth")
+def faster(context: Context) -> Finding:
+    """Above 1 in every block."""
+    by_depth = blocks_by_depth(context)
+    holds = all_of(above(each, 1.0) for each in by_depth.values())
+    return measured(context, holds, f"pipelined speedups: {ranges(by_depth)}", EVERY_BLOCK, kind="speed")
+
+
+def grows(arm: str) -> Judge:
+    """A judge: every block of a depth is faster than every block of the depth before."""
+
+    def judged(context: Context) -> Finding:
+        by_depth = blocks_by_depth(context, arm)
+        steps = [
+            True if min(deeper) > max(shallower) else False if max(deeper) <= min(shallower) else None
+            for shallower, deeper in pairwise(by_depth.values())
+        ]
+        said = f"; {COMPOSED}" if arm == "hybrid" else ""
+        tolerance = "none: a depth's slowest block against the fastest of the depth before; overlap cannot be told"
+        return measured(context, all_of(steps), f"{arm} speedups: {ranges(by_depth)}{said}", tolerance, kind="speed")
+
+    return judged
+
+
+judge(PAPER, "table_5", "speedup_grows_with_depth")(grows("pipelined"))
+judge(PAPER, "table_5", "hybrid_speedup_grows_with_depth")(grows("hybrid"))
+
+
+def bounded(arm: str, bound: float) -> Judge:
+    """A judge: no block is above a bound."""
+
+    def judged(context: Context) -> Finding:
+        by_depth = blocks_by_depth(context, arm)
+        holds = all_of(below(each, bound) for each in by_depth.values())
+        said = f"; {COMPOSED}" if arm == "hybrid" else ""
+        why = f"{arm} speedups: {ranges(by_depth)}; bound {bound:.2f}{said}"
+        return measured(context, holds, why, EVERY_BLOCK, kind="speed")
+
+    return judged
+
+
+judge(PAPER, "table_5", "speedup_below_2")(bounded("pipelined", 2.0))
+judge(PAPER, "text_headline_speedup", "below_2")(bounded("pipelined", 2.0))
+judge(PAPER, "table_5", "hybrid_speedup_below_4_3")(bounded("hybrid", 4 / 3))
+
+
+@judge(PAPER, "table_5", "deepest_uses_90_percent")
+def utilisation(context: Context) -> Finding:
+    """Half the speedup of ResNet-362."""
+    used = [50 * speedup for speedup in blocks(context, model="ResNet-362", kind="speed")]
+    holds = all_of((above(used, 87.5), below(used, 92.5)))
+    why = f"use of each worker in percent: {ranges({'ResNet-362': used})}"
+    tolerance = "2.5 points: 91 % is called about 90, which rounds to fives; every timed block counts"
+    return on_gpus(context, holds, why, tolerance, model="ResNet-362", kind="speed")
+
+
+@judge(PAPER, "text_headline_speedup", "at_least_1_8")
+def headline(context: Context) -> Finding:
+    """The depth with the largest median."""
+    by_depth = blocks_by_depth(context)
+    best = max(by_depth, key=lambda model: median(by_depth[model]))
+    why = f"largest speedup {ranges({best: by_depth[best]})}"
+    tolerance = "none; of the depth with the largest median every timed block counts"
+    return on_gpus(context, above(by_depth[best], 1.8 - 1e-9), why, tolerance, kind="speed")
+
+
+# -- hybrid speedup ----------------------------------------------------------------------------------------------------
+
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the iterations that are pipelined
+
+
+def hybrid_by_schedule(context: Context, k: int, share: float) -> float:
+    """Speedup of hybrid training in cycles of the logged schedules, without fill and drain."""
+    alone, together = cycles_each(by_k(context)[k])
+    return alone / (share * together + (1 - share) * alone)
+
+
+@judge(PAPER, "text_hybrid_speedup_bound", "formula")
+def formula(context: Context) -> Finding:
+    """The formula, for four shares of pipelined iterations, against cycles of the logged schedules."""
+    worst, words = 0.0, []
+    for k in by_k(context):
+        ours = [hybrid_by_schedule(context, k, share) for share in SHARES]
+        printed = [1 / (share / (2 * k + 1) + (1 - share)) for share in SHARES]
+        worst = max(worst, *(abs(a - b) for a, b in zip(ours, printed, strict=True)))
+        words.append(f"K = {k}: {numbers(ours)} (formula {numbers(printed)})")
+    why = f"a quarter, half, three quarters and all iterations pipelined, by the schedules: {'; '.join(words)}"
+    return exact(worst < 1e-9, why, "exact, fill and drain of the pipeline left out, as in the formula")
+
+
+@judge(PAPER, "text_hybrid_speedup_bound", "large_k")
+def large_k(context: Context) -> Finding:
+    """Half the iterations pipelined: below 2, rising with K, and the gap to 2 goes as 1/K or faster."""
+    speedups = {k: hybrid_by_schedule(context, k, 0.5) for k in by_k(context)}
+    gaps = {k: (2 - speedup) * (k + 1) for k, speedup in speedups.items()}
+    holds = all(a < b < 2 for a, b in pairwise(speedups.values())) and all(
+        b <= a + 1e-9 for a, b in pairwise(gaps.values())
+    )
+    words = ", ".join(f"K = {k}: {speedup:.3f}" for k, speedup in speedups.items())
+    why = f"speedup with half of the iterations pipelined: {words}; bound 2"
+    return exact(holds, why, "exact: below the bound, and the gap times K + 1 does not grow")
+
+
+@judge(PAPER, "text_hybrid_speedup_bound", "bound_4_3")
+def bound_4_3(context: Context) -> Finding:
+    """A hundred minibatches on two workers without and with pipelining, timed with equal stages."""
+    alone, pipelined = (
+        log_of(context, kind="two workers", arm=arm).summary["makespan"] for arm in (BASELINE, "pipelined")
+    )
+    speedup = 2 * alone / (alone + pipelined)
+    why = f"time units for 100 minibatches: {alone:g} and {pipelined:g}; half and half {speedup:.3f}, bound {4 / 3:.3f}"
+    return exact(abs(speedup - 1.33) <= 0.005, why, "half a unit of the last printed digit, 0.005")
+
+
+# -- GPipe -------------------------------------------------------------------------------------------------------------
+
+
+@judge(PAPER, "text_vs_gpipe_speedup", "ahead_by_schedule")
+def ahead_by_schedule(context: Context) -> Finding:
+    """Two equal stages: the full pipeline's period against GPipe's minibatch, for every number of microbatches."""
+    log = log_of(context, kind="two workers", arm="pipelined")
+    ours = work(log.rows) / log.summary["period"]
+    gpipe = {}
+    for m in schedules(context):
+        schedule = log_of(context, kind="schedule", microbatches=m, arm="2 partitions")
+        gpipe[m] = schedule.summary["workers"] * schedule.summary["utilisation"]
+    words = ", ".join(f"{speedup:.2f} with {m}" for m, speedup in gpipe.items())
+    return exact(ours > max(gpipe.values()), f"without bubbles {ours:.2f}; GPipe by microbatches: {words}")
+
+
+def work(rows: Sequence[dict[str, Any]]) -> float:
+    """Time of one minibatch's passes, all on one worker."""
+    mine = [row for row in rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
+    return float(sum(row["end"] - row["start"] for row in mine))
+
+
+def schedules(context: Context) -> list[str]:
+    """The numbers of microbatches of GPipe's schedules."""
+    return list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind="schedule")))
+
+
+@judge(PAPER, "text_vs_gpipe_speedup", "ahead_of_gpipe")
+def ahead_of_gpipe(context: Context) -> Finding:
+    """ResNet-110 on two workers of this machine: every block against the best number of GPipe's microbatches."""
+    ours = blocks(context, model="ResNet-110", kind="speed")
+    each = list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind="GPipe")))
+    gpipe = {f"{m} microbatches": blocks(context, kind="GPipe", microbatches=m) for m in each}
+    best = max(gpipe.values(), key=median)
+    holds = True if min(ours) > max(best) else False if max(ours) <= min(best) else None
+    why = f"{ranges({'ours': ours})}; GPipe with {ranges(gpipe)}"
+    tolerance = "none: our slowest block against the fastest of GPipe's best; overlap cannot be told"
+    return on_gpus(context, holds, why, tolerance, model="ResNet-110")
+
+
+@judge(PAPER, "text_vs_gpipe_speedup", "ahead_of_reported_gpipe")
+def ahead_of_reported(context: Context) -> Finding:
+    """Another network on other hardware, as in the paper."""
+    ours = blocks(context, model="ResNet-110", kind="speed")
+    reported = float(context.result.reported["gpipe_resnet101_2tpu"])
+    why = f"ours {ranges({'ResNet-110': ours})}, GPipe's reported {reported} (another network on other hardware)"
+    return measured(context, above(ours, reported), why, EVERY_BLOCK, model="ResNet-110", kind="speed")
+
+
+@judge(PAPER, "text_vs_gpipe_speedup", "bubble_doubles")
+def bubble(context: Context) -> Finding:
+    """Idle shares of GPipe's schedules over equal stages. The paper does not say with how many microbatches."""
+    shares = {
+        m: [
+            need(log_of(context, kind="schedule", microbatches=m, arm=arm).summary["bubble"], "an idle share")
+            for arm in ("2 partitions", "4 partitions")
+        ]
+        for m in schedules(context)
+    }
+    double = [1.5 <= four / two <= 2.5 for two, four in shares.values()]
+    words = "; ".join(
+        f"{m} microbatches {100 * two:.0f} and {100 * four:.0f} %, {four / two:.2f} times"
+        for m, (two, four) in shares.items()
+    )
+    why = f"idle share of 2 and 4 partitions: {words}"
+    why += "; how many microbatches is meant is not said" if len(set(double)) > 1 else ""
+    holds = None if len(set(double)) > 1 else double[0]
+    return exact(holds, why, "1.5 to 2.5 times, what rounds to two, for every number of microbatches")
+
+
+@judge(PAPER, "text_early_layers_runtime", "over_half")
+def over_half(context: Context) -> Finding:
+    """The share from the layer profile."""
+    share = need(early_share(context), "ResNet-20's profile")
+    why = f"layers 1 to 7 take {share:.1f} % of forward and backward time"
+    return on_gpus(context, share > 50, why, "none: one profile, medians over its rounds")
