@@ -1,12 +1,15 @@
 """Tables, figures and claims of *PipeDream* (importing this registers them)."""
 
 from pipelag.results.pipedream import (  # noqa: F401
+    asynchronous,
     comparisons,
     footprints,
+    large_minibatches,
     links,
     overheads,
     planning,
     predictions,
     schedules,
+    speedups,
     training,
 )

@@ -10,7 +10,7 @@ from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import measured
 from pipelag.results.logs import Context, RunLog
-from pipelag.results.pipedream.planning import Entry, entries, unpublished
+from pipelag.results.pipedream.entries import Entry, entries, unpublished
 from pipelag.results.plans import (
     ALONE,
     PRINTED,

@@ -1,17 +1,15 @@
-"""Figures 10, 11 and 13, and what the text says of time to accuracy: epochs as trained, time per epoch as timed."""
+"""Figures 10 and 11 and what the text says of time to accuracy: epochs as trained, time per epoch as timed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, learned, measured, sized, trend
-from pipelag.results.logs import Context, Item, RunLog
-from pipelag.results.pipedream.planning import LANGUAGE, TRAINED_ON, entries
+from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
     ALIKE,
     ALIKE_WORDS,
@@ -21,21 +19,18 @@ from pipelag.results.pipedream.targets import (
     UNITS,
     Efficiency,
     against_data_parallelism,
-    compared,
     curve,
     goal_of,
-    said,
 )
 from pipelag.results.plans import ALONE as PLAN_ALONE
-from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, plan_in, samples_per_second
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, samples_per_second
+from pipelag.results.verdict import Finding, NotLogged, judge, need
 
 PAPER = "pipedream"
 CLUSTERS = ("4x4 (A)", "2x8 (B)")
 IMAGES = 1_281_167  # of ImageNet's training set: an epoch of the hours of figure 10
 VGG = "VGG-16"
 TITLES = {"accuracy": "top-1 accuracy (%)", "bleu": "BLEU"}
-LARS = {"LARS 1024": 1024, "LARS 4096": 4096, "LARS 8192": 8192}
 
 
 def data_of(item: Item) -> str:
@@ -74,20 +69,6 @@ def figure_11(context: Context) -> Drawn:
                 axes[panel] = Axis("value", TITLES[metric], levels=level(context, model, model=model, arm=ALONE))
                 rows += points_of(item, metric, panel)
     return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel"), rows)
-
-
-@drawing(PAPER, "figure_13")
-def figure_13(context: Context) -> Drawn:
-    """A line per minibatch size under LARS, and PipeDream."""
-    rows = []
-    for item in context.select(what="training"):
-        if item.log is not None:
-            arm, batch = item.arm.labels["arm"], item.arm.spec.batch
-            labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
-            named = Item(replace(item.arm, labels=labels), item.log)
-            rows += points_of(named, "accuracy", f"{VGG}, {data_of(item)}")
-    y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
-    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel"), rows)
 
 
 def alike(model: str) -> Any:
@@ -169,170 +150,6 @@ def faster_on_b(context: Context) -> Finding:
         ratios[arm] = slow / fast
     why = ", ".join(f"{arm} {ratio:.2f}x" for arm, ratio in ratios.items()) + " as fast on B as on A"
     return measured(context, min(ratios.values()) >= 1.005, why, f"{PRINTED_WORDS}: more than 1.00x", what="plan")
-
-
-def lars_seconds(context: Context, arm: str) -> float:
-    """Timed seconds per sample on 8 GPUs of Cluster-C: of a minibatch of data parallelism, or of PipeDream's 7-1."""
-    log = log_of(context, what="time", arm=arm)
-    if arm == PIPED:
-        return 1 / plan_in(log, "7-1", "PipeDream's 7-1")["samples_per_second"]
-    row = plan_in(log, "data parallel over 8", arm)
-    return float(row["timed"]) / float(log.summary["batch"])
-
-
-def lars(context: Context) -> dict[str, Efficiency]:
-    """PipeDream's epochs to the target and those under LARS, by minibatch."""
-    goal = goal_of(context, VGG, {"what": "training", "arm": PIPED})
-    labels: dict[str, Mapping[str, str]] = {arm: {"arm": arm, "what": "training"} for arm in (PIPED, *LARS)}
-    return {arm: compared(context, goal, labels[PIPED], labels[arm]) for arm in LARS}
-
-
-def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
-    """Epochs of all arms."""
-    first = next(iter(by_arm.values()))
-    arms = {PIPED: first.first} | {arm: one.second for arm, one in by_arm.items()}
-    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {said(epochs)}" for arm, epochs in arms.items())
-
-
-def reached(epochs: Mapping[int, float | None]) -> bool | None:
-    """Whether the target is reached with every seed, with none, or (None) with some."""
-    values = [epoch is not None for epoch in epochs.values()]
-    return all(values) if len(set(values)) == 1 else None
-
-
-def seconds_to(context: Context, by_arm: Mapping[str, Efficiency], arm: str) -> dict[int, float]:
-    """Seconds per training sample times epochs, by seed; of a LARS arm that reaches the target."""
-    seconds = lars_seconds(context, arm)
-    return {seed: epochs * seconds for seed, epochs in by_arm[arm].second.items() if epochs is not None}
-
-
-@judge(PAPER, "figure_13", "reaches_1024")
-def reaches_1024(context: Context) -> Finding:
-    """1024 does, and before the others in time."""
-    by_arm = lars(context)
-    holds = reached(by_arm["LARS 1024"].second)
-    if holds:
-        seconds = seconds_to(context, by_arm, "LARS 1024")
-        others = [seconds_to(context, by_arm, arm) for arm in LARS if arm != "LARS 1024"]
-        rest = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
-        holds = all_of([True, *(difference.above() for difference in rest)])
-    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
-
-
-@judge(PAPER, "figure_13", "large_fail")
-def large_fail(context: Context) -> Finding:
-    """Neither 4096 nor 8192, with any seed."""
-    by_arm = lars(context)
-    outcomes = [reached(by_arm[arm].second) for arm in ("LARS 4096", "LARS 8192")]
-    holds = all_of(None if outcome is None else not outcome for outcome in outcomes)
-    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
-
-
-@judge(PAPER, "figure_13", "over_fastest")
-def over_fastest(context: Context) -> Finding:
-    """Against the minibatch under LARS that comes first, by seed."""
-    by_arm, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
-    epochs = {s: e for s, e in next(iter(by_arm.values())).first.items() if e is not None}
-    rivals = {arm: seconds_to(context, by_arm, arm) for arm in LARS}
-    seeds = [seed for seed in epochs if any(seed in rival for rival in rivals.values())]
-    if not seeds:
-        raise NotLogged("neither PipeDream nor LARS reaches the target")
-    mine = lars_seconds(context, PIPED)
-    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (epochs[seed] * mine) for seed in seeds}
-    gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
-    speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
-    why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"
-    return sized(context, gain.above(printed / SPEED), why, f"{printed}x or more, {SPEED_WORDS}")
-
-
-def asp(context: Context) -> Efficiency:
-    """PipeDream's epochs and ASP's to 48 %, elsewhere to two thirds of PipeDream's best (48 of the 72 % of VGG-16)."""
-    printed = float(context.result.reported["accuracy_percent"])
-    piped = {"model": VGG, "arm": PIPED}
-    goal = goal_of(context, VGG, piped, printed, share=2 / 3)
-    return compared(context, goal, piped, {"model": VGG, "arm": "ASP"})
-
-
-def asp_speed(context: Context) -> float:
-    """How many times as long an epoch of PipeDream takes as one of ASP, which only computes, on all 32 GPUs."""
-    log = log_of(context, what="plan")
-    computing = (log.summary["forward_ms"] + log.summary["backward_ms"]) / 1e3 / log.summary["workers"]
-    return float(plan_in(log, "31-1", "PipeDream's 31-1")["timed"]) / computing
-
-
-def asp_ratio(context: Context) -> Difference:
-    """Time of ASP over that of PipeDream, over seeds."""
-    efficiency = asp(context)
-    slower = {
-        seed: other / ours / asp_speed(context)
-        for seed, ours in efficiency.first.items()
-        if ours is not None and (other := efficiency.second.get(seed)) is not None
-    }
-    if not slower:
-        raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by both")
-    return Difference.of(slower, dict.fromkeys(slower, 0.0))
-
-
-@drawing(PAPER, "text_asp")
-def text_asp(context: Context) -> Drawn:
-    """Epochs and time to an accuracy."""
-    row: dict[str, Any] = {"paper": context.result.reported["ratio"]}
-    try:
-        efficiency = asp(context)
-        row |= {"goal": efficiency.goal.value, "own": said(efficiency.first), "asp": said(efficiency.second)}
-        row["ratio"] = asp_ratio(context).mean
-    except NotLogged:
-        pass
-    cols = [
-        Col("accuracy (%)", "goal", "{:.1f}"),
-        Col("PipeDream", "own", group="epochs by seed"),
-        Col("ASP", "asp", group="epochs by seed"),
-        Col("paper", "paper", "{:.1f}x", "time, ASP over PipeDream"),
-        Col("ours", "ratio", "{:.1f}x", "time, ASP over PipeDream"),
-    ]
-    short = context.shortfall(model=VGG)
-    notes = [
-        "ASP is simulated with 16 of the 32 workers; its time per epoch is that of computing alone on 32 GPUs, without "
-        "any communication; PipeDream is trained as 15-1 and timed as 31-1"
-    ]
-    notes += [f"trained not as in the paper: {short}"] if short else []
-    return Drawn(table=table([row], cols, context.result.caption, notes))
-
-
-@judge(PAPER, "text_asp", "less_efficient")
-def less_efficient(context: Context) -> Finding:
-    """ASP needs at least twice the epochs; where it never comes, at least those that it was trained for."""
-    learned(context, "ASP", arm="ASP", model=VGG)
-    efficiency = asp(context)
-    factors = {}
-    for seed, ours in efficiency.first.items():
-        last = max((row["epoch"] for log in logs_of(context, "ASP", seed) for row in log.rows), default=0.0)
-        if ours is not None and seed in efficiency.second:
-            factors[seed] = (efficiency.second[seed] or last) / ours
-    if not factors:
-        raise NotLogged(efficiency.text(PIPED, "ASP"))
-    factor = Difference.of(factors, dict.fromkeys(factors, 0.0))
-    never = any(epochs is None for epochs in efficiency.second.values())
-    holds = factor.above(2.0)
-    if never and not holds:
-        holds = None  # it ends before it could be told
-    why = f"{efficiency.text(PIPED, 'ASP')}; {'at least ' if never else ''}{factor.text().lstrip('+')} times as many"
-    return trend(context, holds, why, "'far below' is read as at least twice the epochs; over seeds", model=VGG)
-
-
-def logs_of(context: Context, arm: str, seed: int) -> list[RunLog]:
-    """The log of an arm with a seed."""
-    return [i.log for i in context.select(model=VGG, arm=arm) if i.arm.seed == seed and i.log is not None]
-
-
-@judge(PAPER, "text_asp", "seven_times")
-def seven_times(context: Context) -> Finding:
-    """With 16 of 32 workers ASP is less stale than the paper's: a ratio below the printed one refutes nothing."""
-    ratio, printed = asp_ratio(context), context.result.reported["ratio"]
-    above, below = ratio.above(printed / SPEED), ratio.below(printed * SPEED)
-    holds = False if below is False else True if above and below else None
-    why = f"{ratio.text().lstrip('+')} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with 16 of 32 workers"
-    return sized(context, holds, why, f"{SPEED_WORDS}; below that it cannot be told", model=VGG)
 
 
 TASKS = {"image_classification": (VGG,), "translation": ("GNMT-16",), "language_modeling": (LANGUAGE,)}

@@ -1,0 +1,106 @@
+"""Figure 13: data parallelism with large minibatches under LARS, against PipeDream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import Difference, all_of, sized
+from pipelag.results.logs import Context, Item
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
+from pipelag.results.pipedream.training import TITLES, VGG, data_of, level, points_of
+from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+
+PAPER = "pipedream"
+LARS = {"LARS 1024": 1024, "LARS 4096": 4096, "LARS 8192": 8192}
+
+
+@drawing(PAPER, "figure_13")
+def figure_13(context: Context) -> Drawn:
+    """A line per minibatch size under LARS, and PipeDream."""
+    rows = []
+    for item in context.select(what="training"):
+        if item.log is not None:
+            arm, batch = item.arm.labels["arm"], item.arm.spec.batch
+            labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
+            named = Item(replace(item.arm, labels=labels), item.log)
+            rows += points_of(named, "accuracy", f"{VGG}, {data_of(item)}")
+    y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
+    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel"), rows)
+
+
+def lars_seconds(context: Context, arm: str) -> float:
+    """Timed seconds per sample on 8 GPUs of Cluster-C: of a minibatch of data parallelism, or of PipeDream's 7-1."""
+    log = log_of(context, what="time", arm=arm)
+    if arm == PIPED:
+        return 1 / plan_in(log, "7-1", "PipeDream's 7-1")["samples_per_second"]
+    row = plan_in(log, "data parallel over 8", arm)
+    return float(row["timed"]) / float(log.summary["batch"])
+
+
+def lars(context: Context) -> dict[str, Efficiency]:
+    """PipeDream's epochs to the target and those under LARS, by minibatch."""
+    goal = goal_of(context, VGG, {"what": "training", "arm": PIPED})
+    labels: dict[str, Mapping[str, str]] = {arm: {"arm": arm, "what": "training"} for arm in (PIPED, *LARS)}
+    return {arm: compared(context, goal, labels[PIPED], labels[arm]) for arm in LARS}
+
+
+def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
+    """Epochs of all arms."""
+    first = next(iter(by_arm.values()))
+    arms = {PIPED: first.first} | {arm: one.second for arm, one in by_arm.items()}
+    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {said(epochs)}" for arm, epochs in arms.items())
+
+
+def reached(epochs: Mapping[int, float | None]) -> bool | None:
+    """Whether the target is reached with every seed, with none, or (None) with some."""
+    values = [epoch is not None for epoch in epochs.values()]
+    return all(values) if len(set(values)) == 1 else None
+
+
+def seconds_to(context: Context, by_arm: Mapping[str, Efficiency], arm: str) -> dict[int, float]:
+    """Seconds per training sample times epochs, by seed; of a LARS arm that reaches the target."""
+    seconds = lars_seconds(context, arm)
+    return {seed: epochs * seconds for seed, epochs in by_arm[arm].second.items() if epochs is not None}
+
+
+@judge(PAPER, "figure_13", "reaches_1024")
+def reaches_1024(context: Context) -> Finding:
+    """1024 does, and before the others in time."""
+    by_arm = lars(context)
+    holds = reached(by_arm["LARS 1024"].second)
+    if holds:
+        seconds = seconds_to(context, by_arm, "LARS 1024")
+        others = [seconds_to(context, by_arm, arm) for arm in LARS if arm != "LARS 1024"]
+        rest = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
+        holds = all_of([True, *(difference.above() for difference in rest)])
+    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
+
+
+@judge(PAPER, "figure_13", "large_fail")
+def large_fail(context: Context) -> Finding:
+    """Neither 4096 nor 8192, with any seed."""
+    by_arm = lars(context)
+    outcomes = [reached(by_arm[arm].second) for arm in ("LARS 4096", "LARS 8192")]
+    holds = all_of(None if outcome is None else not outcome for outcome in outcomes)
+    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
+
+
+@judge(PAPER, "figure_13", "over_fastest")
+def over_fastest(context: Context) -> Finding:
+    """Against the minibatch under LARS that comes first, by seed."""
+    by_arm, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
+    epochs = {s: e for s, e in next(iter(by_arm.values())).first.items() if e is not None}
+    rivals = {arm: seconds_to(context, by_arm, arm) for arm in LARS}
+    seeds = [seed for seed in epochs if any(seed in rival for rival in rivals.values())]
+    if not seeds:
+        raise NotLogged("neither PipeDream nor LARS reaches the target")
+    mine = lars_seconds(context, PIPED)
+    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (epochs[seed] * mine) for seed in seeds}
+    gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
+    speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
+    why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"
+    return sized(context, gain.above(printed / SPEED), why, f"{printed}x or more, {SPEED_WORDS}")
