@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipelag.report.frames import Axis, Bars, Lines, over_seeds
+from pipelag.report.frames import Axis, Bars, Lines
+from pipelag.report.panels import over_seeds
 from pipelag.report.style import save
 from pipelag.results.drawing import Drawn
 

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelag.errors import PipelagError
 from pipelag.report.charts import GREEK
-from pipelag.report.frames import Axis, Lines, axis_of, over_seeds
+from pipelag.report.frames import Axis, Lines, axis_of
 from pipelag.report.gather import Record
+from pipelag.report.panels import over_seeds
 from pipelag.report.style import COLOURS, DASHES
 
 LINES = TypeAdapter(Lines)

@@ -1,0 +1,64 @@
+"""What the panels of a chart share: means over seeds, thin levels, texts beside points, titles in lines, one legend."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipelag.report.charts import greek
+
+LETTER = 0.056  # inches that a letter of a tick's label takes
+TITLED = 0.85  # of a panel's room for its title, which is bold
+
+
+def over_seeds(rows: pd.DataFrame, by: str, value: str, seed: str) -> pd.DataFrame:
+    """Mean and standard deviation (0 of one) of a value over seeds, by the values of a column, in its order."""
+    grouped = rows.groupby(by, sort=pd.api.types.is_numeric_dtype(rows[by]))[value]
+    found = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()})
+    return found.fillna({"std": 0.0})
+
+
+def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:
+    """Thin grey horizontal lines, each with dashes of its own."""
+    for number, (label, level) in enumerate(levels.items()):
+        dashes = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5))[number % 3]
+        axes.axhline(level, color="#7F7F7F", linewidth=0.7, linestyle=(0, dashes), label=greek(label), zorder=0)
+
+
+def remark(axes: Any, text: str) -> None:
+    """What the pale lines are, in the legend, once: anywhere among the lines it would lie on some of them."""
+    if text not in axes.get_legend_handles_labels()[1]:
+        axes.plot([], [], color="#7F7F7F", linewidth=0.4, label=text)
+
+
+def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: str, over: bool) -> None:
+    """Small texts over or under points (x, y, text); of some that would fall on one another the first."""
+    crowded = 0.045 * (max(p[0] for p in points) - min(p[0] for p in points))
+    labelled = float("-inf")
+    for x, y, text in points:
+        if x - labelled < crowded:
+            continue
+        labelled = x
+        place = {"textcoords": "offset points", "xytext": (0, 4 if over else -9), "ha": "center"}
+        axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, **place)
+
+
+def wrapped(text: str, inches: float) -> str:
+    """A title or an axis' title in as many lines as it needs beside so much of the figure."""
+    return textwrap.fill(text, int(14 * inches), break_long_words=False)
+
+
+def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
+    """One legend for all panels, below them; none where there is one line or bar without a name."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if not handles:
+        return
+    fitting = max(1, int(width / (0.55 + 0.062 * max(map(len, handles)))))
+    lines = -(-len(handles) // fitting)
+    columns = -(-len(handles) // lines)  # equally many in each line
+    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
