@@ -81,8 +81,8 @@ def test_imports_run_downwards() -> None:
 
 
 def test_an_upward_import_is_seen() -> None:
-    lazy = "def f():\n    from pipelag.results.logs import Context\n"
+    lazy = "def f():\n    from pipelag.results.context import Context\n"
     by_name = 'HOME = "pipelag.commands.run:main"\n'
-    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelag.results.logs import Context\n"
+    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelag.results.context import Context\n"
     found = upward({"pipelag.report.tables": lazy, "pipelag.stage.phase": by_name, "pipelag.report.frames": typed})
     assert [line.split(" imports ")[0] for line in found] == ["pipelag.report.tables", "pipelag.stage.phase"]

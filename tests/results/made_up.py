@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelag.experiments import Arm, arms, load_paper, load_scale
-from pipelag.results.logs import Context, Item, RunLog, read_log
+from pipelag.results.context import Context
+from pipelag.results.logs import Item, RunLog, read_log
 from pipelag.runs.folder import seal
 
 Make = Callable[[Arm], RunLog | None]

@@ -13,8 +13,9 @@ import pytest
 
 import pipelag.results.stale_weights  # noqa: F401  (registers the judges)
 from pipelag.experiments import Arm, arms, load_paper, load_scale
+from pipelag.results.context import Accuracy, Context
 from pipelag.results.judging import Difference, over_models
-from pipelag.results.logs import Accuracy, Context, Item, RunLog, Share
+from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.verdict import Verdict, verdicts
 
 pytestmark = pytest.mark.usefixtures("in_project")

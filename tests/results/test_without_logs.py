@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from pipelag.experiments import load_paper, load_scale
+from pipelag.results.context import Context
 from pipelag.results.drawing import DRAWINGS
-from pipelag.results.logs import Context
 from pipelag.results.verdict import verdicts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,8 @@ import torch
 from pipelag import checkpoint
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
-from pipelag.results.logs import Context, Item, read_log
+from pipelag.results.context import Context
+from pipelag.results.logs import Item, read_log
 from pipelag.runs import folder as folders
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.kinds import train_simulated

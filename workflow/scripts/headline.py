@@ -13,9 +13,9 @@ from pipelag.experiments import load_paper, load_scale
 from pipelag.files import write_whole
 from pipelag.report.gather import title_of
 from pipelag.report.style import save
+from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
-from pipelag.results.logs import Context
 from pipelag.results.verdict import verdicts
 
 DEVICE = "cpu"

@@ -14,7 +14,7 @@ from pipelag import methods
 from pipelag.experiments import load_paper, load_scale
 from pipelag.report.style import COLOURS, PAGE, figure, save
 from pipelag.report.timelines import draw_on
-from pipelag.results.logs import Context
+from pipelag.results.context import Context
 from pipelag.runs.kinds.timeline import rows_of
 
 STAGES, MINIBATCHES, FOLLOWED = 4, 10, 6  # the minibatch that is drawn strongly, from 0

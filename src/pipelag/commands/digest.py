@@ -22,9 +22,9 @@ from pipelag.experiments.schema import Paper, Scale, reading_order
 from pipelag.files import read_text, write_whole
 from pipelag.report.gather import title_of
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
-from pipelag.results.logs import Context
 from pipelag.results.verdict import WORDS, Verdict, verdicts
 
 BEGIN, BRIEF, END = "<!-- digest -->", "<!-- digest: brief -->", "<!-- end of digest -->"

@@ -19,8 +19,8 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.experiments import load_paper, result_of
 from pipelag.experiments.schema import Scale
 from pipelag.report.gather import title_of
+from pipelag.results.context import Context
 from pipelag.results.loading import load_results
-from pipelag.results.logs import Context
 from pipelag.results.verdict import WORDS, Verdict, verdicts
 
 Judged = Callable[[str, str], tuple[Context, dict[str, Verdict]]]

@@ -10,9 +10,9 @@ from typing import Any
 
 from pipelag.experiments import load_paper, load_scale, result_of
 from pipelag.files import write_whole
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, draw
 from pipelag.results.loading import load_results
-from pipelag.results.logs import Context
 from pipelag.results.verdict import verdicts
 
 

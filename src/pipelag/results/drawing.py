@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipelag.report.figures import empty
 from pipelag.report.tables import Table
-from pipelag.results.logs import Context
+from pipelag.results.context import Context
 
 
 class Chart(Protocol):

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from pipelag.results.logs import Context, Item, Share
+from pipelag.results.context import Context
+from pipelag.results.logs import Item, Share
 from pipelag.results.verdict import Finding, NotLogged
 
 # Student's t, two-sided 95 %, by degrees of freedom.

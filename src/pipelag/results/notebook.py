@@ -16,8 +16,9 @@ from pipelag.experiments import Paper, Scale, load_paper, load_scale
 from pipelag.experiments.expand import result_of
 from pipelag.experiments.schema import reading_order
 from pipelag.report.figures import Curve, curves
+from pipelag.results.context import Context, tidy
 from pipelag.results.loading import load_results
-from pipelag.results.logs import Context, Item, tidy
+from pipelag.results.logs import Item
 from pipelag.results.verdict import verdicts
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.context import Context
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import NotLogged, need
 
 Row = dict[str, Any]

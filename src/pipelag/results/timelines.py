@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.timelines import timeline
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, not_logged
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, log_of
 
 Row = dict[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.context import Context
+from pipelag.results.logs import RunLog
 
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 

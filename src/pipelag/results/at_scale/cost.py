@@ -8,8 +8,8 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.logs import Context
 
 PAPER = "at_scale"
 WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # these read no late weights

@@ -8,9 +8,10 @@ from statistics import fmean, mean
 from pipelag import methods
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
+from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, learned, trend
-from pipelag.results.logs import Accuracy, Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
 from pipelag.timing.layers import LayerTime, Profile

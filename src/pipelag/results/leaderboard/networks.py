@@ -7,9 +7,10 @@ from statistics import fmean, stdev
 
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, every_run, exact, trend
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER, RESULT = "leaderboard", "table_5"

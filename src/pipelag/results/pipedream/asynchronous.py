@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, learned, sized, trend
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
 from pipelag.results.pipedream.training import VGG
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelag.results.logs import Context, RunLog, published
+from pipelag.results.context import Context, published
+from pipelag.results.logs import RunLog
 from pipelag.results.plans import ALONE, config_of, samples_per_second
 
 LANGUAGE = "AWD-LM"

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, sized
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
 from pipelag.results.pipedream.training import TITLES, VGG, data_of, level, points_of
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in

@@ -6,9 +6,10 @@ from statistics import median
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import measured
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import measured
-from pipelag.results.logs import Context
 from pipelag.results.plans import PRINTED_WORDS, SPEED_WORDS, near, planned
 from pipelag.results.verdict import Finding, judge, log_of, need
 

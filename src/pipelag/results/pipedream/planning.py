@@ -9,9 +9,9 @@ import pandas as pd
 
 from pipelag.report.diagrams import cluster_levels, workflow
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact, measured
-from pipelag.results.logs import Context
 from pipelag.results.pipedream.entries import Entry, entries
 from pipelag.results.plans import PRINTED, READINGS, plan_in, planned
 from pipelag.results.verdict import Finding, judge, log_of

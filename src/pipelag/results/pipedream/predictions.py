@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import correlation, median
 
 from pipelag.report.frames import Axis, Scatter
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import measured
-from pipelag.results.logs import Context
 from pipelag.results.plans import ALONE, PRINTED, RING
 from pipelag.results.verdict import Finding, NotLogged, judge
 

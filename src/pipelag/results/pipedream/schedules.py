@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, idle_free_from, passes, reads_of
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, measured, sized
-from pipelag.results.logs import Context
 from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, Entry, entries, unpublished
 from pipelag.results.pipedream.targets import ALIKE, ALIKE_WORDS, METRICS, against_data_parallelism
 from pipelag.results.plans import (

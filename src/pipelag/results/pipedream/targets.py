@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import Difference
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import NotLogged
 
 PIPED, ALONE = "PipeDream", "data parallelism"

@@ -6,9 +6,10 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
     ALIKE,

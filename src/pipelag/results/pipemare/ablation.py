@@ -6,9 +6,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, gone, higher
 from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, held, pipeline
 from pipelag.results.pipemare.quality import (

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipemare"

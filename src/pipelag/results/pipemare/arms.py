@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.quality import CHANCE, best, diverged, outcomes, runs_of
 from pipelag.results.verdict import Finding
 

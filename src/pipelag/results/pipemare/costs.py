@@ -7,7 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.experiments.specs import evenly
-from pipelag.results.logs import Context, Item
+from pipelag.results.context import Context
+from pipelag.results.logs import Item
 from pipelag.results.pipemare.quality import TASK_OF, best, evaluations, log_in, runs_of, value_of
 from pipelag.results.verdict import NotLogged, log_of
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipemare.quality import evaluations, metric, reasons, title, value_of
 
 PAPER = "pipemare"

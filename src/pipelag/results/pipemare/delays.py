@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, minus, ordered, sized, trend
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import ABOUT, DIVERGED, gone, higher, kept
 from pipelag.results.pipemare.curves import curves, learning
 from pipelag.results.pipemare.quality import (

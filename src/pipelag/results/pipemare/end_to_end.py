@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, exact, sized
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.arms import about_zero
 from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, or_none, pipeline
 from pipelag.results.pipemare.quality import POINTS, TASK_OF, BySeed, below, cell, each, reasons, trained_as

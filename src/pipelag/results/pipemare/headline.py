@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import fmean
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, exact, sized
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.costs import held, memory_of, or_none, pipeline, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,

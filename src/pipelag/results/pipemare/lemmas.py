@@ -7,9 +7,10 @@ from math import pi, sin
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "pipemare"

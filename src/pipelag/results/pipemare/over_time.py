@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.arms import about_zero, grid, number
 from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none
 from pipelag.results.pipemare.curves import STYLES, nothing

@@ -6,9 +6,10 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipemare"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, every_run
-from pipelag.results.logs import Context, Item, RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
 # Tasks, as the runs' labels have them, and the paper's data sets.

@@ -9,9 +9,10 @@ from statistics import fmean
 import pandas as pd
 
 from pipelag.report.charts import heat
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.pipemare.lemmas import lemma_1
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 

@@ -9,9 +9,10 @@ import pandas as pd
 
 from pipelag.report.tables import Col, table
 from pipelag.report.timelines import stacked
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, Item, RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.timelines import busy_once_full
 from pipelag.results.verdict import Finding, judge, log_of
 

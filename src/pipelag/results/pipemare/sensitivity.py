@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, average, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.arms import grid, number
 from pipelag.results.pipemare.quality import EQUAL_POINTS, POINTS, area, below, best, each
 from pipelag.results.verdict import Finding, judge

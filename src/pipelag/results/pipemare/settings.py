@@ -6,8 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import grid
 from pipelag.results.pipemare.quality import DATASET_OF, best, evaluations, log_in, reasons, trained_as
 from pipelag.results.verdict import NotLogged

@@ -9,9 +9,9 @@ from typing import Any
 
 from pipelag.experiments import arms, load_scale
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, exact, sized
-from pipelag.results.logs import Context
 from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,

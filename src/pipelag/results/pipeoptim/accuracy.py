@@ -7,9 +7,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
 from pipelag.results.pipeoptim.training import about, above, metric_of, points, rest, scores
 from pipelag.results.verdict import Finding, judge

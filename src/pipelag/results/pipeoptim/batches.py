@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, arm_rows
 from pipelag.results.plans import by_model
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of

@@ -7,9 +7,10 @@ from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
-from pipelag.results.logs import Context, Item
+from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, VANILLA, XPIPE
 from pipelag.results.pipeoptim.training import (
     ABOUT_ELSEWHERE,

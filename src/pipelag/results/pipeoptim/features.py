@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.pipeoptim.batches import weight_bytes
 from pipelag.results.pipeoptim.throughput import arm_rows
 from pipelag.results.timelines import FOLLOWED, passes

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, measured, over_models, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.pipeoptim.curves import STYLES
 from pipelag.results.pipeoptim.targets import (
     TARGETS,

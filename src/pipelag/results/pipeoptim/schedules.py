@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context
 from pipelag.results.timelines import FOLLOWED, Row, busy_once_full, draw, one_at_a_time, passes, reads_of
 from pipelag.results.verdict import Finding, judge, log_of
 

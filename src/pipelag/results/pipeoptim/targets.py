@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import Difference, all_of
-from pipelag.results.logs import Context
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
 from pipelag.results.pipeoptim.training import later, missing, points, rest
 from pipelag.results.verdict import NotLogged, need

@@ -8,9 +8,10 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import measured
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.plans import SPEED_WORDS, by_model, near
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 

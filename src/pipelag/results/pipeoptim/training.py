@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of
-from pipelag.results.logs import Context, Item, RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
 

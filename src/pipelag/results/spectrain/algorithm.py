@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from pipelag.report.tables import Cell, Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.timelines import Row, passes
 from pipelag.results.verdict import Finding, judge, log_of
 

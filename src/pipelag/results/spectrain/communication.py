@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Bars
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context
 from pipelag.results.plans import SPEED_WORDS
 from pipelag.results.spectrain.timing import (
     CNN,

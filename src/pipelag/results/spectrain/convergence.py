@@ -9,9 +9,9 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, over_models, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
 from pipelag.results.spectrain.throughput import TITLES

@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.style import COLOURS, PAGE, figure
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"

@@ -9,9 +9,10 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import share
 from pipelag.results.verdict import Finding, NotLogged, judge
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed
-from pipelag.results.logs import Context
 from pipelag.results.plans import PRINTED_WORDS, SPEED_WORDS
 from pipelag.results.spectrain.timing import (
     CHARGED,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import Difference, measured
-from pipelag.results.logs import Context
 from pipelag.results.plans import SPEED
 from pipelag.results.verdict import Finding, NotLogged, log_of
 

@@ -7,9 +7,10 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, learned, over_models, sized, trend
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
 from pipelag.results.verdict import Finding, NotLogged, judge
 

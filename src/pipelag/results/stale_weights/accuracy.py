@@ -9,9 +9,10 @@ import pandas as pd
 from pipelag.report.figures import MANY
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col, table
+from pipelag.results.context import Context, tidy
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
-from pipelag.results.logs import Context, Item, tidy
+from pipelag.results.logs import Item
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, STAGES, arms_of, phase_of
 from pipelag.results.verdict import NotLogged
 

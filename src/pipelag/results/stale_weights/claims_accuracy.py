@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, ordered, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, drops, listed, lost, near
 from pipelag.results.verdict import Finding, Judge, judge
 

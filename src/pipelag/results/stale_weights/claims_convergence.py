@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import all_of, sized
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, every_log
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.reading import BASELINE, DEPTHS, PAPER, listed, lost, mean_gain, near
 from pipelag.results.verdict import Finding, judge
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.claims_convergence import alike
 from pipelag.results.stale_weights.reading import PAPER, every_log, listed, near
 from pipelag.results.verdict import Finding, NotLogged, judge

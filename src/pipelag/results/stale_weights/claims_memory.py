@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import exact
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.memory import savings
 from pipelag.results.stale_weights.reading import DEPTHS, PAPER, memory_of, numbers
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of

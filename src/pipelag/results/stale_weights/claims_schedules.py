@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import all_of, exact
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.reading import (
     PAPER,
     STAGES,

@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import all_of, exact, measured, on_gpus
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.reading import (
     BASELINE,
     PAPER,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
+from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, ordered, sized, trend
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, listed, near, phase_of
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 

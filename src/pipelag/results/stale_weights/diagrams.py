@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from pipelag.report.figures import partition, registers, space_time
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.logs import Context
 from pipelag.results.stale_weights.reading import PAPER, accelerator_names
 
 

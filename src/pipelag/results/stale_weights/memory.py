@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.context import Context
+from pipelag.results.logs import RunLog
 from pipelag.results.memory import BYTES, MB, kept_copies, per_stage
 from pipelag.results.verdict import log_of
 

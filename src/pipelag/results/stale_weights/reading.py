@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from pipelag.results.context import Context
 from pipelag.results.judging import ONE_MORE, Difference, by_seed, over_models
-from pipelag.results.logs import Context, RunLog
+from pipelag.results.logs import RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
 from pipelag.results.verdict import NotLogged, log_of

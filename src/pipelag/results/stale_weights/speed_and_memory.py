@@ -6,9 +6,10 @@ from statistics import median
 from typing import Any
 
 from pipelag.report.tables import Cell, Col, table
+from pipelag.results.context import Context, tidy
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
-from pipelag.results.logs import Context, RunLog, tidy
+from pipelag.results.logs import RunLog
 from pipelag.results.stale_weights.accuracy import Row, notes, vector, vector_of
 from pipelag.results.stale_weights.memory import megabytes
 from pipelag.results.stale_weights.reading import (

@@ -1,0 +1,233 @@
+"""A result's runs as its drawings and judges see them: chosen by labels, over seeds, as one tidy table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from pipelag.experiments import Paper, Result, Scale, arms, load_scale
+from pipelag.results.logs import Item, RunLog
+from pipelag.runs.spec import RunSpec
+
+
+@dataclass
+class Context:
+    """What drawing and judging a result needs: the config, the scale, and the runs."""
+
+    paper: Paper
+    name: str
+    result: Result
+    scale: Scale
+    items: list[Item] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, paper: Paper, name: str, scale: Scale) -> Context:
+        """Read the logs of a result's runs."""
+        items = [Item.of(arm, scale) for arm in arms(paper, name, scale)]
+        return cls(paper, name, paper.results[name], scale, items)
+
+    def select(self, **labels: str) -> list[Item]:
+        """The runs with these labels."""
+        return [i for i in self.items if all(i.arm.labels.get(key) == value for key, value in labels.items())]
+
+    def values(self, key: str) -> list[str]:
+        """The different values of a label, in the order of the config."""
+        return list(dict.fromkeys(i.arm.labels[key] for i in self.items if key in i.arm.labels))
+
+    def accuracy(self, **labels: str) -> Accuracy:
+        """Final accuracies of the runs with these labels, over seeds."""
+        return Accuracy.of(self.select(**labels))
+
+    def logs(self, **labels: str) -> list[RunLog]:
+        """The logs that are there."""
+        return [item.log for item in self.select(**labels) if item.log is not None]
+
+    def log(self, **labels: str) -> RunLog | None:
+        """The log of the one run with these labels (of several, the first that is there)."""
+        return next(iter(self.logs(**labels)), None)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(runs logged, runs asked for), each different run once."""
+        ids = {i.arm.spec.id: i.log is not None for i in self.items}
+        return sum(ids.values()), len(ids)
+
+    def shortfall(self, **labels: str) -> str:
+        """How runs with these labels fall short of the paper's: other data, narrower models, fewer steps, another rate,
+        minibatch or number of microbatches; or empty.
+
+        Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by
+        where their profiles are from.
+        """
+        full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
+        reasons: dict[str, None] = {}
+        for item in self.select(**labels):
+            spec = item.arm.spec
+            theirs = full.get(tuple(sorted(item.arm.labels.items())))
+            if theirs is None or item.log is None:
+                continue
+            if spec.kind == "plan" and published(theirs) and not published(spec):
+                reasons["profiles from data sheets instead of the authors'"] = None
+            if spec.kind not in ("train", "speed", "profile"):
+                continue
+            assert spec.data and theirs.data and spec.model and theirs.model
+            if spec.kind == "train" and spec.steps < theirs.steps:
+                reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
+            rates = [each.optimizer.lr for each in (spec, theirs) if each.optimizer]
+            if spec.kind == "train" and len(set(rates)) == 2:
+                reasons[f"a rate of {rates[0]:g} instead of {rates[1]:g}"] = None
+            if spec.data.name != theirs.data.name and spec.kind == "train":
+                reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
+            if spec.model != theirs.model:
+                other = f"{spec.model.name} instead of {theirs.model.name}"
+                reasons[other if spec.model.name != theirs.model.name else "smaller models"] = None
+            if spec.kind == "train" and spec.optimizer and theirs.optimizer:
+                used, asked = spec.optimizer.name, theirs.optimizer.name
+                reasons |= {f"the optimizer {used} instead of {asked}": None} if used != asked else {}
+            mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
+            if mine != paper:
+                reasons[f"{mine} stages instead of {paper}"] = None
+            scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
+            if scaled[0] != scaled[1]:
+                reasons["inputs standardised" if scaled[0] else "inputs from 0 to 1"] = None
+            if spec.batch != theirs.batch:
+                timed = "timed with " if spec.kind != "train" else ""
+                reasons[f"{timed}minibatches of {spec.batch} instead of {theirs.batch}"] = None
+            pieces = [sorted({p.microbatches for p in each.phases}) for each in (spec, theirs)]
+            if pieces[0] != pieces[1]:
+                words = [" and ".join(map(str, each)) for each in pieces]
+                reasons[f"{words[0]} microbatches instead of {words[1]}"] = None
+        shown = list(reasons)
+        return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
+
+    def footer(self) -> str:
+        """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out."""
+        left_out = self.left_out()
+        said = (self._trained(), self._timed(), f"Left out: {left_out}." if left_out else "")
+        return " ".join(sentence for sentence in said if sentence)
+
+    def _trained(self) -> str:
+        """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
+        runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
+        said: dict[str, list[int]] = {}
+        for item in runs:
+            spec, log = item.arm.spec, item.log
+            assert spec.model is not None and log is not None
+            data = log.summary.get("data") or {}
+            what = f"{spec.model.name} on {data.get('title', data.get('name', '?'))}"
+            said.setdefault(what, []).append(spec.steps)
+        lengths = [
+            f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + " updates"
+            for what, steps in said.items()
+        ]
+        if not lengths:
+            return ""
+        seeds = len({item.arm.seed for item in runs})
+        lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
+        missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
+        return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
+
+    def _timed(self) -> str:
+        """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
+        logged = [(item.arm.spec, item.log) for item in self.items if item.log is not None]
+        sheets = {published(spec): None for spec, _ in logged if spec.kind == "plan"}
+        sources = [("the authors' profiles" if theirs else "data sheets") for theirs in sorted(sheets, reverse=True)]
+        said = []
+        if sources:
+            said.append(f"Simulated by discrete events from {' and '.join(sources)}, messages without latency.")
+        cores = {
+            log.environment.get("device") for spec, log in logged if spec.kind in ("speed", "link_speed", "profile")
+        }
+        if cores:
+            said.append(f"Measured on {', '.join(sorted(str(each) for each in cores))}.")
+        return " ".join(said)
+
+    def left_out(self) -> str:
+        """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""
+        return "; ".join(dict.fromkeys(why for i in self.items if i.log is None and (why := i.why)))
+
+    def releases(self, **labels: str) -> str:
+        """What differs in the data from the publisher's own files, where another release was read; or empty."""
+        trained = [i.log for i in self.select(**labels) if i.log is not None and i.arm.spec.kind == "train"]
+        data = [log.summary.get("data") for log in trained]
+        notes = {
+            f"{d['title']} " + ("" if d["release"].startswith("not verified") else "from another release: ") + d["note"]
+            for d in data
+            if d and not d["official"]
+        }
+        return "; ".join(sorted(notes))
+
+
+def published(spec: RunSpec) -> bool:
+    """Whether a plan rests on a profile that a paper's authors published."""
+    return "published" in spec.options.get("profile", {})
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Final accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number; `fewer`: a scale
+    leaves out seeds of this arm."""
+
+    values: tuple[float, ...]
+    note: str = ""
+    asked: int = 0
+    fewer: bool = False
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> Accuracy:
+        """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others."""
+        values, note, asked = [], "", 0
+        runs = list(items)
+        made = [run for run in runs if not run.arm.left_out] or runs
+        for item in made:
+            asked += 1
+            if item.arm.left_out:
+                note = "not run here"
+            elif item.log is not None and item.log.accuracy is not None:
+                values.append(item.log.accuracy)
+            elif item.log is not None:
+                note = f"diverged at step {item.log.diverged_at}"
+        return cls(tuple(values), note, asked, fewer=len(made) < len(runs))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed has a number: the mean of those that survived would flatter the arm."""
+        return len(self.values) == self.asked
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds."""
+        return sum(self.values) / len(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds; None for fewer than two."""
+        return float(pd.Series(self.values).std()) if len(self.values) > 1 else None
+
+    def text(self) -> str | None:
+        """For a table: mean, with spread where there are several seeds; how many of them; or the note; or None."""
+        if self.mean is None:
+            return self.note or None
+        shown = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+        if self.complete:  # beside means over more seeds, one is told to be one
+            return f"{shown} (one seed)" if self.fewer and len(self.values) == 1 else shown
+        return f"{shown} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
+
+
+def tidy(items: Iterable[Item]) -> pd.DataFrame:
+    """One line per run: labels, seed, id, status, accuracies."""
+    lines = []
+    for item in items:
+        line: dict[str, Any] = {**item.arm.labels, "seed": item.arm.seed, "run": item.arm.spec.id}
+        if item.log is None:
+            line["status"] = item.why or "no log"
+        else:
+            summary: Mapping[str, Any] = item.log.summary
+            line |= {"status": summary.get("status"), "steps": summary.get("steps"), "accuracy": item.log.accuracy}
+            best = summary.get("best") or {}
+            line |= {"best_accuracy": best.get("accuracy"), "best_step": best.get("step")}
+        lines.append(line)
+    return pd.DataFrame(lines)
