@@ -150,6 +150,8 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
 def whole(path: Path, of: str = "") -> bool:
     """Whether every member of the archive has the sum that it was written with, and it is whose it should be."""
     try:
+        if not path.is_file():  # a pipe is never opened: nobody may write to it
+            return False
         with zipfile.ZipFile(path) as archive:
             return archive.comment == of.encode() and archive.testzip() is None
     except Exception:  # a flipped bit may ask for a password, for an unknown compression, for years before 1980

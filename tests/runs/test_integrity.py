@@ -155,6 +155,14 @@ def test_what_is_no_file_where_a_run_keeps_one_is_refused_and_not_waited_for(tmp
             folders.finished(out, spec().id)
 
 
+def test_a_pipe_in_a_checkpoints_place_is_set_aside_and_not_waited_for(tmp_path: Path) -> None:
+    """Of a real run's many files each: what stands in a set is known by its set alone."""
+    pipe = tmp_path / "losses-2-of-2.pt"
+    os.mkfifo(pipe)
+    assert not checkpoint.whole(pipe) and checkpoint.load(pipe) is None
+    assert not pipe.exists() and pipe.with_suffix(".damaged").is_fifo()
+
+
 def test_a_model_that_is_not_what_its_run_wrote_is_made_anew(tmp_path: Path) -> None:
     saved = {"options": {"save_model": True}, "phases": [{"method": "sequential", "steps": 2}]}
     trained(tmp_path, **saved)

@@ -175,6 +175,8 @@ def read(folder: Path, paper: Paper, result: str) -> Entry:
     again = f"snakemake --cores all {paper.id}_{result}"
     if not path.exists():
         return Entry(paper, result, folder, None, f"{path} is not there; draw it first: {again}")
+    if not path.is_file():
+        return Entry(paper, result, folder, None, f"{path} is no file; delete it and draw it again: {again}")
     try:
         record = Record.model_validate_json(path.read_bytes())
     except ValidationError as error:

@@ -161,7 +161,9 @@ def check_places(path: Path) -> None:
 
 
 def sum_of(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """The SHA-256 of a file; raises OSError where there is none, or something that may never end."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
