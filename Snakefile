@@ -41,6 +41,7 @@ rule all:
     default_target: True
     input:
         f"figures/{scale.name}/index.html",
+        reports,
         sorted({log for paper, result in plan if asked_for(paper, result) for log in log_files(paper, result)}),
 
 

@@ -1,4 +1,4 @@
-"""A warm process that forks: a workflow's jobs begin with torch and matplotlib loaded, in milliseconds, not seconds.
+"""A warm process that forks: a workflow's jobs begin with matplotlib and torch loaded, in milliseconds, not seconds.
 
     python -m pipelag.warm SOCKET
 
@@ -9,8 +9,9 @@ out as if it had been started by itself. The client's end gone, the fork is ende
 the fork. Nothing here runs torch before a fork, whose threads a fork would lack.
 A command that starts workers (`pipelag.distributed.launch`) starts clients in their stead: its workers are forks too.
 
-A fork that draws stays, and draws what is asked for next: what config, schedules and fonts have taught it need not be
-read again. There are as many of these as ever drew at the same time.
+What computes (torch) is loaded when the first command comes that is none of drawing. A fork that draws stays, and draws
+what is asked for next: what config, schedules and fonts have taught it need not be read again. There are as many of
+these as ever drew at the same time.
 """
 
 from __future__ import annotations
@@ -36,36 +37,38 @@ from typing import Any, NoReturn
 
 from pipelag.job import PARENT, end_with_parent, leave_with_parent
 
-LOADED = (  # what most commands need; importing them does no work
+DRAWING = (  # what commands that draw need; importing them does no work
+    "pandas",
+    "matplotlib.pyplot",
+    "pipelag.__main__",
+    "pipelag.commands.result",
+    "pipelag.commands.report",
+    "pipelag.report.frames",
+)
+COMPUTING = (  # what most others need besides; four times as long
     "torch",
     "torch._dynamo",  # which every optimizer imports when it is made: 2 s of a processor
     "torchvision",
     "sklearn.datasets",
     "sacrebleu",
-    "pandas",
-    "matplotlib.pyplot",
-    "pipelag.__main__",
     "pipelag.commands.run",
     "pipelag.runs.kinds.train_simulated",
     "pipelag.runs.kinds.speed",
     "pipelag.runs.kinds.plan",
     "pipelag.runs.kinds.theory",
     "pipelag.runs.kinds.timeline",
-    "pipelag.commands.result",
-    "pipelag.commands.report",
-    "pipelag.report.frames",
 )
 STAY = ("result", "report")  # commands that leave nothing behind in their process but what they have read
 FOLDER = "pipelag-warm-"  # and some letters, beside other temporary files
 MOST = 1 << 20  # bytes of a request
 
 
-def load() -> None:
+def load(names: Sequence[str]) -> None:
     """Import what the forks will need; a part that is not there is left to them."""
     import matplotlib
 
     matplotlib.use("Agg")
-    for name in LOADED:
+    for name in names:
         with suppress(ImportError):
             import_module(name)
 
@@ -142,6 +145,7 @@ class Server:
         self.watch.register(self.listening, selectors.EVENT_READ, self.begin)
         self.parent = os.getppid()
         self.waiting: list[Fork] = []
+        self.computes = False  # whether what only computing needs has been loaded
 
     def serve(self) -> None:
         """Until the parent is gone."""
@@ -160,6 +164,9 @@ class Server:
             client.close()
             return
         stays = request["words"][:1] in ([name] for name in STAY)
+        if not stays and not self.computes:  # a workflow that only draws never comes here
+            load(COMPUTING)
+            self.computes = True
         fork = self.waiting.pop() if stays and self.waiting else None
         if fork is not None:
             self.watch.unregister(fork.control)
@@ -304,7 +311,7 @@ def main() -> int:
     """Serve on the socket that the command line names."""
     leave_with_parent()
     server = Server(Path(sys.argv[1]))  # first, so that clients wait for it instead of starting by themselves
-    load()
+    load(DRAWING)
     server.serve()
     return 0
 

@@ -84,5 +84,5 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    warm.LOADED = LOADED
+    warm.DRAWING, warm.COMPUTING = LOADED, ()
     sys.exit(warm.main())

@@ -73,6 +73,21 @@ def test_a_fork_says_and_returns_what_a_process_of_its_own_does(warm: WarmProces
     assert job("nonsense").returncode == 2
 
 
+def test_torch_is_loaded_when_something_computes_and_not_for_drawings(tmp_path: Path) -> None:
+    """It takes four times as long as all that drawings need."""
+    process = WarmProcess()
+    process.start(tmp_path / "warm.log")
+    assert process.process is not None
+    maps = Path(f"/proc/{process.process.pid}/maps")
+    try:
+        assert job("result", "nothing", "nothing").returncode == 2 and len(forks(process)) == 1
+        assert "libtorch" not in maps.read_text()
+        assert job("list", "stale_weights", "table_6").returncode == 0
+        assert "libtorch" in maps.read_text()
+    finally:
+        process.stop()
+
+
 def test_a_fork_that_draws_stays_and_draws_the_same(warm: WarmProcess, tmp_path: Path) -> None:
     """In another folder too, and after a request that it refused."""
     drawn, number = [], set()

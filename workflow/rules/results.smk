@@ -53,7 +53,7 @@ rule figure:
         " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
 
 
-# The site and the typeset reports are made of the records; the site comes after the reports, to which it links.
+# The site and the typeset reports are made of the records, side by side: the site links to the reports' places.
 rule reports:
     input:
         [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
@@ -75,7 +75,6 @@ rule reports:
 
 rule page:
     input:
-        reports,
         [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
     output:
         f"figures/{scale.name}/index.html",
@@ -91,7 +90,7 @@ rule page:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "pipelag report {params.papers:q} --scale {params.scale:q} --published={params.published:q}"
+        "pipelag report {params.papers:q} --scale {params.scale:q} --published={params.published:q} --typeset-beside"
         " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
 
 

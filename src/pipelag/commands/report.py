@@ -18,6 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
     parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
     parser.add_argument("--pdf", action="store_true", help="typeset reports instead: one per paper, and one over all")
+    parser.add_argument(
+        "--typeset-beside", action="store_true", help="link to typeset reports that are not there yet, but are made"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         from pipelag.report.site import Site
 
-        site = Site(scale, chapters, folder, args.published)
+        site = Site(scale, chapters, folder, args.published, args.typeset_beside)
         written, troubles = [site.write()], site.troubles
     total = sum((chapter.counts for chapter in chapters), Counter[str]())
     print(f"{', '.join(map(str, written))}: {', '.join(f'{n} {word}' for word, n in sorted(total.items()))}")

@@ -28,12 +28,17 @@ CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
 
 @dataclass
 class Site:
-    """What the pages show. troubles: sentences on records that are missing or damaged, as they are found."""
+    """What the pages show.
+
+    typeset_beside: the typeset reports are being made while these pages are. troubles: sentences on records that are
+    missing or damaged, as they are found.
+    """
 
     scale: Scale
     chapters: Sequence[Chapter]
     folder: Path
     published: str = "cpu"
+    typeset_beside: bool = False
     ambiguities: Mapping[str, Ambiguity] = field(default_factory=read_sheet)
     troubles: list[str] = field(default_factory=list)
 
@@ -108,8 +113,10 @@ class Site:
         return Path(os.path.relpath(path, self.folder / paper)).as_posix() if run.folder and path.exists() else ""
 
     def report(self, name: str) -> str:
-        """The typeset report of that name, where it has been made."""
-        return f"{name}.pdf" if (self.folder / f"{name}.pdf").exists() else ""
+        """The typeset report of that name, where it is or is being made; "pipelag" is over several papers."""
+        made = (self.folder / f"{name}.pdf").exists()
+        coming = self.typeset_beside and (name != "pipelag" or len(self.chapters) > 1)
+        return f"{name}.pdf" if made or coming else ""
 
     def statics(self) -> None:
         """Copy style, script and the library that draws curves."""
