@@ -189,6 +189,25 @@ def test_what_a_run_says_of_itself_is_held_to_what_it_wrote(tmp_path: Path, unbr
                 read_log(tmp_path / "copy")
 
 
+def test_every_byte_of_a_summary_counts(tmp_path: Path, unbroken: Path) -> None:
+    """A bit of any of them flipped: what is read is what was written, or nothing is."""
+    shutil.copytree(unbroken, tmp_path / "copy")
+    path = tmp_path / "copy/summary.json"
+    content = path.read_bytes()
+    written, chance, damaged = json.loads(content), random.Random(0), 0
+    for at in range(0, len(content), 1 if FACTOR > 1 else 3):
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        assert folders.finished(path.parent, written["id"]) in (None, written)
+        try:
+            log = read_log(path.parent)
+            assert log is not None and log.summary == written
+        except PipelagError:
+            damaged += 1
+    assert damaged
+
+
 def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
     """A bit of any of them flipped: what is read is what was written, or nothing is."""
     path, state = tmp_path / "c.pt", {"a": [1, 2.5], "b": torch.arange(3.0)}
@@ -264,7 +283,8 @@ def test_a_log_of_another_run_or_of_fewer_steps_is_not_read(unbroken: Path) -> N
         read_log(unbroken, spec(seed=4))
     summary = unbroken / "summary.json"
     told = summary.read_text()
-    summary.write_text(told.replace('"steps": 30', '"steps": 10'))
+    fewer = json.loads(told) | {"steps": 10}
+    summary.write_text(json.dumps(fewer | {"seal": folders.digest_of(fewer)}))
     with pytest.raises(PipelagError, match="ends after 10 of 30 steps"):
         read_log(unbroken, spec())
     summary.write_text(told)

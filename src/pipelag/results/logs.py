@@ -12,7 +12,7 @@ from typing import Any
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, Scale, run_dir
 from pipelag.files import read_text
-from pipelag.runs.folder import seal, sum_of
+from pipelag.runs.folder import is_as_written, seal, sum_of
 from pipelag.runs.spec import RunSpec
 
 MOST_BYTES = 2**30  # of a log
@@ -85,7 +85,8 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         parts = isinstance(outcome, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
     except (ValueError, RecursionError) as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    if not parts or outcome.get("log", sealed) != sealed or not _whole(outcome, environment):
+    whole = parts and outcome.get("log", sealed) == sealed and is_as_written(outcome) and _whole(outcome, environment)
+    if not whole:
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:
         _check_run(folder, outcome, spec)

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -116,6 +116,7 @@ class RunFolder:
         head = {"id": self.spec.id, "kind": self.spec.kind}
         beside = {name: sum_of(self.path / name) for name in (*TOLD, *MADE) if (self.path / name).exists()}
         written = finite(head | summary | {"log": seal(log), "files": beside})
+        written["seal"] = digest_of(written)
         write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
         shutil.rmtree(self.partial)
 
@@ -133,7 +134,7 @@ def finished(path: Path, run: str) -> dict[str, Any] | None:
         summary = json.loads((path / "summary.json").read_text())
         log = (path / "metrics.jsonl").read_text()
         beside = summary.get("files", {}).items()
-        whole = summary.get("id") == run and summary.get("log") == seal(log)
+        whole = summary.get("id") == run and is_as_written(summary) and summary.get("log") == seal(log)
         whole = whole and all(sum_of(path / name) == value for name, value in beside)
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
@@ -171,6 +172,17 @@ def sum_of(path: Path) -> str:
 def seal(log: str) -> dict[str, Any]:
     """What a summary says of its log, by which a reader sees that it is whole: its lines and their SHA-256."""
     return {"rows": len(log.splitlines()), "sha256": hashlib.sha256(log.encode()).hexdigest()}
+
+
+def digest_of(summary: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a summary says, but for its own seal."""
+    said = {key: value for key, value in summary.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def is_as_written(summary: Mapping[str, Any]) -> bool:
+    """Whether a summary says what its run wrote; older ones, which hold no sums of files either, cannot tell."""
+    return summary["seal"] == digest_of(summary) if "seal" in summary else "files" not in summary
 
 
 def _id_in(summary: str) -> str | None:
