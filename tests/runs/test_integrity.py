@@ -175,6 +175,21 @@ def test_a_model_that_is_not_what_its_run_wrote_is_made_anew(tmp_path: Path) -> 
         assert model.read_bytes() == right
 
 
+def test_a_place_that_cannot_be_dropped_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    """The run has ended by then, and is read."""
+
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", "a file in it")
+
+    with monkeypatch.context() as context:
+        context.setattr(folders.shutil, "rmtree", refused)
+        with pytest.raises(PipelagError, match=r"is finished, but .*partial.* cannot be removed \(Permission denied\)"):
+            trained(tmp_path)
+    assert read_log(tmp_path) is not None and lines(tmp_path) == lines(unbroken)
+
+
 @pytest.mark.parametrize("name", ["environment.json", "config.yaml"])
 def test_what_a_run_says_of_itself_is_held_to_what_it_wrote(tmp_path: Path, unbroken: Path, name: str) -> None:
     shutil.copytree(unbroken, tmp_path / "copy")

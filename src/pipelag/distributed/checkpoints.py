@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
@@ -198,7 +199,8 @@ class Keeper:
             checkpoint.save(content, path, of=self.checkpoints.name_of(path))
         for old in self.checkpoints.steps()[:-2]:
             for kind in RESTART:
-                (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
+                with suppress(OSError):  # it is no longer needed, and takes room at most
+                    (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
 
 
 def on_cpu(value: Any) -> Any:

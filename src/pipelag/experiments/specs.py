@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, shortened, unknown
 from pipelag.experiments.names import check_names
 from pipelag.experiments.schema import ArmConfig, Setup, proper
 from pipelag.runs.spec import RunSpec
@@ -66,8 +66,8 @@ def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
         found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
         if found is None or found[3] == "0":
             raise PipelagError(
-                f"{where}: '{place}' is no layer, no range of layers such as 1-106 or 4-104:4, and no even spread such "
-                "as 54/107, 107 layers over 54 stages"
+                f"{where}: '{shortened(str(place))}' is no layer, no range of layers such as 1-106 or 4-104:4, and no "
+                "even spread such as 54/107, 107 layers over 54 stages"
             )
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         _few(len(cuts) + (last + 1 - first) // step, where)

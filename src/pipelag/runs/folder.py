@@ -100,7 +100,7 @@ class RunFolder:
         """Publish config, environment, metrics and, last, the summary with the log's seal; then drop `partial/`.
 
         Raises:
-            PipelagError: no room, or the log is not what this process wrote.
+            PipelagError: no room, the log is not what this process wrote, or `partial/` cannot be dropped.
         """
         with self._writing():
             self.metrics.touch()
@@ -118,7 +118,13 @@ class RunFolder:
         written = finite(head | summary | {"log": seal(log), "files": beside})
         written["seal"] = digest_of(written)
         write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
-        shutil.rmtree(self.partial)
+        try:
+            shutil.rmtree(self.partial)
+        except OSError as error:
+            raise PipelagError(
+                f"the run is finished, but {self.partial}, of which it went on, cannot be removed ({error.strerror}); "
+                "remove it"
+            ) from error
 
 
 def finished(path: Path, run: str) -> dict[str, Any] | None:
