@@ -140,5 +140,5 @@ def damage(run: Path, chance: random.Random) -> str:
 def writable(run: Path) -> None:
     """Take back what `read_only` and `folder_read_only` did."""
     for path in [run, *run.rglob("*")]:
-        if not path.is_symlink():
+        if path.exists() and not path.is_symlink():  # a run killed early has not made its folder
             path.chmod(path.stat().st_mode | 0o700)

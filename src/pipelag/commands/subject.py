@@ -109,8 +109,12 @@ def subject(name: str, options: dict[str, Any], data: DataSpec | None) -> Subjec
 
 
 def _planned(name: str) -> Iterator[tuple[ModelSpec, ProfileOptions, int]]:
-    """How the papers' plans profile a model, and their minibatch."""
-    for paper in papers():
+    """How the papers' plans profile a model, and their minibatch; outside of the project nobody has told."""
+    try:
+        known = papers()
+    except PipelagError:
+        return
+    for paper in known:
         for setup in load_paper(paper).setups.values():
             if setup.kind == "plan" and setup.model is not None and setup.model.name == name:
                 source = checked(ProfileOptions, setup.options.get("profile", {}), "option of a plan's profile")

@@ -85,10 +85,11 @@ def verdict(rows: Sequence[Ranked], accept: float | None, memory: float) -> str:
     cost += f"; an update is of up to {most} minibatches, which a smaller --batch makes up for" if most > 1 else ""
     room = "" if memory == float("inf") else f" of {memory / GB:.3g}"
     equal = sum(row.accepted(accept) and row.order(accept)[2] == rows[0].order(accept)[2] for row in rows)
+    rate = f"{one.throughput:,.0f}" if one.throughput >= 1000 else f"{one.throughput:.4g}"
     than = "" if equal == 1 else f", with {equal - 1} equally quick ones"
     return (
         f"I would use {one.method.name} ({one.config}{again}): of the methods that fit, with {bound}, it is the "
-        f"quickest{than}, {one.throughput:.4g} samples per second with {one.fullest.total() / GB:.3g}{room} GB "
+        f"quickest{than}, {rate} samples per second with {one.fullest.total() / GB:.3g}{room} GB "
         f"on the fullest GPU, and {cost}."
     )
 
@@ -146,7 +147,7 @@ def board(rows: Sequence[Ranked], without: dict[str, str], notes: Sequence[str])
         said.append("'no log': no log of the results asked for has this method beside training without delay.")
     reasons: dict[str, list[str]] = {}
     for name, why in without.items():
-        reasons.setdefault(why.replace(f"'{name}'", "it"), []).append(name)
+        reasons.setdefault(why.replace(f"the arm '{name}'", "it").replace(f"'{name}'", "it"), []).append(name)
     said += [f"Left out: {', '.join(names)}: {why}." for why, names in reasons.items()]
     return tabulated(rows, COLUMNS, "Methods for this model on this cluster", said)
 
