@@ -1,3 +1,3 @@
-"""The comparison of all methods (importing this registers its tables and claims)."""
+"""The comparison of all methods (importing this registers its tables, figure and claims)."""
 
-from pipelag.results.leaderboard import board, networks  # noqa: F401
+from pipelag.results.leaderboard import board, depth, networks  # noqa: F401

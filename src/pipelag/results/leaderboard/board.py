@@ -114,15 +114,20 @@ def table(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
 
 
-def score(context: Context, arm: str) -> dict[int, float]:
-    """Final accuracy by seed. A diverged run counts as 0: it has learned nothing that lasts."""
+def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
+    """Final accuracy by seed. A diverged run counts as 0: it has learned nothing that lasts.
+
+    A scale may leave seeds out: what is compared has those that both arms have.
+    """
     accuracies: dict[int, float] = {}
-    for item in context.select(what="learning", arm=arm):
+    for item in context.select(what="learning", arm=arm, **labels):
+        if item.log is None and item.arm.left_out:
+            continue
         if item.log is None:
             raise NotLogged(f"{arm}, seed {item.arm.seed}, has no log")
         accuracies[item.arm.seed] = item.log.accuracy or 0.0
     if not accuracies:
-        raise NotLogged(f"{arm} is not among the arms")
+        raise NotLogged(f"{arm} has no log")
     return accuracies
 
 
