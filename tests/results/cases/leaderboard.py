@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from pipelag.experiments import Arm
@@ -50,6 +51,31 @@ def remedies_help() -> Pair:
 @case("leaderboard", "table_1", "newer_beat_five")
 def newer_beat_five() -> Pair:
     return table("table_1", {"PipeOptim": 94.0})
+
+
+def over_stages(fails: dict[str, float]) -> Pair:
+    """Accuracies that fall by so much with each doubling of the stages."""
+    falls = {"1F1B, latest weights": 10.0, "PipeDream": 5.0, "SpecTrain on 1F1B": 4.0, "PipeOptim": 3.0}
+
+    def by(slopes: dict[str, float]) -> Callable[[Arm], RunLog | None]:
+        def make(arm: Arm) -> RunLog | None:
+            name = arm.labels["arm"]
+            lost = slopes.get(name, 2.0) * math.log2(int(arm.labels["stages"]))
+            return trained(95.0 - lost + 0.3 * (arm.seed - 1) * (1 + len(name) % 3))
+
+        return make
+
+    return both("leaderboard", "figure_1", by(falls), by({**falls, **fails}))
+
+
+@case("leaderboard", "figure_1", "falls_without_remedy")
+def falls_without_remedy() -> Pair:
+    return over_stages({"1F1B, latest weights": -1.0})
+
+
+@case("leaderboard", "figure_1", "remedies_keep_more")
+def remedies_keep_more() -> Pair:
+    return over_stages({"PipeDream": 12.0})
 
 
 @case("leaderboard", "table_2", "pipeoptim_beats_pipedream")

@@ -18,23 +18,18 @@ REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on t
 
 @drawing(PAPER, "figure_1")
 def over_stages(context: Context) -> Drawn:
-    """A line per remedy over the stages; sequential training, which has none, as a level. A diverged run counts as 0."""
-    arms = [UNREMEDIED, *REMEDIES, PIPEMARE]
-    rows = [
-        {
-            "method": arm,
-            "stages": int(item.arm.labels["stages"]),
-            "accuracy": item.log.accuracy or 0.0,
-            "seed": item.arm.seed,
-        }
-        for arm in arms
-        for item in context.select(arm=arm)
-        if item.log is not None
-    ]
-    rows.sort(key=lambda row: (arms.index(row["method"]), row["stages"]))
+    """A line per remedy over the stages; sequential training is a level. A diverged run counts as 0."""
+    numbers = sorted(int(stages) for stages in context.values("stages"))
+    rows: list[dict[str, Any]] = []
+    for arm in (UNREMEDIED, *REMEDIES, PIPEMARE):
+        for stages in numbers:
+            for item in context.select(arm=arm, stages=str(stages)):
+                if item.log is not None:
+                    reached = item.log.accuracy or 0.0
+                    rows.append({"method": arm, "stages": stages, "accuracy": reached, "seed": item.arm.seed})
     whole = [item.log.accuracy or 0.0 for item in context.select(arm=BASELINE) if item.log is not None]
     chart = Lines(
-        Axis("stages", "stages", log=True, ticks=tuple(sorted({row["stages"] for row in rows}))),
+        Axis("stages", "stages", log=True, ticks=tuple(numbers)),
         Axis("accuracy", "accuracy (%)"),
         line="method",
         levels={BASELINE: fmean(whole)} if whole else {},
