@@ -103,13 +103,17 @@ class Context:
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
-    def footer(self) -> str:
-        """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out."""
+    def footer(self, shown: pd.DataFrame | None = None) -> str:
+        """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
+
+        shown: the figure's data, whose seeds count; it need not have all that are logged.
+        """
         left_out = self.left_out()
-        said = (self._trained(), self._timed(), f"Left out: {left_out}." if left_out else "")
+        seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
+        said = (self._trained(seeds), self._timed(), f"Left out: {left_out}." if left_out else "")
         return " ".join(sentence for sentence in said if sentence)
 
-    def _trained(self) -> str:
+    def _trained(self, shown: int) -> str:
         """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
         runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
         said: dict[str, list[int]] = {}
@@ -125,7 +129,7 @@ class Context:
         ]
         if not lengths:
             return ""
-        seeds = len({item.arm.seed for item in runs})
+        seeds = shown or len({item.arm.seed for item in runs})
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
@@ -147,7 +151,8 @@ class Context:
 
     def left_out(self) -> str:
         """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""
-        return "; ".join(dict.fromkeys(why for i in self.items if i.log is None and (why := i.why)))
+        why = list(dict.fromkeys(item.why for item in self.items if item.log is None and item.why))
+        return "; ".join(why[:3]) + (f"; and {len(why) - 3} more" if len(why) > 3 else "")
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""

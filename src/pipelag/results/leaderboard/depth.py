@@ -13,12 +13,16 @@ from pipelag.results.leaderboard.board import PAPER, score
 from pipelag.results.verdict import Finding, judge
 
 BASELINE, UNREMEDIED, PIPEMARE = "sequential", "1F1B, latest weights", "PipeMare T1+T2"
+SHOWN = {UNREMEDIED: "no remedy (1F1B)"}  # as lines are called, where not as the arms are
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on the schedule of the one without
 
 
 @drawing(PAPER, "figure_1")
 def over_stages(context: Context) -> Drawn:
-    """A line per remedy over the stages; sequential training is a level. A diverged run counts as 0."""
+    """A line per remedy over the stages; sequential training is a level. A diverged run counts as 0.
+
+    Of the seeds those that every point has, so that a line does not compare one seed with the mean of three.
+    """
     numbers = sorted(int(stages) for stages in context.values("stages"))
     rows: list[dict[str, Any]] = []
     for arm in (UNREMEDIED, *REMEDIES, PIPEMARE):
@@ -26,11 +30,22 @@ def over_stages(context: Context) -> Drawn:
             for item in context.select(arm=arm, stages=str(stages)):
                 if item.log is not None:
                     reached = item.log.accuracy or 0.0
-                    rows.append({"method": arm, "stages": stages, "accuracy": reached, "seed": item.arm.seed})
-    whole = [item.log.accuracy or 0.0 for item in context.select(arm=BASELINE) if item.log is not None]
+                    rows.append(
+                        {"method": SHOWN.get(arm, arm), "stages": stages, "accuracy": reached, "seed": item.arm.seed}
+                    )
+    seeds: dict[tuple[str, int], set[int]] = {}
+    for row in rows:
+        seeds.setdefault((row["method"], row["stages"]), set()).add(row["seed"])
+    shared = set.intersection(*seeds.values()) if seeds else set()
+    rows = [row for row in rows if row["seed"] in shared or not shared]
+    whole = [
+        item.log.accuracy or 0.0
+        for item in context.select(arm=BASELINE)
+        if item.log is not None and (item.arm.seed in shared or not shared)
+    ]
     chart = Lines(
         Axis("stages", "stages", log=True, ticks=tuple(numbers)),
-        Axis("accuracy", "accuracy (%)"),
+        Axis("accuracy", "accuracy (%)", limits=(0, None)),
         line="method",
         levels={BASELINE: fmean(whole)} if whole else {},
         height=2.8,
