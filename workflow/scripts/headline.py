@@ -21,6 +21,7 @@ from pipelag.results.verdict import verdicts
 DEVICE = "cpu"
 # Trained on real data where a paper has such a figure; else what its schedules and plans say.
 HEADLINES = {
+    "leaderboard": ("figure_1",),
     "stale_weights": ("figure_5a", "figure_5d"),
     "pipedream": ("figure_13", "figure_15"),
     "pipemare": ("figure_2", "figure_6b"),
@@ -49,7 +50,7 @@ def main(out: Path) -> None:
         for result in results:
             context = Context.load(paper, result, scale)
             drawn, base = draw(context), out / name_of(name, result)
-            save(drawn.figure, base, (".svg", ".png"), context.footer())
+            save(drawn.figure, base, (".svg", ".png"), context.footer(drawn.data))
             page.append(section(context, base.name))
     write_whole(out / "README.md", "\n".join(page))
 
