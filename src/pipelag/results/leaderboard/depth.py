@@ -45,7 +45,7 @@ def over_stages(context: Context) -> Drawn:
     ]
     chart = Lines(
         Axis("stages", "stages", log=True, ticks=tuple(numbers)),
-        Axis("accuracy", "accuracy (%)", limits=(0, None)),
+        Axis("accuracy", "accuracy (%)"),
         line="method",
         levels={BASELINE: fmean(whole)} if whole else {},
         height=2.8,
