@@ -23,7 +23,7 @@ from typing import Any
 from pipelag.experiments import Arm, arms, load_paper, load_scale
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog, read_log
-from pipelag.runs.folder import seal
+from pipelag.runs.folder import digest_of, seal
 
 Make = Callable[[Arm], RunLog | None]
 Pair = tuple[Context, Context]  # the claim holds; it fails
@@ -39,7 +39,8 @@ def rewrite(log: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> No
     text = "".join(json.dumps(change(row)) + "\n" for row in rows)
     log.write_text(text)
     summary = log.with_name("summary.json")
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"log": seal(text)}))
+    told = json.loads(summary.read_text()) | {"log": seal(text)}
+    summary.write_text(json.dumps(told | {"seal": digest_of(told)}))
 
 
 def case(paper: str, result: str, claim: str) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
