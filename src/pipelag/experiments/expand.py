@@ -188,7 +188,8 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
             used = [arm for arm in _arms(paper, runs.use, scale) if matches(arm.labels, runs.where)]
             if not used:
                 raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
-            yield from (Arm({**arm.labels, **runs.labels}, arm.seed, arm.spec, arm.left_out) for arm in used)
+            taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
+            yield from (Arm({**arm.labels, **runs.labels}, arm.seed, arm.spec, arm.left_out) for arm in taken)
             continue
         for variables in runs.each or [{}]:
             one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")

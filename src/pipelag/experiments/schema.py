@@ -86,7 +86,8 @@ class ArmConfig(PhaseArm):
 
 
 class Runs(Typed):
-    """Runs of a result: arms over a setup, once for every entry of `each`; or those of another result.
+    """Runs of a result: arms over a setup, once for every entry of `each`; or those of another result, with such labels
+    and seeds.
 
     In strings, `{name}` stands for the variable of that name in `each`; a string that is nothing else takes its type.
     """

@@ -1,3 +1,3 @@
-"""The comparison of all methods (importing this registers its tables, figure and claims)."""
+"""The comparison of all methods (importing this registers its tables, figures and claims)."""
 
-from pipelag.results.leaderboard import board, depth, networks  # noqa: F401
+from pipelag.results.leaderboard import board, depth, networks, rates  # noqa: F401

@@ -1,0 +1,134 @@
+"""Table 4 and figure 2: every method at a learning rate of its own, chosen by the same search.
+
+The search: of the rates that all methods are trained with, the one whose mean training loss between the last two
+evaluations is lowest, in the first seed. Neither test accuracies nor other seeds take part, so that these stay fair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from pipelag.report.frames import Axis, Lines
+from pipelag.report.tables import Cell, Col
+from pipelag.report.tables import table as tabulated
+from pipelag.results.context import Accuracy, Context
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, trend
+from pipelag.results.leaderboard.board import PAPER, UNREMEDIED, said, score
+from pipelag.results.logs import Item
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+BASELINE = "sequential"
+NOTES = [
+    "The same search for every method: of these rates, the one with the lowest training loss at the end in the first "
+    "seed. Accuracies of the test set take no part in it.",
+    "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",
+]
+
+
+def rate_of(item: Item) -> float:
+    """The rate that a run begins with."""
+    assert item.arm.spec.optimizer is not None
+    return item.arm.spec.optimizer.lr
+
+
+def loss_of(item: Item) -> float:
+    """The mean training loss of a run's last stretch; infinite where it diverged."""
+    assert item.log is not None
+    reached = item.log.rows[-1].get("loss") if item.log.rows and item.log.accuracy is not None else None
+    return inf if reached is None else reached
+
+
+def chosen(context: Context, arm: str) -> str:
+    """The rate, as its label, that the search finds for a method; raises `NotLogged` while a run of it has no log."""
+    items = context.select(arm=arm)
+    first = min(item.arm.seed for item in items)
+    searched = [item for item in items if item.arm.seed == first and not (item.log is None and item.arm.left_out)]
+    missing = [f"{rate_of(item):g}" for item in searched if item.log is None]
+    if missing or not searched:
+        raise NotLogged(f"{arm} has no log at a rate of {', '.join(missing)}" if missing else f"{arm} has no log")
+    return min(searched, key=loss_of).arm.labels["rate"]
+
+
+def row_of(context: Context, arm: str) -> dict[str, Cell]:
+    """One method's line of table 4."""
+    row: dict[str, Cell] = {"method": arm}
+    for label in context.values("rate"):
+        items = context.select(arm=arm, rate=label)
+        row[f"at {label}"] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
+    try:
+        best = chosen(context, arm)
+        cost = Difference.of(score(context, BASELINE, rate=chosen(context, BASELINE)), score(context, arm, rate=best))
+    except NotLogged:
+        return row
+    own = context.select(arm=arm, rate=best)
+    row |= {
+        "rate": rate_of(own[0]),
+        "accuracy": Accuracy.of(own).text(),
+        "order": context.accuracy(arm=arm, rate=best).mean,
+    }
+    return row | ({"cost": cost.text()} if arm != BASELINE else {})
+
+
+@drawing(PAPER, "table_4")
+def table(context: Context) -> Drawn:
+    """A line per method, the most accurate at its own rate first."""
+    rows = [row_of(context, arm) for arm in context.values("arm")]
+    rows.sort(key=lambda row: -float(row.get("order") or 0.0))
+    columns = [
+        Col("method", "method"),
+        Col("its rate", "rate", "{:g}"),
+        Col("accuracy at it, %", "accuracy"),
+        Col("cost, points", "cost"),
+    ]
+    for label in context.values("rate"):
+        columns.append(
+            Col(f"{rate_of(context.select(rate=label)[0]):g}", f"at {label}", group="accuracy at a rate of, %")
+        )
+    columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
+    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
+
+
+@drawing(PAPER, "figure_2")
+def over_rates(context: Context) -> Drawn:
+    """A line per method over the rates, of the seed that all have. A diverged run counts as 0."""
+    first = min(item.arm.seed for item in context.items)  # table 4's search is made with it
+    rows: list[dict[str, Any]] = [
+        {"method": item.arm.labels["arm"], "rate": rate_of(item), "accuracy": item.log.accuracy or 0.0, "seed": first}
+        for item in context.items
+        if item.log is not None and item.arm.seed == first
+    ]
+    methods = context.values("arm")
+    rows.sort(key=lambda row: (methods.index(row["method"]), row["rate"]))
+    ticks = tuple(sorted({row["rate"] for row in rows}))
+    x = Axis("rate", "learning rate at the beginning", log=True, ticks=ticks)
+    return Drawn.of(Lines(x, Axis("accuracy", "accuracy (%)"), line="method", height=2.8), rows)
+
+
+def at_their_own(context: Context, arms: tuple[str, ...]) -> Mapping[str, str]:
+    """The label of each method's rate."""
+    return {arm: chosen(context, arm) for arm in arms}
+
+
+@judge(PAPER, "table_4", "staleness_wants_less")
+def staleness_wants_less(context: Context) -> Finding:
+    """The rates that the search finds, as the first seed has them."""
+    own = at_their_own(context, (BASELINE, *UNREMEDIED))
+    rates = {arm: rate_of(context.select(arm=arm, rate=label)[0]) for arm, label in own.items()}
+    holds = all(rates[arm] < rates[BASELINE] for arm in UNREMEDIED)
+    words = ", ".join(f"{arm} {rate:g}" for arm, rate in rates.items())
+    return trend(context, holds, f"rates found: {words}", "the order of the rates that the search finds in one seed")
+
+
+@judge(PAPER, "table_4", "cost_remains")
+def cost_remains(context: Context) -> Finding:
+    """Both unremedied pipelines against sequential training, each at its own rate."""
+    own = at_their_own(context, (BASELINE, *UNREMEDIED))
+    scores = {arm: score(context, arm, rate=label) for arm, label in own.items()}
+    costs = {arm: Difference.of(scores[BASELINE], scores[arm]) for arm in UNREMEDIED}
+    words = ", ".join(f"above {arm} by {cost.text()}" for arm, cost in costs.items())
+    return trend(
+        context, all_of(cost.above() for cost in costs.values()), f"{said(BASELINE, scores[BASELINE])}, {words}", SEEDS
+    )
