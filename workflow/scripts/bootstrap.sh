@@ -57,4 +57,6 @@ else
   install --require-hashes -r requirements.lock
 fi
 install --no-deps --no-build-isolation -e .
+# Containers often set PYTHONDONTWRITEBYTECODE: without compiled modules every process would compile torch's anew, for seconds
+"$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3*/site-packages src >/dev/null 2>&1 || true # templates do not compile
 touch "$venv/.installed"
