@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from pipelag.__main__ import main
+from pipelag.commands import subject
 from pipelag.commands.run import read_spec
+from pipelag.data.images import readers
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
 from pipelag.methods import get
 from pipelag.partitioner.advice import Choice, best, choices, plans_of, timed
@@ -253,3 +255,22 @@ def test_a_models_profile_is_written_for_partition_and_read_again(
     assert main(["profile", "resnet20", "--out", out]) == 2
     assert "name a data set for it by --data" in capsys.readouterr().err
     assert len(list(plans_of(ground(2)))) >= 1
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tiny_imagenet"])
+def test_no_plan_waits_for_a_download(
+    in_project: None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("a plan fetched a data set")
+
+    monkeypatch.setattr(readers, "fetch", refuse)
+    out = str(tmp_path / "profile.jsonl")
+    assert main(["profile", "resnet20", "--data", name, "--sheet", "v100", "--batch", "8", "--out", out]) == 0
+    assert len(Profile.load(out).layers) == 20
+    logged = {
+        told["data"]["classes"]
+        for summary in Path("results/published/cpu/runs").glob("*/summary.json")
+        if (told := json.loads(summary.read_text())).get("data", {}).get("name") == name and "classes" in told["data"]
+    }
+    assert logged <= {subject.KNOWN[name][1]}  # what runs have read of the set itself

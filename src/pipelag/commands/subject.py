@@ -139,6 +139,15 @@ def _on_shapes(model: ModelSpec, source: ProfileOptions, batch: int) -> Subject:
     return Subject(model, lambda: build(model.name, **model.options), inputs, size, batch, source.loss)
 
 
+# Image sets that are downloaded: a sample's shape and the classes, so that a plan needs no download.
+KNOWN = {
+    "mnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "tiny_imagenet": ((3, 64, 64), 200),
+}
+
+
 def _on_data(model: ModelSpec, data: DataSpec) -> Subject:
     import torch
 
@@ -148,12 +157,17 @@ def _on_data(model: ModelSpec, data: DataSpec) -> Subject:
     from pipelag.tensors import as_tuple
 
     check_data(data.name, data.options)
-    task = open_task(RunSpec(kind="profile", model=model, data=data, batch=1), torch.device("cpu"))
-    first = task.batches.inputs(0)
+    first: torch.Tensor | tuple[torch.Tensor, ...]
+    if data.name in KNOWN and not data.options:
+        sample, classes = KNOWN[data.name]
+        first, shape = torch.zeros(1, *sample), {"classes": classes, "in_channels": sample[0]}
+    else:
+        task = open_task(RunSpec(kind="profile", model=model, data=data, batch=1), torch.device("cpu"))
+        first, shape = task.batches.inputs(0), task.shape
 
     def inputs(samples: int) -> torch.Tensor | tuple[torch.Tensor, ...]:
         values = tuple(torch.zeros(samples, *one.shape[1:], dtype=one.dtype) for one in as_tuple(first))
         return values if isinstance(first, tuple) else values[0]
 
     size = sum(one[0].numel() * one.element_size() for one in as_tuple(first))
-    return Subject(model, lambda: build(model.name, **(task.shape | model.options)), inputs, size)
+    return Subject(model, lambda: build(model.name, **(shape | model.options)), inputs, size)
