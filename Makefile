@@ -15,7 +15,7 @@ show: $(STAMP) ## the environment, and the site of the published results (it say
 	$(BIN)/snakemake --cores all --config scale=published
 	@echo "open figures/published/index.html"
 
-env: $(STAMP) ## the environment alone (about 3 GB to download, 6 GB on disk)
+env: $(STAMP) ## the environment alone (about 3 GB to download, 6.5 GB on disk)
 
 reproduce: $(STAMP) ## everything at the quick scale: data, runs, tables, figures, site, reports (no download, no GPU)
 	$(BIN)/snakemake --cores all

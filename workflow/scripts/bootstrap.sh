@@ -28,7 +28,7 @@ fi
 if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
   echo "making $venv with $("$python" --version): torch from \$PIPELAG_TORCH_INDEX; all else is about 0.7 GB on disk"
 else
-  echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6 GB on disk"
+  echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6.5 GB on disk"
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$envs/uv.lock"

@@ -49,6 +49,8 @@ def chosen(context: Context, arm: str) -> str:
     missing = [f"{rate_of(item):g}" for item in searched if item.log is None]
     if missing or not searched:
         raise NotLogged(f"{arm} has no log at a rate of {', '.join(missing)}" if missing else f"{arm} has no log")
+    if len(searched) == 1:
+        raise NotLogged(f"{arm} is trained at one rate, of which nothing is chosen")
     return min(searched, key=loss_of).arm.labels["rate"]
 
 
@@ -83,24 +85,27 @@ def table(context: Context) -> Drawn:
         Col("accuracy at it, %", "accuracy"),
         Col("cost, points", "cost"),
     ]
-    for label in context.values("rate"):
-        columns.append(
-            Col(f"{rate_of(context.select(rate=label)[0]):g}", f"at {label}", group="accuracy at a rate of, %")
-        )
+    rates = {rate_of(context.select(rate=label)[0]): label for label in context.values("rate")}
+    for rate, label in sorted(rates.items()):
+        columns.append(Col(f"{rate:g}", f"at {label}", group="accuracy at a rate of, %"))
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
 
 
 @drawing(PAPER, "figure_2")
 def over_rates(context: Context) -> Drawn:
-    """A line per method over the rates, of the seed that all have. A diverged run counts as 0."""
+    """A line per method over the rates, of the seed that all have; none for a method that is trained at one rate.
+
+    A diverged run counts as 0.
+    """
     first = min(item.arm.seed for item in context.items)  # table 4's search is made with it
     rows: list[dict[str, Any]] = [
         {"method": item.arm.labels["arm"], "rate": rate_of(item), "accuracy": item.log.accuracy or 0.0, "seed": first}
         for item in context.items
         if item.log is not None and item.arm.seed == first
     ]
-    methods = context.values("arm")
+    methods = [arm for arm in context.values("arm") if sum(row["method"] == arm for row in rows) > 1]
+    rows = [row for row in rows if row["method"] in methods]
     rows.sort(key=lambda row: (methods.index(row["method"]), row["rate"]))
     ticks = tuple(sorted({row["rate"] for row in rows}))
     x = Axis("rate", "learning rate at the beginning", log=True, ticks=ticks)
