@@ -78,8 +78,11 @@ class Average(Memory):
 
     def before_step(self) -> None:
         """Take the gradient in."""
-        for place, gradient in self.gradients(self.square):
-            place.mul_(self.keep).add_(gradient, alpha=1 - self.keep)
+        pairs = self.gradients(self.square)
+        if pairs:
+            places, gradients = (list(each) for each in zip(*pairs, strict=True))
+            torch._foreach_mul_(places, self.keep)
+            torch._foreach_add_(places, gradients, alpha=1 - self.keep)
 
 
 class FirstMoment(Average):
@@ -124,8 +127,8 @@ class Reading:
 
     def along(self, out: Buffers, direction: Buffers, factor: float) -> None:
         """out = live + factor * direction."""
-        torch._foreach_copy_(out, self.stage.live)
-        torch._foreach_add_(out, direction, alpha=factor)
+        for target, live, way in zip(out, self.stage.live, direction, strict=True):
+            torch.add(live, way, alpha=factor, out=target)
 
 
 class Along(Reading):
