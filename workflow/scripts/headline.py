@@ -21,7 +21,7 @@ from pipelag.results.verdict import verdicts
 DEVICE = "cpu"
 # Trained on real data where a paper has such a figure; else what its schedules and plans say.
 HEADLINES = {
-    "leaderboard": ("figure_1",),
+    "leaderboard": ("figure_1", "figure_2"),
     "stale_weights": ("figure_5a", "figure_5d"),
     "pipedream": ("figure_13", "figure_15"),
     "pipemare": ("figure_2", "figure_6b"),
