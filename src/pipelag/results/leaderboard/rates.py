@@ -137,3 +137,17 @@ def cost_remains(context: Context) -> Finding:
     return trend(
         context, all_of(cost.above() for cost in costs.values()), f"{said(BASELINE, scores[BASELINE])}, {words}", SEEDS
     )
+
+
+@judge(PAPER, "figure_2", "ahead_at_every_rate")
+def ahead_at_every_rate(context: Context) -> Finding:
+    """Both unremedied pipelines against sequential training at the same rate, rate by rate."""
+    words, outcomes = [], []
+    rates = {rate_of(item): item.arm.labels["rate"] for item in context.select(arm=BASELINE) if not item.arm.left_out}
+    for rate, label in sorted(rates.items()):
+        base = score(context, BASELINE, rate=label)
+        costs = {arm: Difference.of(base, score(context, arm, rate=label)) for arm in UNREMEDIED}
+        outcomes += [cost.above() for cost in costs.values()]
+        own = ", ".join(f"{arm} {cost.text()}" for arm, cost in costs.items())
+        words.append(f"at {rate:g} above {own}")
+    return trend(context, all_of(outcomes), f"points of {BASELINE} training " + "; ".join(words), SEEDS)
