@@ -15,6 +15,7 @@ import struct
 import tarfile
 import time
 import tracemalloc
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -341,3 +342,13 @@ def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: py
     (tmp_path / "a.zip").write_bytes(zip_of({name: b"" for name in "abcd"}))
     with pytest.raises(PipelagError, match="unsafe: it has over 3 members"):
         list(members(tmp_path / "a.zip"))
+
+
+def test_a_large_image_is_judged_by_our_sentence_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow's own warning of a bomb would stand above it."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    archive = tmp_path / "large.zip"
+    archive.write_bytes(image_zip(dict.fromkeys(SQUARES, np.zeros((4, 4, 3), np.uint8))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert folders(archive).train_images.shape[2:] == (4, 4)

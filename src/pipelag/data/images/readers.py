@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -163,8 +164,11 @@ def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
 
 def _decoded(files: dict[str, list[tuple[str, str, bytes]]], classes: tuple[str, ...]) -> Decoded:
     """Both parts of (class, path, content), in this order."""
-    quiet = not sys.stderr.isatty()
-    with tqdm(total=sum(map(len, files.values())), desc="decoding", unit="image", disable=quiet) as bar:
+    from PIL import Image
+
+    quiet, images = not sys.stderr.isatty(), sum(map(len, files.values()))
+    with warnings.catch_warnings(), tqdm(total=images, desc="decoding", unit="image", disable=quiet) as bar:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_room` judges sizes, in a sentence
         parts = [_decode(sorted(files[part]), classes, bar) for part in ("train", "test")]
     return Decoded(classes, *parts[0], *parts[1])
 
