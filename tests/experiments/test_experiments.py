@@ -316,6 +316,25 @@ def test_plan_lists_every_run_with_its_state(config: Path, capsys: pytest.Captur
     assert "unknown result of stale_weights 'table_44'; did you mean 'table_4'" in capsys.readouterr().err
 
 
+def test_hours_are_those_of_logs_and_what_is_to_do_is_to_take_as_long(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(*asked: str) -> list[str]:
+        assert pipelag_command(["list", *asked, "--hours"]) == 0
+        header, *lines = capsys.readouterr().out.splitlines()
+        assert header.split() == ["paper", "result", "runs", "logged", "left", "out", "to", "do", "spent", "to", "go"]
+        assert lines[-1].split()[1:] == lines[0].split()[2:]
+        return lines[0].split()
+
+    runs = [arm.spec for arm in arms(load_paper("stale_weights"), "table_4", load_scale("quick"))]
+    assert line("stale_weights", "table_4")[2:] == ["4", "0", "0", "4", "0.00", "h", "0.00", "h", "+", "?"]
+    folder = config.parent / "results/quick/runs" / runs[0].id
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text('{"seconds": 7200}')
+    rest = sum(spec.steps for spec in runs[1:]) * 2 / runs[0].steps
+    assert line("stale_weights", "table_4")[2:] == f"4 1 0 3 2.00 h {rest:.2f} h".split()
+
+
 def test_reading_the_config_and_the_results_loads_no_torch() -> None:
     code = (
         "import sys, pipelag, pipelag.experiments as e, pipelag.results.stale_weights, pipelag.commands.report\n"

@@ -16,6 +16,7 @@ from pipelag.__main__ import main
 from pipelag.experiments import load_paper
 from pipelag.experiments.schema import reading_order
 from pipelag.report.ambiguities import cited, linker, read_sheet
+from pipelag.report.gather import NO_LOG, Run, logged
 from tests.report.scale import CURVES, HOSTILE, PAPER, ROOT, records
 
 __all__ = ["records"]
@@ -71,7 +72,14 @@ def test_the_index_has_every_claim_with_its_reason_and_counts_right(records: Pat
 def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) -> None:
     found = pages(records)
     page = found[records / f"figures/quick/{PAPER}/table_2.html"]
-    for said in ("A caption of table_2.", "claim of table_2", "Tolerance: exact", "0 of 1 runs", "no log", "accuracy"):
+    for said in (
+        "A caption of table_2.",
+        "claim of table_2",
+        "Tolerance: exact",
+        "Logged runs0 of 1",
+        "no log",
+        "accuracy",
+    ):
         assert said in page.words
     assert "snakemake --cores all stale_weights_table_2" in page.words
     assert {"table_2.csv", "table_2.md", "table_2.tex"} <= set(page.links)
@@ -81,6 +89,17 @@ def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) 
     assert "https://arxiv.org/abs/1912.12675" in found[records / f"figures/quick/{PAPER}/index.html"].links
     scopes = [given.get("scope") for tag, given in page.elements if tag == "th"]
     assert all(scopes) and {"col", "colgroup", "row"} == set(scopes)
+
+
+def test_runs_left_out_on_purpose_are_not_said_to_be_missing() -> None:
+    def runs(*states: str) -> list[Run]:
+        return [
+            Run(id=str(i), labels={}, seed=0, status=status, folder="" if status in (NO_LOG, "too long") else "a/b")
+            for i, status in enumerate(states)
+        ]
+
+    assert logged(runs("finished", "diverged", NO_LOG)) == "2 of 3"
+    assert logged(runs("finished", NO_LOG, "too long", "too long")) == "1 of 4; 2 left out"
 
 
 def test_every_link_leads_somewhere_and_ids_are_unique(records: Path) -> None:

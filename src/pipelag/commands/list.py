@@ -1,10 +1,17 @@
-"""`pipelag list`: the runs that a paper or a result asks for at a scale, and which of them are done."""
+"""`pipelag list`: the runs that a paper or a result asks for at a scale, which of them are done, and their hours."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
 
-from pipelag.experiments import arms, load_paper, load_scale, papers, result_of, run_dir
+from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, papers, result_of, run_dir
+from pipelag.runs.spec import RunSpec
+
+LONG = ("train", "speed", "profile")  # the kinds of run that take more than seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,27 +20,92 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
     parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+    parser.add_argument("--hours", action="store_true", help="a line per result: what its runs took and are to take")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print a line per run."""
+    """Print a line per run, or with `--hours` per result."""
     scale = load_scale(args.scale, args.published)
+    asked = list(_asked(args, scale))
+    if args.hours:
+        print("\n".join(_hours(asked, scale)))
+        return 0
     seen: set[str] = set()
+    for name, result, arm in asked:
+        done = (run_dir(scale, arm.spec.id) / "summary.json").exists()
+        state = arm.left_out and "left out" or (done and "done" or ("shared" if arm.spec.id in seen else "to do"))
+        if not arm.left_out:
+            seen.add(arm.spec.id)
+        label = ", ".join(arm.labels.values())
+        how = " + ".join(phase.method for phase in arm.spec.phases) or arm.spec.kind
+        steps = f"{arm.spec.steps:>7} steps  seed {arm.seed}"
+        print(f"{arm.spec.id}  {state:8}  {steps}  {how:26}  {name} {result}: {label}")
+    print(f"{len(seen)} different runs")
+    return 0
+
+
+def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, Arm]]:
+    """All (paper, result, run) that are asked for, in the order of the config."""
     for name in [args.paper] if args.paper else papers():
         paper = load_paper(name)
         if args.result:
             result_of(paper, args.result)
         for result in [args.result] if args.result else paper.results:
-            for arm in arms(paper, result, scale):
-                done = (run_dir(scale, arm.spec.id) / "summary.json").exists()
-                state = (
-                    arm.left_out and "left out" or (done and "done" or ("shared" if arm.spec.id in seen else "to do"))
-                )
-                if not arm.left_out:
-                    seen.add(arm.spec.id)
-                label = ", ".join(arm.labels.values())
-                how = " + ".join(phase.method for phase in arm.spec.phases) or arm.spec.kind
-                steps = f"{arm.spec.steps:>7} steps  seed {arm.seed}"
-                print(f"{arm.spec.id}  {state:8}  {steps}  {how:26}  {name} {result}: {label}")
-    print(f"{len(seen)} different runs")
-    return 0
+            yield from ((name, result, arm) for arm in arms(paper, result, scale))
+
+
+def _hours(asked: list[tuple[str, str, Arm]], scale: Scale) -> Iterator[str]:
+    """A line per result: its runs, those logged, left out and to do, hours spent and hours to go.
+
+    A run counts where it is first asked for, so that columns add up. What is to do is to take as long a step as the
+    median of logged runs of the same model, data and minibatch; a "?" stands for runs of which none is logged. What
+    neither trains nor measures takes seconds and counts as none.
+    """
+    paces: dict[str, list[float]] = defaultdict(list)
+    took: dict[str, float] = {}
+    for spec in {arm.spec.id: arm.spec for _, _, arm in asked}.values():
+        if (seconds := _seconds(scale, spec)) is not None:
+            took[spec.id] = seconds
+            paces[_alike(spec)].append(seconds / max(spec.steps, 1))
+    yield f"{'paper':14} {'result':30} {'runs':>5} {'logged':>7} {'left out':>9} {'to do':>6} {'spent':>8} {'to go':>9}"
+    seen: set[str] = set()
+    total = [0, 0, 0, 0, 0.0, 0.0, 0]
+    for name, result in dict.fromkeys((name, result) for name, result, _ in asked):
+        row = [0, 0, 0, 0, 0.0, 0.0, 0]  # runs, logged, left out, to do, seconds spent and to go, of unknown length
+        for _, _, arm in (each for each in asked if each[:2] == (name, result)):
+            if arm.spec.id in seen:
+                continue
+            seen.add(arm.spec.id)
+            pace = paces.get(_alike(arm.spec))
+            open_ = arm.spec.id not in took and not arm.left_out
+            row[0] += 1
+            row[1] += arm.spec.id in took
+            row[2] += bool(arm.left_out) and arm.spec.id not in took
+            row[3] += open_
+            row[4] += took.get(arm.spec.id, 0.0)
+            row[5] += median(pace) * max(arm.spec.steps, 1) if open_ and pace else 0.0
+            row[6] += open_ and not pace and arm.spec.kind in LONG
+        total = [a + b for a, b in zip(total, row, strict=True)]
+        if row[0]:  # the others are drawn from these runs
+            yield _line(name, result, row)
+    yield _line("together", "", total)
+
+
+def _line(name: str, result: str, row: list[float]) -> str:
+    runs, logged, left_out, open_, spent, to_go, unknown = row
+    ahead = f"{to_go / 3600:.2f} h" + (" + ?" if unknown else "")
+    counts = f"{runs:5.0f} {logged:7.0f} {left_out:9.0f} {open_:6.0f}"
+    return f"{name:14} {result:30} {counts} {spent / 3600:6.2f} h {ahead if open_ else '-':>9}"
+
+
+def _seconds(scale: Scale, spec: RunSpec) -> float | None:
+    """What a logged run took; None where there is no log of it."""
+    try:
+        return float(json.loads((run_dir(scale, spec.id) / "summary.json").read_text())["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _alike(spec: RunSpec) -> str:
+    """What runs have in common whose steps take about as long."""
+    return json.dumps([spec.kind, repr(spec.model), repr(spec.data), spec.batch, spec.executor])

@@ -19,6 +19,7 @@ from pipelag.experiments import load_paper
 from pipelag.experiments.schema import Paper, Scale, reading_order
 
 HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
+NO_LOG = "no log"  # the status of a run that is asked for and not there; of one left out it is the reason
 FIGURE_FILES, TABLE_FILES = ("svg", "pdf", "png", "csv"), ("csv", "md", "tex")
 
 
@@ -43,6 +44,13 @@ class Run(Part):
     device: str | None = None
     date: str | None = None
     commit: str | None = None
+
+
+def logged(runs: Iterable[Run]) -> str:
+    """How many of some runs are logged, and how many their scale leaves out: "37 of 75; 38 left out"."""
+    states = Counter("logged" if run.folder else run.status for run in runs)
+    left_out = states.total() - states["logged"] - states[NO_LOG]
+    return f"{states['logged']} of {states.total()}" + (f"; {left_out} left out" if left_out else "")
 
 
 class Judged(Part):

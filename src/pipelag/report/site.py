@@ -21,7 +21,7 @@ from pipelag.experiments.schema import Scale
 from pipelag.files import write_whole
 from pipelag.report import explore
 from pipelag.report.ambiguities import Ambiguity, linker, marked, read_sheet
-from pipelag.report.gather import FAILS, HOLDS, OPEN, Chapter, Entry, Run
+from pipelag.report.gather import FAILS, HOLDS, OPEN, Chapter, Entry, Run, logged
 
 CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
 
@@ -81,7 +81,8 @@ class Site:
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         made.filters |= {"marked": marked, "plain": explore.plain, "linked": linked}
-        made.globals |= {"CLASSES": CLASSES, "again": self.again, "log": self.log, "report": self.report}
+        made.globals |= {"CLASSES": CLASSES, "logged": logged}
+        made.globals |= {"again": self.again, "log": self.log, "report": self.report}
         return made
 
     def drawn(self, entry: Entry) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments.schema import Scale
 from pipelag.report.ambiguities import cited, read_sheet
 from pipelag.report.explore import frame_of, plain, seen
-from pipelag.report.gather import WORDS, Cells, Chapter, Entry, Run
+from pipelag.report.gather import WORDS, Cells, Chapter, Entry, Run, logged
 
 COLUMN_POINTS, PAGE_POINTS = 244.8, 504.0  # widths of a column and of both: those that figures are drawn for
 CHARACTER = 0.47  # of the size of the letters: how wide one is, on average
@@ -66,7 +66,7 @@ def chapter_of(chapter: Chapter) -> dict[str, Any]:
     """A paper for the template."""
     paper, runs = chapter.paper, chapter.runs
     c = paper.citation
-    logged = [run for run in runs.values() if run.folder]
+    there = [run for run in runs.values() if run.folder]
     entries = [entry_of(entry) for entry in chapter.entries]
     texts = [text for entry in chapter.entries for text in texts_of(entry)]
     sheet = read_sheet()
@@ -74,15 +74,15 @@ def chapter_of(chapter: Chapter) -> dict[str, Any]:
         "id": paper.id, "short": paper.short, "title": paper.title, "year": str(c.year if c else paper.year),
         "authors": ", ".join(c.authors) if c else "", "venue": c.venue if c else "", "links": c.links if c else [],
         "counts": [chapter.counts[word] for word in WORDS], "data": chapter.every("data"),
-        "devices": chapter.every("devices"), "hours": f"{chapter.hours:.1f}", "asked": len(runs),
-        "logged": len(logged), "seeds": len({run.seed for run in logged}), "entries": entries,
+        "devices": chapter.every("devices"), "hours": f"{chapter.hours:.1f}",
+        "logged": logged(runs.values()), "seeds": len({run.seed for run in there}), "entries": entries,
         "deviations": deviations(chapter), "left_out": left_out(runs.values()),
         "ambiguities": [
             {"id": name, "topic": sheet[name].topic, "paragraphs": [bare(p) for p in sheet[name].paragraphs]}
             for name in dict.fromkeys(name for text in texts for name in cited(text))
             if name in sheet
         ],
-        "environments": environments(logged), "runs": [run_of(run) for run in runs.values()],
+        "environments": environments(there), "runs": [run_of(run) for run in runs.values()],
     }  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def entry_of(entry: Entry) -> dict[str, Any]:
     if record is None:
         return told
     told |= {"caption": plain(record.caption), "shortfall": record.shortfall}
-    told["runs"] = f"{record.logged} of {record.asked} runs logged"
+    told["runs"] = f"logged runs: {logged(record.runs)}"
     if record.table is not None:
         told["table"] = table_of(record.table)
     elif not entry.trouble:
