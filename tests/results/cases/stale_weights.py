@@ -327,6 +327,15 @@ figure_6_case("increasing_is_staler", of_sliding(forward_delays=lambda delays: [
 figure_6_case("sliding_equals_increasing", lambda: ends({**FINE, **SLIDING, "register after 17": 89.0}))
 figure_6_case("percent_drives_the_drop", lambda: ends({**FINE, **dict.fromkeys(SLIDING, 90.5)}))
 
+CONTROL = "non-pipelined at the pipelined rate"
+figure_6_case("costs_beyond_rate_here", lambda: ends({**FINE, **SLIDING, CONTROL: 78.0}))
+register(
+    "figure_6",
+    "mostly_the_rate_here",
+    lambda: ends({**FINE, **SLIDING, CONTROL: 90.0, "register after 7": 89.5}),
+    lambda: ends({**FINE, **SLIDING, CONTROL: 91.2, "register after 7": 89.5}),
+)
+
 FOUR = {line["arm"]: line["accuracy"] for line in reported("table_4")}
 
 

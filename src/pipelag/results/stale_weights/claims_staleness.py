@@ -25,6 +25,8 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
 
 def falls(context: Context, x: Sequence[float], y: Sequence[float], what: str, **labels: str) -> Finding:
     """Whether values fall with x: ranks that chance would hardly give."""
+    if len(x) not in CRITICAL:
+        raise NotLogged(f"of {what} {len(x)} values are logged; chance gives so few any order")
     rho, bound = rank_correlation(x, y), CRITICAL[len(x)]
     tolerance = (
         f"holds from Spearman's rank correlation of -{bound:g} on, the 5 % point (one-sided) of {len(x)} values; fails "
@@ -99,9 +101,14 @@ INCREASING, SLIDING = "Increasing Stages", "Sliding Stage"
 
 
 def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int, dict[int, float]]]:
-    """By the last register's layer: percentage of stale weights, degree of staleness, accuracy by seed."""
+    """By the last register's layer: percentage of stale weights, degree of staleness, accuracy by seed.
+
+    Of the positions that the scale has: it may leave some out.
+    """
     by_layer = {}
     for arm in arms_of(context, curve=curve):
+        if all(item.arm.left_out for item in context.select(curve=curve, arm=arm)):
+            continue
         ends = by_seed(context, curve=curve, arm=arm)
         phase = phase_of(every_log(context, curve=curve, arm=arm)[0])
         by_layer[int(phase["cuts"][-1])] = (float(phase["stale_percent"]), max(phase["forward_delays"]), ends)
@@ -174,3 +181,27 @@ def percent_drives(context: Context) -> Finding:
         f"{fmean(gap.values()):.2f} points at one percentage; a quarter of the fall minus the gap {left.text()}"
     )
     return sized(context, left.above(), why, f"the percentage does at least four times what the degree does; {SEEDS}")
+
+
+def lost_to_rate(context: Context) -> Difference:
+    """What training without a pipeline loses at the pipelined arms' rate, a tenth of its own."""
+    return Difference.of(by_seed(context, curve="baseline"), by_seed(context, curve="control"))
+
+
+@judge(PAPER, "figure_6", "costs_beyond_rate_here")
+def costs_beyond_rate(context: Context) -> Finding:
+    """20 stages against the control."""
+    control, deepest = by_seed(context, curve="control"), by_seed(context, curve=INCREASING, arm="20")
+    cost = Difference.of(control, deepest)
+    why = f"without a pipeline at their rate {fmean(control.values()):.2f} %, above 20 stages by {cost.text()} points"
+    return trend(context, cost.above(), why, SEEDS)
+
+
+@judge(PAPER, "figure_6", "mostly_the_rate_here")
+def mostly_the_rate(context: Context) -> Finding:
+    """More than half of what one register after layer 7 loses."""
+    rate = lost_to_rate(context)
+    register = by_seed(context, curve=SLIDING, arm="register after 7")
+    drop = Difference.of(by_seed(context, curve="baseline"), register)
+    why = f"lost by the rate alone {rate.text()} points, by the rate and a register after layer 7 {drop.text()}"
+    return sized(context, rate.above(drop.mean / 2), why, f"more than half; {SEEDS}")
