@@ -1,8 +1,10 @@
 """The timed executor's throughput against the measured one: two workers on this machine, schedule by schedule.
 
 Both come from one launch. Every worker profiles its own stage while the other is busy with its own, as they are in a
-pipeline, then all schedules are trained, block by block. Prints predicted / measured time per minibatch: of the passes
-alone, and with what method and optimizer move of the weights (`pipelag.timing.rehearsal`), at the pace of a large copy.
+pipeline, then all schedules are trained, block by block. The link is measured too, by a message that goes back and
+forth: where a schedule waits for its neighbour, as GPipe's does at every flush, its time shows. Prints predicted /
+measured time per minibatch: of the passes alone, and with what method and optimizer move of the weights
+(`pipelag.timing.rehearsal`), at the pace of a large copy.
 """
 
 from __future__ import annotations
@@ -47,6 +49,20 @@ def copied_per_second(size: int = 2**26, repeats: int = 5) -> float:
     return 2 * size / median(seconds)
 
 
+def link(size: float, repeats: int = 9) -> Topology:
+    """Latency and bandwidth between the two workers, by messages of a number and of `size` bytes there and back."""
+    there, seconds = dist.get_rank() == 0, []
+    for numbers in (1, max(int(size) // 4, 2)):
+        message, taken = torch.ones(numbers), []
+        for _ in range(repeats):
+            begun = time.perf_counter()
+            for mine in (there, not there):
+                dist.send(message, int(there)) if mine else dist.recv(message, int(there))
+            taken.append((time.perf_counter() - begun) / 2)
+        seconds.append(median(taken))
+    return Topology(bandwidth=size / max(seconds[1] - seconds[0], 1e-9), latency=seconds[0])
+
+
 def charged(costs: list[StageCost], method: methods.Method, parts: int, speed: float) -> list[StageCost]:
     """The costs with what moving weights takes."""
     stages = []
@@ -73,12 +89,12 @@ def compare(
             dist.barrier()
             profiles[parts] = profile(model, images[: batch // parts], repeats=5)
         dist.barrier()
-        speed = copied_per_second()
+        speed, links = copied_per_second(), link(profiles[1].cut((cut,))[0].output_bytes)
         for name, parts in ARMS:
             method = methods.get(name)
             passes, plan = profiles[parts].cut((cut,)), method.schedule(2, steps, parts)
             both = [
-                1e3 * time_schedule(plan, costs, Topology(latency=0.0)).steady_period
+                1e3 * time_schedule(plan, costs, links).steady_period
                 for costs in (passes, charged(passes, method, parts, speed))
             ]
             dist.barrier()
