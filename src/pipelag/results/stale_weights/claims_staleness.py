@@ -204,4 +204,12 @@ def mostly_the_rate(context: Context) -> Finding:
     register = by_seed(context, curve=SLIDING, arm="register after 7")
     drop = Difference.of(by_seed(context, curve="baseline"), register)
     why = f"lost by the rate alone {rate.text()} points, by the rate and a register after layer 7 {drop.text()}"
-    return sized(context, rate.above(drop.mean / 2), why, f"more than half; {SEEDS}")
+    return trend(context, rate.above(drop.mean / 2), why, f"more than half; {SEEDS}")
+
+
+@judge(PAPER, "figure_6", "degree_counts_here")
+def degree_counts(context: Context) -> Finding:
+    """The last point of both curves."""
+    last, (_, _, gap) = max(both_curves(context).items())
+    why = f"a register after layer {last} is ahead of one after every second layer up to it by {gap.text()} points"
+    return trend(context, gap.above(), why, SEEDS)
