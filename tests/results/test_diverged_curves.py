@@ -37,6 +37,20 @@ def test_the_legend_counts_them() -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+def test_a_curve_that_is_not_there_is_said_below_the_figure() -> None:
+    def lost(arm: Arm) -> RunLog | None:
+        made = learnt({})(arm)
+        if made is None or arm.labels["arm"] != "Vanilla DualPipe" or not arm.seed:
+            return made
+        return replace(made, rows=[], summary=made.summary | {"diverged_at": 7, "final": None})
+
+    whole, broken = both("spectrain", "figure_12", learnt({}), lost)
+    assert "Diverged" not in whole.footer()
+    count = sum(item.arm.labels["arm"] == "Vanilla DualPipe" for item in broken.items)
+    assert f"Diverged: Vanilla DualPipe ({count * 2 // 3} of {count} runs)." in broken.footer()
+
+
+@pytest.mark.usefixtures("in_project")
 def test_one_that_diverged_early_is_not_near_to_whom_it_began_beside() -> None:
     def lost(arm: Arm) -> RunLog | None:
         made = learnt({})(arm)

@@ -97,7 +97,7 @@ class Lines:
                 self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
             draw_levels(axes, {**self.levels, **y.levels})
             if self.label:
-                axes.margins(y=0.12)
+                axes.margins(y=0.16)
             x.apply(axes, "x")
             y.apply(axes, "y")
             axes.set_xlabel(x.label)

@@ -110,7 +110,7 @@ class Context:
         """
         left_out = self.left_out()
         seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
-        said = (self._trained(seeds), self._timed(), f"Left out: {left_out}." if left_out else "")
+        said = (self._trained(seeds), self._diverged(), self._timed(), f"Left out: {left_out}." if left_out else "")
         return " ".join(sentence for sentence in said if sentence)
 
     def _trained(self, shown: int) -> str:
@@ -133,6 +133,15 @@ class Context:
         lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
+
+    def _diverged(self) -> str:
+        """Which arms diverged, and how many of their runs: a curve that ends early, or is not there, is said; or empty."""
+        runs: dict[str, list[bool]] = {}
+        for item in self.items:
+            if item.log is not None and item.arm.spec.kind == "train":
+                runs.setdefault(item.arm.labels["arm"], []).append(item.log.diverged_at is not None)
+        said = [f"{arm} ({sum(each)} of {len(each)} runs)" for arm, each in runs.items() if any(each)]
+        return f"Diverged: {', '.join(said)}." if said else ""
 
     def _timed(self) -> str:
         """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
