@@ -135,7 +135,7 @@ class Context:
         return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
-        """Which arms diverged, and how many of their runs: a curve that ends early, or is not there, is said; or empty."""
+        """Which arms diverged, and how many of their runs, for their curves end early or are not there; or empty."""
         runs: dict[str, list[bool]] = {}
         for item in self.items:
             if item.log is not None and item.arm.spec.kind == "train":
