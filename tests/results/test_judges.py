@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelag.experiments import load_paper, papers
+from pipelag.experiments import Arm, load_paper, papers
 from pipelag.results.judging import every_run
-from pipelag.results.logs import Item
-from pipelag.results.verdict import JUDGES, NotLogged
+from pipelag.results.logs import Item, RunLog
+from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies
-from tests.results.made_up import CASES, context, trained, trained_as
+from tests.results.made_up import CASES, SEEDS, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +65,21 @@ def test_without_logs_it_cannot_be_judged(key: tuple[str, str, str]) -> None:
         assert re.search(r"\w", str(missing))
         return
     assert finding.holds is None, finding.why
+
+
+def test_an_xpipe_that_diverges_with_every_seed_ends_lowest() -> None:
+    def judged(*diverged: tuple[str, int]) -> Finding:
+        def make(arm: Arm) -> RunLog | None:
+            lost = (arm.labels["arm"], arm.seed) in diverged
+            return trained(diverged_at=7) if lost else trained(75.0, line=[60.0, 75.0], epochs=70.0)
+
+        return JUDGES["pipeoptim", "figure_3a", "xpipe_lowest"](context("pipeoptim", "figure_3a", make))
+
+    every = [("XPipe", seed) for seed in SEEDS]
+    assert judged(*every).holds is True and "diverges with each of 3 seeds" in judged(*every).why
+    for case in (every[:2], [*every, ("GPipe", 0)]):
+        with pytest.raises(NotLogged, match="diverged"):
+            judged(*case)
 
 
 def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
