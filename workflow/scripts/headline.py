@@ -22,10 +22,10 @@ DEVICE = "cpu"
 # Trained on real data where a paper has such a figure; else what its schedules and plans say.
 HEADLINES = {
     "leaderboard": ("figure_1", "figure_2"),
-    "stale_weights": ("figure_5a", "figure_5d"),
+    "stale_weights": ("figure_5a", "figure_5d", "figure_6"),
     "pipedream": ("figure_13", "figure_15"),
-    "pipemare": ("figure_2", "figure_6b"),
-    "pipeoptim": ("figure_5a", "figure_6c"),
+    "pipemare": ("figure_7", "figure_6b"),
+    "pipeoptim": ("figure_3a", "figure_5a"),
     "spectrain": ("figure_9", "figure_12"),
 }
 HEAD = """# Headline figures

@@ -89,9 +89,8 @@ def xpipe_lowest(context: Context) -> Finding:
     ends = [item.log.diverged_at if item.log else None for item in context.select(arm=XPIPE)]
     if ends and None not in ends:
         words = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in others.items())
-        return trend(
-            context, True, f"{XPIPE} diverges with each of {len(ends)} seeds; the others end at {words}", SEEDS
-        )
+        why = f"{XPIPE} diverges with each of {len(ends)} seeds; the others end at {words}"
+        return trend(context, True, why, SEEDS)
     xpipe = scores(context, last, arm=XPIPE)
     steps = {arm: Difference.of(values, xpipe) for arm, values in others.items()}
     why = f"{XPIPE} ends at {fmean(xpipe.values()):.2f}; above it " + ", ".join(
