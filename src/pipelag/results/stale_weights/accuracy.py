@@ -13,6 +13,7 @@ from pipelag.results.context import Context, tidy
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Item
+from pipelag.results.stale_weights.claims_accuracy import PRECISIONS, rounding
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, STAGES, arms_of, phase_of
 from pipelag.results.verdict import NotLogged
 
@@ -132,6 +133,22 @@ def table_3(context: Context) -> Drawn:
     made = table(rows, cols, context.result.caption, notes(context, more))
     made.rules = [1, len(rows) - 1]
     return Drawn(made, data=tidy(context.items))
+
+
+@drawing(PAPER, "precision")
+def precision(context: Context) -> Drawn:
+    """The same arms in two precisions, and what the coarser one changes."""
+    rows: list[Row] = []
+    for arm in arms_of(context):
+        each = {name: context.accuracy(arm=arm, precision=name).text() for name in PRECISIONS}
+        try:
+            change = rounding(context, arm).text()
+        except NotLogged:
+            change = None
+        rows.append({"arm": arm, **each, "change": change})
+    cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
+    cols.append(Col("bfloat16 less float32", "change", "{}"))
+    return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
 
 
 @drawing(PAPER, "table_4")

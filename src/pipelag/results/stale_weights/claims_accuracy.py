@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, minus, ordered, sized, trend
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, drops, listed, lost, near
 from pipelag.results.verdict import Finding, Judge, judge
 
@@ -107,3 +108,39 @@ judge(PAPER, "figure_5c", "order")(falling("VGG-16"))
 judge(PAPER, "figure_5d", "order")(falling("ResNet-20"))
 judge(PAPER, "table_2", "vgg16_monotone")(falling("VGG-16"))
 judge(PAPER, "table_2", "resnet20_monotone")(falling("ResNet-20"))
+
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+def rounding(context: Context, arm: str) -> Difference:
+    """What passes in bfloat16 change of an arm's final accuracy."""
+    full, coarse = (by_seed(context, arm=arm, precision=name) for name in PRECISIONS)
+    return Difference.of(coarse, full)
+
+
+@judge(PAPER, "precision", "ends_alike_here")
+def ends_alike(context: Context) -> Finding:
+    """Each arm with both."""
+    changes = {arm: rounding(context, arm) for arm in arms_of(context)}
+    holds = all_of(change.within(-2, 2) for change in changes.values())
+    return trend(context, holds, f"bfloat16 less float32, in points: {listed(changes)}", f"two points; {SEEDS}")
+
+
+@judge(PAPER, "precision", "costs_alike_here")
+def costs_alike(context: Context) -> Finding:
+    """The drops' difference, seed by seed."""
+    full, coarse = (
+        {
+            seed: minus(base, deep[seed])
+            for seed, base in by_seed(context, arm=BASELINE, precision=name).items()
+            if seed in (deep := by_seed(context, arm="8-stage", precision=name))
+        }
+        for name in PRECISIONS
+    )
+    change = Difference.of(coarse, full)
+    why = (
+        f"8 stages cost {fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16, which is "
+        f"more by {change.text()}"
+    )
+    return trend(context, change.within(-3, 3), why, f"three points; {SEEDS}")
