@@ -31,8 +31,10 @@ RUNS = (
     "simulated_overhead --stages 8 --batch 32 --rounds 41 --optimizer adamw",
     "simulated_overhead --model transformer --stages 8 --batch 32 --rounds 41 --optimizer adamw",
     "simulated_overhead --stages 100 --batch 32 --rounds 15",
-    "simulated_overhead --model transformer --stages 100 --batch 8 --rounds 7 --optimizer adamw",
-    "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods pipedream pipemare",
+    "simulated_overhead --model transformer --stages 100 --batch 32 --rounds 7 --optimizer adamw",
+    "simulated_overhead --model transformer --stages 100 --batch 8 --rounds 7 --optimizer adamw --no-goal",
+    "simulated_overhead --model resnet50 --batch 64 --microbatches 8 --rounds 5 --methods pipedream pipemare",
+    "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods pipedream pipemare --no-goal",
     "scaling",
 )
 FOLDER = Path("results/benchmarks")
