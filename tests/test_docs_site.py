@@ -56,6 +56,8 @@ def test_the_hook_keeps_links_to_pages_alone(hook: Any) -> None:
     text = "[data](data.md#where), [x](#here), [site](https://a.b/c), [notes](../CHANGELOG.md)"
     kept = hook.on_page_markdown(text, None, None, Files())
     assert kept == "[data](data.md#where), [x](#here), [site](https://a.b/c), notes"
+    shown = hook.on_page_markdown("![x](../figures/headline/a_figure_1.svg)", None, None, Files())
+    assert shown == "![x](figures/a_figure_1.svg)"  # where `on_files` puts it
 
 
 def test_the_api_names_everything_that_the_library_gives(hook: Any) -> None:

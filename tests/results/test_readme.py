@@ -47,6 +47,7 @@ def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pyt
     good = "stale_weights.table_6.weights_as_printed holds, stale_weights.table_6.resnet20_is_the_exception fails"
     assert said(good) == (0, "")
     text = page.read_text()
+    assert "<summary>What the logs say (2 claims: 1 holds, 1 fails)</summary>" in text
     assert text.startswith("A sentence.") and "ResNet-20 1.03 for 1.03" in text and "for 67 (" in text
     assert main(["digest", str(page), "--check"]) == 0
     page.write_text(text.replace("1.03 for 1.03", "1.03 for 1.04"))

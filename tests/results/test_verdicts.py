@@ -207,6 +207,15 @@ def test_a_missing_seed_is_counted() -> None:
     assert judged(found)["long_hybrid_reaches_baseline"].verdict == "cannot be judged"
 
 
+def test_a_coarser_precision_than_the_papers_is_said() -> None:
+    found = context("figure_5d", lambda arm: trained(90.0), "paper")
+    assert found.shortfall() == ""
+    options = {"options": {"precision": "bf16"}}
+    items = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update=options))) for i in found.items]
+    assert replace(found, items=items).shortfall() == "passes in bfloat16"
+    assert context("precision", lambda arm: trained(90.0), "paper").shortfall() == ""  # asked for as such
+
+
 def test_sizes_are_judged_at_the_papers_length_only() -> None:
     accuracies = {"8": 90.3, "8-stage": 83.0}
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+FIGURES = "figures/headline"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 MORE = {
     "Models": ["pipelag.models.build", "pipelag.models.register", "pipelag.models.cut.stages"],
@@ -21,13 +22,15 @@ MORE = {
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that no file in docs/ holds."""
+    """Add the pages that no file in docs/ holds, and the figures that pages show."""
     from mkdocs.structure.files import File
 
     readme = (ROOT / "README.md").read_text()
     pages = {"index.md": re.sub(r"\]\(docs/", "](", readme), "api.md": api(), "citing.md": citing()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
+    for figure in sorted((ROOT / FIGURES).glob("*.svg")):
+        files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
     return files
 
 
@@ -39,7 +42,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         inside = not target or "://" in target or files.get_file_from_path(target) is not None
         return link[0] if inside else link[1]
 
-    return LINK.sub(kept, markdown)
+    return LINK.sub(kept, markdown).replace(f"](../{FIGURES}/", "](figures/")
 
 
 def api() -> str:

@@ -6,12 +6,14 @@ takes it to have; between them stands what the logs say, written anew by `pipela
     <!-- evidence: stale_weights.table_2.monotone holds, pipedream.table_1.vgg16 fails -->
     <!-- end of evidence -->
 
-A claim whose verdict is another by now is refused, so that the sentence is written again, not its numbers alone.
+A claim whose verdict is another by now is refused, so that the sentence is written again, not its numbers alone. Where
+HTML is shown the lines are folded away under one that counts the verdicts.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -26,6 +28,8 @@ from pipelag.results.verdict import WORDS, Verdict, verdicts
 Judged = Callable[[str, str], tuple[Context, dict[str, Verdict]]]
 _BLOCK = re.compile(r"(<!-- evidence: (?P<named>[^>]*?) -->\n).*?(<!-- end of evidence -->)", re.S)
 BEGIN, END = "<!-- evidence:", "<!-- end of evidence -->"
+_FOLD = '<details markdown="1"><summary>What the logs say ({})</summary>'  # markdown: for the site; others leave it out
+_PLURAL = {"holds": "hold", "fails": "fail"}
 LOGS = 3  # named of a claim's logs; `pipelag list` names all
 
 
@@ -40,8 +44,9 @@ def fill(text: str, scale: Scale, where: str) -> str:
     judged = cache(lambda paper, result: _judged(paper, result, scale))
 
     def block(match: re.Match[str]) -> str:
-        lines = [_line(name, verdict, judged, where) for name, verdict in _named(match["named"], where)]
-        return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[3]
+        named = list(_named(match["named"], where))
+        lines = [_line(name, verdict, judged, where) for name, verdict in named]
+        return match[1] + "\n".join([_FOLD.format(_counted(named)), "", *lines, "", "</details>"]) + "\n" + match[3]
 
     return _BLOCK.sub(block, text)
 
@@ -56,6 +61,13 @@ def _named(words: str, where: str) -> Iterator[tuple[str, str]]:
                 f"{', '.join(WORDS.values())}"
             )
         yield name, verdict
+
+
+def _counted(named: list[tuple[str, str]]) -> str:
+    """How many claims have which verdict."""
+    count = Counter(verdict for _, verdict in named)
+    words = [f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in count.items()]
+    return f"{len(named)} claim{'s' * (len(named) > 1)}: {', '.join(words)}"
 
 
 def _judged(paper_name: str, result: str, scale: Scale) -> tuple[Context, dict[str, Verdict]]:

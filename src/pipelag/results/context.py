@@ -56,8 +56,8 @@ class Context:
         return sum(ids.values()), len(ids)
 
     def shortfall(self, **labels: str) -> str:
-        """How runs with these labels fall short of the paper's: other data, narrower models, fewer steps, another rate,
-        minibatch or number of microbatches; or empty.
+        """How runs with these labels fall short of the paper's: other data, narrower models, fewer steps, a coarser
+        precision, another rate, minibatch or number of microbatches; or empty.
 
         Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by
         where their profiles are from.
@@ -76,6 +76,8 @@ class Context:
             assert spec.data and theirs.data and spec.model and theirs.model
             if spec.kind == "train" and spec.steps < theirs.steps:
                 reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
+            if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
+                reasons["passes in bfloat16"] = None
             rates = [each.optimizer.lr for each in (spec, theirs) if each.optimizer]
             if spec.kind == "train" and len(set(rates)) == 2:
                 reasons[f"a rate of {rates[0]:g} instead of {rates[1]:g}"] = None

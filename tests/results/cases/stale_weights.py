@@ -343,7 +343,6 @@ register(
 )
 
 
-
 def coarse(non_pipelined: float, deep: float) -> Callable[[], Make]:
     """Float32 logs of 91.5 and 83; these in bfloat16."""
 

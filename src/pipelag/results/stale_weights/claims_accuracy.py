@@ -139,8 +139,6 @@ def costs_alike(context: Context) -> Finding:
         for name in PRECISIONS
     )
     change = Difference.of(coarse, full)
-    why = (
-        f"8 stages cost {fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16, which is "
-        f"more by {change.text()}"
-    )
+    costs = f"{fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16"
+    why = f"8 stages cost {costs}: more by {change.text()}"
     return trend(context, change.within(-3, 3), why, f"three points; {SEEDS}")

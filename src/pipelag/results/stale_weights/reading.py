@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import ONE_MORE, Difference, by_seed, over_models
+from pipelag.results.judging import ONE_MORE, Difference, by_seed, every_run, over_models
 from pipelag.results.logs import RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
@@ -26,12 +26,9 @@ def arms_of(context: Context, **labels: str) -> list[str]:
 
 
 def every_log(context: Context, **labels: str) -> list[RunLog]:
-    """The logs of all seeds of an arm; raises `NotLogged` where one is missing."""
-    items = context.select(**labels)
-    logs = [item.log for item in items if item.log is not None]
-    if not logs or len(logs) < len(items):
-        raise NotLogged(f"{', '.join(labels.values())}: {len(logs)} of {len(items)} runs are logged")
-    return logs
+    """The logs of all seeds of an arm that its scale does not leave out; raises `NotLogged` where one is missing."""
+    found = every_run(context, ", ".join(labels.values()), **labels)
+    return [item.log for item in found.values() if item.log is not None]
 
 
 def lost(context: Context, arm: str, **labels: str) -> Difference:
