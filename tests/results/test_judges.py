@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelag.experiments import Arm, load_paper, papers
 from pipelag.results.judging import every_run
+from pipelag.results.leaderboard.depth import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies
@@ -80,6 +82,24 @@ def test_an_xpipe_that_diverges_with_every_seed_ends_lowest() -> None:
     for case in (every[:2], [*every, ("GPipe", 0)]):
         with pytest.raises(NotLogged, match="diverged"):
             judged(*case)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ((57.0, 57.2, 57.1), (45.0, 0.0, 0.0), None),  # one seed with which both end, whose error is not known
+        ((57.0, 57.2, 57.1), (0.0, 0.0, 0.0), True),
+        ((0.0, 0.0, 0.0), (57.0, 57.2, 57.1), False),
+        ((57.0, 57.2, 57.1), (45.0, 45.1, 0.0), True),
+        ((45.0, 45.1, 50.0), (57.0, 57.2, 0.0), None),  # above by the one that diverges, below by the others
+        ((57.0, 57.2, 0.0), (45.0, 45.1, 45.2), None),
+        ((0.0, 57.2, 57.1), (45.0, 0.0, 45.2), None),
+        ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), None),
+        ((57.0, 57.2, 57.1), (45.0, 45.1, 45.2), True),
+    ],
+)
+def test_a_run_that_diverges_is_below_any_that_does_not(a: Any, b: Any, told: bool | None) -> None:
+    assert above(dict(enumerate(a)), dict(enumerate(b)))[0] is told
 
 
 def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:

@@ -50,7 +50,7 @@ def main(out: Path) -> None:
         for result in results:
             context = Context.load(paper, result, scale)
             drawn, base = draw(context), out / name_of(name, result)
-            save(drawn.figure, base, (".svg", ".png"), context.footer(drawn.data))
+            save(drawn.figure, base, (".svg", ".png"), context.footer(drawn.data, drawn.spread))
             page.append(section(context, base.name))
     write_whole(out / "README.md", "\n".join(page))
 

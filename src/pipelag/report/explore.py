@@ -70,7 +70,7 @@ def panels(chart: Lines, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
             mine = (part[part[chart.line] == name] if chart.line else part).dropna(subset=[y.column])
             if mine.empty:
                 continue
-            points, said = chart.smoothed(over_seeds(mine, x.column, y.column, chart.seed))
+            points, said = chart.smoothed(over_seeds(mine, x.column, y.column, chart.seed, chart.median))
             remarks[said] = None
             colour, dash = chart.styles.get(str(name), (number, number))
             dashes = DASHES[dash % len(DASHES)]

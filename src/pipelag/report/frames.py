@@ -64,6 +64,8 @@ class Lines:
     steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
+    median: draw lines through the median over seeds, and a small point per seed: where some runs diverge, a mean and
+        its band are of nothing.
     """
 
     x: Axis | str | Mapping[str, Axis]
@@ -78,6 +80,7 @@ class Lines:
     steps: bool = False
     smooth: bool = False
     trailing: int = 0
+    median: bool = False
     shared_y: bool = False
     height: float = 2.5
 
@@ -123,7 +126,7 @@ class Lines:
     def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
         if rows.empty:
             return
-        points = over_seeds(rows, x.column, y.column, self.seed)
+        points = over_seeds(rows, x.column, y.column, self.seed, self.median)
         colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
         raw = points["mean"]
         points, said = self.smoothed(points)
@@ -140,6 +143,8 @@ class Lines:
             drawstyle="steps-post" if self.steps else "default",
             label=greek(name) or None,
         )
+        if self.median:
+            axes.plot(rows[x.column], rows[y.column], ".", color=colour, markersize=2.5, alpha=0.5, zorder=1)
         if (points["std"] > 0).any():
             axes.fill_between(
                 points.index,

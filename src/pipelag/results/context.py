@@ -105,17 +105,22 @@ class Context:
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
-    def footer(self, shown: pd.DataFrame | None = None) -> str:
+    def footer(self, shown: pd.DataFrame | None = None, spread: str = "bands of one standard deviation") -> str:
         """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
 
-        shown: the figure's data, whose seeds count; it need not have all that are logged.
+        shown: the figure's data, whose seeds count; it need not have all that are logged. spread: how it shows them.
         """
         left_out = self.left_out()
         seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
-        said = (self._trained(seeds), self._diverged(), self._timed(), f"Left out: {left_out}." if left_out else "")
+        said = (
+            self._trained(seeds, spread),
+            self._diverged(),
+            self._timed(),
+            f"Left out: {left_out}." if left_out else "",
+        )
         return " ".join(sentence for sentence in said if sentence)
 
-    def _trained(self, shown: int) -> str:
+    def _trained(self, shown: int, spread: str) -> str:
         """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
         runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
         said: dict[str, list[int]] = {}
@@ -132,7 +137,7 @@ class Context:
         if not lengths:
             return ""
         seeds = shown or len({item.arm.seed for item in runs})
-        lengths.append(f"{seeds} seeds, bands of one standard deviation" if seeds > 1 else "one seed")
+        lengths.append(f"{seeds} seeds, {spread}" if seeds > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
 

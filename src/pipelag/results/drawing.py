@@ -32,6 +32,12 @@ class Drawn:
     data: pd.DataFrame | None = None
     chart: dict[str, Any] | None = None
 
+    @property
+    def spread(self) -> str:
+        """How a figure shows several seeds."""
+        by_median = self.chart is not None and self.chart.get("median")
+        return "a point each, lines through their median" if by_median else "bands of one standard deviation"
+
     @classmethod
     def of(cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> Drawn:
         """A chart of the rows that are saved beside it."""

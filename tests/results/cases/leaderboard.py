@@ -73,6 +73,11 @@ def falls_without_remedy() -> Pair:
     return over_stages({"1F1B, latest weights": -1.0})
 
 
+@case("leaderboard", "figure_1", "spectrain_over_eight")
+def spectrain_over_eight() -> Pair:
+    return over_stages({"SpecTrain on 1F1B": 12.0})
+
+
 @case("leaderboard", "figure_1", "remedies_keep_more")
 def remedies_keep_more() -> Pair:
     return over_stages({"PipeDream": 12.0})
