@@ -76,11 +76,16 @@ def own_outputs(
 @contextmanager
 def unchanged_buffers(module: nn.Module) -> Iterator[None]:
     """What happens inside leaves no trace in batch-norm statistics and counters."""
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    yield
-    for buffer, before in buffers:
-        # Through `.data`: autograd may have saved the buffer for a backward to come, which reads batch statistics.
-        buffer.data.copy_(before)
+    held = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
+    values = [(buffer, buffer.clone()) for _, _, buffer in held if buffer is not None]
+    try:
+        yield
+    finally:
+        for part, name, buffer in held:
+            part._buffers[name] = buffer  # whatever took its place: `self.count = self.count + 1`
+        for buffer, before in values:
+            # Through `.data`: autograd may have saved the buffer for a backward to come, which reads batch statistics.
+            buffer.data.copy_(before)
 
 
 @contextmanager
