@@ -155,6 +155,31 @@ def _layers(device: torch.device) -> str:
     return f"{len(far)} kinds, worst {max(far.values()):.1e}"
 
 
+@check("steps as two CUDA graphs are the eager ones bit for bit")
+def _graphs(device: torch.device) -> str:
+    on_gpu(device)
+    told = []
+    for name in ("sequential", "stale_weights", "pipedream", "pipemare", "spectrain"):
+        ends, seconds = [], []
+        for graphs in (False, True):
+            model = build("resnet20", seed=0).to(device, memory_format=torch.channels_last).train()
+            phases = [Phase(get(name), 120, (3, 5, 8, 10, 13, 15, 18))]
+            training = SimulatedTraining(model, phases, sgd, F.cross_entropy, device=device, graphs=graphs)
+            images, targets = Noise(128, 32, device=device)[0]
+            for step in range(training.total):
+                if step == 20:
+                    torch.cuda.synchronize()
+                    begun = time.perf_counter()
+                training.step(images, targets)
+            torch.cuda.synchronize()
+            seconds.append((time.perf_counter() - begun) / 100)
+            ends.append(training.model.state_dict())
+        assert not training.without_graphs(0), f"{name}: {training.without_graphs(0)}"
+        assert equal(*ends), name
+        told.append(f"{name} {1e3 * seconds[0]:.2f} to {1e3 * seconds[1]:.2f} ms")
+    return "; ".join(told)
+
+
 @check("no step waits for the device")
 def _no_waiting(device: torch.device) -> str:
     on_gpu(device)

@@ -105,6 +105,14 @@ def check_recompute(value: Any) -> None:
         whole("recompute", value, 0, 10_000)
 
 
+def check_graphs(value: Any, executor: str) -> None:
+    """True or False, and of the simulated executor."""
+    if not isinstance(value, bool):
+        raise PipelagError(f"graphs is {shown(value)}; it should be True or False")
+    if value and executor == "real":
+        raise PipelagError("real workers use no CUDA graphs; leave graphs out, or use executor='simulated'")
+
+
 def check_rates(stage_lr: Any) -> None:
     """Base rates of stages by number."""
     if not isinstance(stage_lr, Mapping):

@@ -162,6 +162,8 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     *(({"stage_lr": rates}, "rate|stage") for rates in ({1: float("nan")}, {9: 0.1}, {"1": 0.1}, [0.1], {1: "a"})),
     *(({"replicas": replicas}, "replicas") for replicas in (3, (0,), ("a",))),
     *(({"recompute": recompute}, "recompute is") for recompute in ("x", -1)),
+    *(({"graphs": graphs}, "graphs is") for graphs in ("auto", 1, None)),
+    ({"graphs": True, "executor": "real"}, "real workers use no CUDA graphs"),
     *(({"executor": executor}, "unknown executor") for executor in (None, "rael")),
     *(({"method": method}, "unknown method") for method in (None, 5, "stale_weight")),
 ]

@@ -277,6 +277,16 @@ def test_a_timeline_without_costs_needs_a_schedule_with_a_clock(tmp_path: Path) 
         carry_out(spec, tmp_path / spec.id, "cpu", 1)
 
 
+def test_graphs_are_asked_for_on_a_gpu_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "plain") == run(tmp_path / "without", options={"graphs": False}) == 0
+    phases = [json.loads((tmp_path / name / "summary.json").read_text())["phases"] for name in ("plain", "without")]
+    assert phases[0] == phases[1] and not any("graphs" in phase for phase in phases[0])
+    assert run(tmp_path / "wrong", options={"graphs": True}) == 2
+    assert "graphs" in capsys.readouterr().err
+
+
 def test_a_run_in_bfloat16_says_so_and_computes_otherwise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "full") == 0
     assert run(tmp_path / "half", options={"precision": "bf16", "save_model": True}) == 0

@@ -21,6 +21,7 @@ from torch import nn
 
 from pipelag.data.split import split
 from pipelag.randomness import seed_stage
+from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.rounds import Rounds
 from pipelag.stage.guard import Guard
 from pipelag.stage.optimizers import set_rates
@@ -49,6 +50,7 @@ class SimulatedPipeline:
         spare_memory: let every stage recompute that is asked to; otherwise those alone whose backward reads other
             weights than their forward: the others' second forward would give, bit for bit, what the first one gave.
         masters: in bfloat16, the float32 ones, which the optimizer has.
+        graphs: replay passes as CUDA graphs where they can be (`pipelag.simulate.graphs`); the same bit for bit.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class SimulatedPipeline:
         device: torch.device | None = None,
         spare_memory: bool = True,
         masters: Masters | None = None,
+        graphs: bool = False,
     ) -> None:
         self.stages, self.phase, self.optimizer, self.loss = list(stages), phase, optimizer, loss
         self.method, self.microbatches, self.recompute = phase.method, phase.microbatches, phase.recompute
@@ -99,6 +102,7 @@ class SimulatedPipeline:
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
+        self.graphs = Graphs(graphs)
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
         """(version, place in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
@@ -119,7 +123,6 @@ class SimulatedPipeline:
 
     def _step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         t = step - self.start
-        total: torch.Tensor | None = None
         self.set_rates(t)
         for _, weights in self.moved:
             weights.prepare()
@@ -127,12 +130,22 @@ class SimulatedPipeline:
         drawn = self._drawn(t)
         forward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.forward_lags
         backward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.backward_lags
+        reads = {"F": forward, "B": backward}
+
+        def show(kind: str, told: bool = True, m: int = t * self.microbatches) -> None:
+            for index, weights in self.moved:
+                weights.load(kind, *self.version(index, m, reads[kind]))
+            self._observed(kind, t, only=told)
+
+        total = self.graphs.loss(self, inputs, targets, show)
+        if total is not None:
+            seed_stage(self.seed, step, len(self.stages), self.device)  # where the eager passes leave the generator
+            self.update(step)
+            return total
         parts = zip(split(inputs, self.microbatches), split(targets, self.microbatches), strict=True)
         for j, (value, target) in enumerate(parts):
             m = t * self.microbatches + j
-            for index, weights in self.moved:
-                weights.load("F", *self.version(index, m, forward))
-            self._observed("F", t, only=j == 0)
+            show("F", j == 0, m)
             entering, kept = [], {}
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
@@ -147,9 +160,7 @@ class SimulatedPipeline:
             if self.segments:
                 self._recomputed_by_segments(entering, target, m)
             else:
-                for index, weights in self.moved:
-                    weights.load("B", *self.version(index, m, backward))
-                self._observed("B", t, only=j == 0)
+                show("B", j == 0, m)
                 if self.recompute:
                     self._recomputed(entering, kept, target, m)
                 else:
@@ -160,6 +171,12 @@ class SimulatedPipeline:
         self.update(step)
         assert total is not None
         return total
+
+    def plain(self, value: Any, target: Any) -> torch.Tensor:
+        """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
+        for stage in self.stages:
+            value = stage(value)
+        return self._loss(value, target)
 
     def _observed(self, kind: str, t: int, only: bool = True) -> None:
         """Tell who looks on: the start of a minibatch, or what each stage's weights hold for its passes and update."""

@@ -21,7 +21,8 @@ class SimulatedTraining:
 
     At the end of a phase the pipeline drains (every minibatch in flight updates) and the next phase starts from the
     weights that leaves; momentum stays with its parameter. `bf16`: passes read the weights rounded to bfloat16, whose
-    masters in float32 the optimizer steps on (`pipelag.stage.rounded`).
+    masters in float32 the optimizer steps on (`pipelag.stage.rounded`). `graphs`: passes are replayed as CUDA graphs
+    where that gives the same (`pipelag.simulate.graphs`).
     """
 
     def __init__(
@@ -35,10 +36,13 @@ class SimulatedTraining:
         device: torch.device | None = None,
         spare_memory: bool = True,
         bf16: bool = False,
+        graphs: bool = False,
     ) -> None:
         self.model = model if isinstance(model, nn.Sequential) else nn.Sequential(*model)
         self.phases, self.make_optimizer, self.loss, self.rate = list(phases), optimizer, loss, rate
-        self.seed, self.device, self.spare_memory = seed, device, spare_memory
+        self.seed, self.device, self.spare_memory, self.graphs = seed, device, spare_memory, graphs
+        self.graphed: dict[int, str] = {}  # by phase that is over: why it was without graphs, or nothing
+        self.unrecorded = ""  # why no phase is to try to record any more
         self.masters: dict[nn.Parameter, nn.Parameter] | None = None
         self.total = sum(phase.steps for phase in self.phases)
         self.done = 0
@@ -75,13 +79,28 @@ class SimulatedTraining:
             device=self.device,
             spare_memory=self.spare_memory,
             masters=self.masters,
+            graphs=self.graphs,
         )
+        if self.unrecorded:
+            self.pipeline.graphs.close(self.unrecorded)
+
+    def _leave(self) -> None:
+        """The end of a phase: its graphs' memory is free before the next one takes its own."""
+        graphs = self.pipeline.graphs
+        self.graphed[self.phase] = graphs.why
+        self.unrecorded = graphs.why if graphs.failed else self.unrecorded
+        graphs.close()
+
+    def without_graphs(self, phase: int) -> str | None:
+        """Why a phase's steps were eager; empty where graphs were used, None of phases that came before a restart."""
+        return self.pipeline.graphs.why if phase == self.phase else self.graphed.get(phase)
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Train on the next minibatch; returns its loss, detached, on the device."""
         if self.done >= self.total:
             raise PipelagError(f"all {self.total} steps of this run are done; give it a longer phase")
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
+            self._leave()
             self._enter(self.phase + 1)
         loss = self.pipeline.step(self.done, inputs, targets)
         self.done += 1
@@ -100,6 +119,7 @@ class SimulatedTraining:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state` bit for bit as if never interrupted."""
         if state["phase"] != self.phase:
+            self.pipeline.graphs.close()
             self._enter(state["phase"])
         self.done = state["done"]
         self.model.load_state_dict(state["model"])

@@ -53,11 +53,13 @@ class TrainOptions(TaskOptions):
     """save_model: leave the trained weights as model.pt.
 
     precision: bf16, weights that passes read rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`);
-    simulated executor.
+    simulated executor. graphs: auto, passes replayed as CUDA graphs on a GPU, where that gives the same bit for bit
+    (`pipelag.simulate.graphs`); false, never.
     """
 
     save_model: bool = False
     precision: Literal["fp32", "bf16"] = "fp32"
+    graphs: Literal["auto", False] = "auto"
     discrepancy: DiscrepancyOptions | None = None
 
 

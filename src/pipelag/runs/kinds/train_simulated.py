@@ -132,8 +132,10 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     rate = rates.factor(spec.lr_schedule, spec.steps)
     maker, spare = optimizers.factory(spec.optimizer), device.type != "cpu"
     bf16 = spec.asked(TrainOptions).precision == "bf16"
+    # Of minibatches that differ in shape few would find a recording, whose memory would be held all the same.
+    graphs = spec.asked(TrainOptions).graphs == "auto" and device.type == "cuda" and not task.batches.uneven
     training = SimulatedTraining(
-        model, phases, maker, task.loss, rate, spec.seed, device, spare_memory=spare, bf16=bf16
+        model, phases, maker, task.loss, rate, spec.seed, device, spare_memory=spare, bf16=bf16, graphs=graphs
     )
     recorder = Recorder(folder)
     saved = newest(folder)
@@ -172,7 +174,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "final": final_of(recorder.last) if diverged_at is None else None,
         "best": recorder.best,
         "data": task.summary(),
-        "phases": describe_phases(model, phases),
+        "phases": [row | graphed(training, index) for index, row in enumerate(describe_phases(model, phases))],
         "device": str(device),
     } | ({"precision": "bf16 over fp32 masters"} if bf16 else {})
     if device.type == "cuda":
@@ -181,6 +183,12 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         checkpoint.save_whole(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
     return summary
+
+
+def graphed(training: SimulatedTraining, phase: int) -> dict[str, str]:
+    """Whether a phase's steps were CUDA graphs, or why not; nothing where nobody asked, or before a restart."""
+    why = training.without_graphs(phase) if training.graphs else None
+    return {} if why is None else {"graphs": why or "used"}
 
 
 def all_finite(model: nn.Module) -> bool:

@@ -1,0 +1,244 @@
+"""A simulated step as two CUDA graphs: its forward and its backward, recorded once and replayed, bit for bit.
+
+Small models keep a GPU waiting for Python, which launches their kernels one by one; a graph launches all of a pass at
+once. What passes read is copied into the same flat buffers in every step (`pipelag.stage.weights`), so two recordings
+serve all steps, and moving the versions, which differ, stays outside of them, as does the update.
+
+A graph repeats kernels, not Python. So nothing is recorded that Python has a part in (`why_eager`, `Unfit`), the first
+recording is compared with the passes as they are, and whatever does not fit is computed as ever.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from pipelag.simulate.attributes import Attributes
+from pipelag.simulate.recordable import (
+    Results,
+    alike,
+    form_of,
+    generators_of,
+    leaves_of,
+    modules_of,
+    objects_of,
+    parameters_of,
+    same_generators,
+    set_generators,
+    settings_of,
+    why_eager,
+)
+from pipelag.tensors import unchanged_buffers
+
+if TYPE_CHECKING:
+    from pipelag.simulate.pipeline import SimulatedPipeline
+
+Show = Callable[..., None]  # (kind, told=True): let the parameters hold what passes of a kind read
+
+
+class Unfit(Exception):
+    """These passes cannot be replayed, for the reason given."""
+
+
+class Recorder(Protocol):
+    """Makes recordings: what of them only a GPU can do."""
+
+    def aside(self) -> Any:
+        """A context in which passes are tried before they are recorded; raises where they wait for the device."""
+
+    def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        """Record what is launched meanwhile, which is not computed; returns its replay, and where that puts results."""
+
+
+class OnCuda:
+    """CUDA graphs with one memory pool, so that the backward's finds what the forward's has left in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream, self.pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """On another stream, as torch wants it: what libraries set up at a first use must not be recorded."""
+        main, side = torch.cuda.current_stream(self.stream.device), torch.cuda.Stream(self.stream.device)
+        mode = torch.cuda.get_sync_debug_mode()
+        side.wait_stream(main)
+        try:
+            with warnings.catch_warnings(), torch.cuda.stream(side):
+                warnings.simplefilter("ignore")  # that not every synchronisation is found: a recording finds the others
+                torch.cuda.set_sync_debug_mode("error")
+                yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+            main.wait_stream(side)
+
+    def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        """Capture a graph."""
+        graph, device = torch.cuda.CUDAGraph(), self.stream.device
+        with (
+            torch.cuda.device(device),
+            torch.cuda.stream(torch.cuda.current_stream(device)),  # back to it where a capture fails to end
+            torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"),
+        ):
+            results = passes()
+        return graph.replay, results
+
+
+def recorder_of(device: torch.device) -> Recorder | None:
+    """What records on a device; None where nothing can."""
+    return OnCuda(device) if device.type == "cuda" else None
+
+
+@dataclass
+class Recording:
+    """Two passes over fixed tensors. settings: those of `settings_of` that it was made under."""
+
+    given: list[torch.Tensor]
+    forward: Callable[[], None]
+    loss: Results
+    backward: Callable[[], None]
+    gradients: Results
+    settings: Any
+
+    def replay(self, show: Show) -> None:
+        """Both passes of the minibatch given, each over the weights that are its own."""
+        show("F")
+        self.forward()
+        show("B")
+        self.backward()
+
+
+class Graphs:
+    """The recording of one phase's steps. `why` says why steps are eager; it is empty while they are replayed."""
+
+    def __init__(self, asked: bool) -> None:
+        self.open, self.failed = asked, False
+        self.why = "no two minibatches of one form have come in succession" if asked else "graphs were not asked for"
+        self.form: Any = None
+        self.recording: Recording | None = None
+
+    def close(self, why: str = "") -> None:
+        """Make no steps any more, for a reason where there is a new one; the memory of the recording is free."""
+        self.recording, self.open, self.why = None, False, why or self.why
+
+    def loss(self, pipeline: SimulatedPipeline, inputs: Any, targets: Any, show: Show) -> torch.Tensor | None:
+        """The minibatch's loss, its gradients given to the parameters; None where the step has to be eager.
+
+        The first step of a phase is: guards look at it, and libraries choose their kernels. A recording is made of the
+        first minibatch that has the form of the one before; those of another form (the last, short one) are eager.
+        """
+        if not self.open or any(parameter.grad is not None for parameter in parameters_of(pipeline)):
+            return None  # an eager backward would add to them
+        leaves, spec = tree_flatten((inputs, targets))
+        form = form_of(leaves, spec, pipeline.device)
+        if self.recording is None:
+            if form is None or form != self.form:
+                self.form = form
+                return None
+            self._open(pipeline, leaves, spec, show)
+        made = self.recording
+        if made is None or form != self.form or settings_of(pipeline) != made.settings:
+            return None
+        for mine, leaf in zip(made.given, (leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), strict=True):
+            mine.copy_(leaf)
+        made.replay(show)
+        for parameter, gradient in zip(parameters_of(pipeline), made.gradients, strict=True):
+            parameter.grad = gradient
+        (loss,) = made.loss
+        assert loss is not None
+        return loss.clone()  # the next replay overwrites it, as it does the gradients
+
+    def _open(self, pipeline: SimulatedPipeline, leaves: list[Any], spec: Any, show: Show) -> None:
+        """Make the recording, or say why there is none; either way, everything is as it was before."""
+        parts, recorder = modules_of(pipeline), recorder_of(pipeline.device)
+        self.why = why_eager(pipeline, parts) if recorder is not None else "graphs need a CUDA device"
+        if self.why or recorder is None:
+            self.open = False
+            return
+        generators = generators_of(pipeline.device)
+        attributes = Attributes([*parts.modules(), *objects_of(pipeline.loss)])
+        try:
+            with unchanged_buffers(parts):
+                self.recording = self._recorded(pipeline, recorder, attributes, [leaves, spec], show)
+        except Exception as error:  # whatever keeps a model from being recorded: the eager step says it if it is wrong
+            self.open, self.failed = False, True
+            known = isinstance(error, Unfit)
+            self.why = str(error) if known else f"recording failed: {type(error).__name__}: {error}".splitlines()[0]
+            print(f"pipelag: steps are computed without CUDA graphs: {self.why}", file=sys.stderr)
+        finally:
+            attributes.restore()
+            set_generators(generators, pipeline.device)
+            for parameter in parameters_of(pipeline):
+                parameter.grad = None
+
+    def _recorded(
+        self, pipeline: SimulatedPipeline, recorder: Recorder, attributes: Attributes, minibatch: list[Any], show: Show
+    ) -> Recording:
+        """Try the passes, record them, and see that a replay does what they did."""
+        settings, generators, parts = settings_of(pipeline), generators_of(pipeline.device), modules_of(pipeline)
+        before = [buffer.clone() for buffer in parts.buffers()]
+        passes = Passes(pipeline, *minibatch)
+        if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
+            raise Unfit("a tensor of the minibatch does not lie densely in memory")
+        with recorder.aside():
+            show("F", told=False)
+            loss = passes.forward()
+            if passes.strays():
+                raise Unfit("a gradient goes to a tensor outside the stages")
+            show("B", told=False)
+            expected = [loss, passes.backward(), *_each(parts, torch.clone)]
+        if changed := attributes.changed():
+            raise Unfit(f"a pass sets {changed}, which a graph would not")
+        if not same_generators(generators, generators_of(pipeline.device)):
+            raise Unfit("a pass draws random numbers, of which every minibatch has its own")
+        if any(tensor._version != 1 for tensor in passes.given):
+            raise Unfit("a pass writes into its minibatch")
+        forward, loss = recorder.record(passes.forward)
+        backward, gradients = recorder.record(passes.backward)
+        for buffer, value in zip(parts.buffers(), before, strict=True):
+            buffer.data.copy_(value)
+        made = Recording(passes.given, forward, loss, backward, gradients, settings)
+        made.replay(lambda kind: show(kind, told=False))
+        if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
+            raise Unfit("a replayed step differs from the same step without graphs")
+        return made
+
+
+def _each(parts: nn.Module, what: Callable[[torch.Tensor], torch.Tensor] = torch.detach) -> list[Results]:
+    return [[what(buffer)] for buffer in parts.buffers()]
+
+
+class Passes:
+    """The forward and the backward of a minibatch, over a copy of it that stays where it is."""
+
+    def __init__(self, pipeline: SimulatedPipeline, leaves: list[Any], spec: Any) -> None:
+        self.pipeline, self.spec = pipeline, spec
+        self.leaves = [torch.empty_like(one).copy_(one) if isinstance(one, torch.Tensor) else one for one in leaves]
+        self.given = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        self.alive: list[torch.Tensor] = []
+
+    def forward(self) -> Results:
+        """The loss."""
+        inputs, targets = tree_unflatten(self.leaves, self.spec)
+        self.alive = [self.pipeline.plain(inputs, targets)]
+        return [self.alive[0].detach()]
+
+    def strays(self) -> bool:
+        """Whether the backward would give gradients to others than the stages' parameters."""
+        known = set(map(id, parameters_of(self.pipeline)))
+        return any(id(leaf) not in known for leaf in leaves_of(self.alive[0]))
+
+    def backward(self) -> Results:
+        """The gradients of the parameters, None of those that have none."""
+        self.alive.pop().backward()  # type: ignore[no-untyped-call]
+        gradients = [parameter.grad for parameter in parameters_of(self.pipeline)]
+        for parameter in parameters_of(self.pipeline):
+            parameter.grad = None
+        return gradients

@@ -1,0 +1,130 @@
+"""What of a phase's steps a recording can hold: which models and minibatches, and whether a replay does the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from pipelag.simulate.pipeline import SimulatedPipeline
+
+Results = list[torch.Tensor | None]
+Generators = tuple[Any, list[torch.Tensor]]
+
+
+def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
+    """Why the steps of a phase are no two graphs: a sentence, or nothing. parts: `modules_of` the pipeline."""
+    modules, tensors = list(parts.modules()), [*parts.parameters(), *parts.buffers()]
+    reasons = {
+        "a minibatch goes through in several microbatches": pipeline.microbatches > 1,
+        "the forward is run again before the backward": bool(pipeline.recompute),
+        "stages have replicas, whose gradients are kept over a round": pipeline.rounds is not None,
+        "the method keeps old gradients": pipeline.old_gradients is not None,
+        "bfloat16 weights hand their gradients to float32 masters": pipeline.rounded,
+        "autocast is on": torch.is_autocast_enabled(pipeline.device.type),
+        "the model lies on several devices": len({tensor.device for tensor in tensors}) > 1,
+        "recurrent layers run without cuDNN": any(guard.recurrent for guard in pipeline.guards),
+        "a layer draws random numbers, of which every minibatch has its own": any(map(_draws, modules)),
+        "a layer has hooks": any(map(_hooked, modules)) or any(map(_hooked, parts.parameters())),
+    }
+    return next((said for said, holds in reasons.items() if holds), "")
+
+
+def _draws(module: nn.Module) -> bool:
+    """Layers known to; others are found when they are tried, but an LSTM's dropout draws once for all steps."""
+    if isinstance(module, nn.RNNBase):
+        return module.training and module.dropout > 0
+    return module.training and isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+
+
+def _hooked(part: Any) -> bool:
+    kinds = ("backward", "backward_pre", "forward", "forward_pre", "post_accumulate_grad")
+    return any(getattr(part, f"_{kind}_hooks", None) for kind in kinds)
+
+
+def objects_of(loss: Any) -> list[Any]:
+    """The loss and what it calls, as far as they have attributes."""
+    found = [loss, getattr(loss, "__self__", None), getattr(loss, "function", None)]
+    return [one for one in found if hasattr(one, "__dict__") and not isinstance(one, type)]
+
+
+def modules_of(pipeline: SimulatedPipeline) -> nn.ModuleList:
+    """The stages, and the loss where it is a module."""
+    return nn.ModuleList([*pipeline.stages, *(one for one in objects_of(pipeline.loss) if isinstance(one, nn.Module))])
+
+
+def parameters_of(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
+    """All that the stages have, in the order of their flat buffers."""
+    return [parameter for weights in pipeline.weights for parameter in weights.flat.parameters]
+
+
+def settings_of(pipeline: SimulatedPipeline) -> Any:
+    """What may change from step to step in a training loop, and would change a pass."""
+    return (
+        (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
+        [module.training for stage in pipeline.stages for module in stage.modules()],
+        [parameter.requires_grad for parameter in parameters_of(pipeline)],
+    )
+
+
+def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:
+    """What of a minibatch a recording depends on; None where it holds more than constants and the device's tensors."""
+    form: list[Any] = []
+    for leaf in leaves:
+        if type(leaf) is torch.Tensor:
+            if leaf.layout != torch.strided or leaf.requires_grad or leaf.device.type != device.type:
+                return None
+            form.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+        elif leaf is None or type(leaf) in (bool, int, float, str):
+            form.append((type(leaf), leaf))
+        else:
+            return None
+    return spec, form
+
+
+def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that its backward gives gradients to."""
+    seen, todo, found = set(), [loss.grad_fn], []
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            found += [node.variable] if hasattr(node, "variable") else []
+            todo += [before for before, _ in node.next_functions]
+    return found
+
+
+def generators_of(device: torch.device) -> Generators:
+    """The states of what passes could draw from."""
+    there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return random.getstate(), [torch.get_rng_state(), *there]
+
+
+def same_generators(first: Generators, second: Generators) -> bool:
+    """Whether nothing was drawn between the two."""
+    return first[0] == second[0] and all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
+
+
+def set_generators(generators: Generators, device: torch.device) -> None:
+    """Put the generators back."""
+    random.setstate(generators[0])
+    torch.set_rng_state(generators[1][0])
+    if len(generators[1]) > 1:
+        torch.cuda.set_rng_state(generators[1][1], device)
+
+
+def alike(first: Results, second: Results) -> bool:
+    """Equal bit for bit; where kernels need not repeat themselves, to a thousandth of their size all together."""
+    if [value is None for value in first] != [value is None for value in second]:
+        return False
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    if all(torch.equal(a, b) for a, b in pairs):
+        return True
+    if torch.are_deterministic_algorithms_enabled() or not all(a.is_floating_point() for a, _ in pairs):
+        return False
+    apart = sum(float((a.double() - b.double()).square().sum()) for a, b in pairs)
+    return apart <= 1e-6 * sum(float(a.double().square().sum()) for a, _ in pairs)

@@ -1,0 +1,593 @@
+"""Steps replayed as two recordings are the eager ones, bit for bit; what cannot be replayed is eager, and says why.
+
+Without a GPU the recordings are emulated: plain calls over the same fixed tensors, into the same places.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pipelag
+from pipelag import methods
+from pipelag.errors import PipelagError
+from pipelag.runs.kinds.train_simulated import graphed as graphed_row
+from pipelag.simulate import graphs
+from pipelag.simulate.discrepancy import Discrepancy
+from pipelag.simulate.recordable import Results, alike
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
+from tests.toy import Noise, convolutional, equal, sgd
+
+loss_of = nn.functional.cross_entropy
+CUTS = (1, 2, 4)
+METHODS = ("stale_weights", "pipedream", "pipemare", "spectrain", "pipeoptim", "1f1b", "gpipe", "dc_asgd", "sequential")
+
+
+class Emulated:
+    """Calls in the place of graphs. As on a GPU, a recording computes nothing, and a replay overwrites its results.
+
+    count: how many replays there were, of all. spoiled: a recording leaves what it did, and ends so.
+    """
+
+    def __init__(self, spoiled: type[Exception] | None = None) -> None:
+        self.count, self.spoiled, self.module = 0, spoiled, nn.Module()
+
+    def aside(self) -> Any:
+        return nullcontext()
+
+    def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        saved = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        results = passes()
+        if self.spoiled is not None:
+            raise self.spoiled("an operation that a graph cannot hold\nand more")
+        for buffer, value in saved:
+            buffer.data.copy_(value)  # not counted as a change, as nothing was computed
+        for value in results:
+            if value is not None:
+                value.data.fill_(float("nan"))
+
+        def replay() -> None:
+            self.count += 1
+            for place, value in zip(results, passes(), strict=True):
+                if place is not None and value is not None:
+                    place.data.copy_(value)
+
+        return replay, results
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
+    recorder = Emulated()
+    monkeypatch.setattr(graphs, "recorder_of", lambda device: recorder)
+    return recorder
+
+
+def model_of(*more: nn.Module, seed: int = 0) -> nn.Sequential:
+    """The toy model without dropout, and what is put before its classifier."""
+    model = convolutional(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return nn.Sequential(*list(model)[:5], *more, model[5]).to(memory_format=torch.channels_last)
+
+
+def begin(
+    model: nn.Sequential, name: str | list[Phase] = "stale_weights", steps: int = 8, loss: Any = loss_of, **of: Any
+) -> SimulatedTraining:
+    recorder = of.pop("recorder", None)
+    used = of.pop("graphs", recorder is not None)
+    phases = [Phase(methods.get(name), steps, of.pop("cuts", CUTS), **of)] if isinstance(name, str) else name
+    make = sgd if name != "pipeoptim" else lambda params: torch.optim.AdamW(params, lr=0.01)
+    device = next(model.parameters()).device
+    training = SimulatedTraining(model.train(), phases, make, loss, seed=3, device=device, graphs=used)
+    if recorder is not None:
+        recorder.module = nn.ModuleList([model, loss]) if isinstance(loss, nn.Module) else model
+    return training
+
+
+def advance(training: SimulatedTraining, batches: Any, steps: int | None = None) -> list[torch.Tensor]:
+    losses = []
+    for _ in range(training.total if steps is None else steps):
+        losses.append(training.step(*batches[training.done]))
+    return losses
+
+
+def same(first: SimulatedTraining, second: SimulatedTraining) -> bool:
+    """Weights, statistics, optimizers, and every version kept."""
+    flat = [torch.utils._pytree.tree_leaves(each.state_dict()) for each in (first, second)]
+    return len(flat[0]) == len(flat[1]) and all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*flat, strict=True)
+    )
+
+
+def compared(
+    recorder: Emulated, model: Callable[[], nn.Sequential], *how: Any, batches: Any = None, **of: Any
+) -> SimulatedTraining:
+    """Train eagerly and with graphs, and find no difference; returns the latter."""
+    batches = Noise() if batches is None else batches
+    plain, graphed = begin(model(), *how, **of), begin(model(), *how, recorder=recorder, **of)
+    losses, again = advance(plain, batches), advance(graphed, batches)
+    assert all(torch.equal(a, b) for a, b in zip(losses, again, strict=True))
+    assert same(plain, graphed)
+    assert all(parameter.grad is None for parameter in graphed.model.parameters())
+    return graphed
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_the_same_bit_for_bit(name: str, emulated: Emulated) -> None:
+    graphed = compared(emulated, model_of, name)
+    assert graphed.pipeline.graphs.why == ""
+    assert emulated.count == 2 + 2 * 7  # the first step is eager, and a replay is compared before the second
+
+
+def test_without_being_asked_nothing_is_recorded(emulated: Emulated) -> None:
+    graphed = compared(emulated, model_of, graphs=False)
+    assert emulated.count == 0 and graphed.pipeline.graphs.why == "graphs were not asked for"
+
+
+class Uneven(Noise):
+    """The last minibatch, and one in between, are short."""
+
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = super().__getitem__(t)
+        return (inputs[:5], targets[:5]) if t in (0, 4, 7) else (inputs, targets)
+
+
+def test_minibatches_of_another_form_are_eager(emulated: Emulated) -> None:
+    graphed = compared(emulated, model_of, batches=Uneven())
+    assert graphed.pipeline.graphs.why == "" and emulated.count == 2 + 2 * 4
+
+
+class Dense(Noise):
+    """The third minibatch lies otherwise in memory."""
+
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = super().__getitem__(t)
+        return (inputs.contiguous() if t == 2 else inputs), targets
+
+
+def test_so_are_those_of_another_layout(emulated: Emulated) -> None:
+    compared(emulated, model_of, batches=Dense())
+    assert emulated.count == 2 + 2 * 6 and len({Dense()[t][0].stride() for t in (1, 2)}) == 2
+
+
+def test_only_the_devices_tensors_and_constants_are_given(emulated: Emulated) -> None:
+    device, x = torch.device("cpu"), torch.zeros(2, 3)
+
+    def form(*leaves: Any) -> Any:
+        return graphs.form_of(leaves, None, device)
+
+    assert form(x, 1) == form(x + 1, 1) != form(x, True)
+    assert form(x) != form(x.t().contiguous()) and form(x) != form(x.double())
+    bad = (x.to_sparse(), torch.zeros(2, requires_grad=True), torch.zeros(2, device="meta"), nn.Parameter(x), object())
+    assert [form(one) for one in bad] == [None] * 5
+
+
+class Gapped(Noise):
+    """Every second row of larger images: a copy of them would lie otherwise."""
+
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = super().__getitem__(t)
+        return inputs[:, :, ::2], targets
+
+
+def test_minibatches_with_gaps_are_eager(emulated: Emulated) -> None:
+    graphed = compared(emulated, model_of, batches=Gapped(size=16))
+    assert graphed.pipeline.graphs.why == "a tensor of the minibatch does not lie densely in memory"
+
+
+class Between(nn.Module):
+    """Something in a layer's forward, given what it has kept and what comes."""
+
+    def __init__(self, does: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.does, self.count, self.seen = does, 0, [1]
+        self.table: dict[str, float] = {}
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.does(self, x)
+
+
+def counting(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.count += 1
+    return x * self.count
+
+
+def rebinding(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.steps = self.steps + 1
+    return x * self.steps
+
+
+def appending(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.seen.append(len(self.seen))
+    return x * sum(self.seen)
+
+
+def filling(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.table["scale"] = self.table.get("scale", 1.0) + 0.5
+    return x * self.table["scale"]
+
+
+def naming(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.new = getattr(self, "new", 1.0) * 1.5
+    return x * self.new
+
+
+def drawing(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x + torch.randn_like(x)
+
+
+def choosing(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * random.random()
+
+
+def writing(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.mul_(1.5)
+
+
+OUTSIDE = [0]
+
+
+def counting_outside(self: Any, x: torch.Tensor) -> torch.Tensor:
+    OUTSIDE[0] += 1
+    return x * OUTSIDE[0]
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (counting, "a pass sets 'count' of Between, which a graph would not"),
+        (rebinding, "a pass sets 'steps' of Between, which a graph would not"),
+        (appending, "a pass sets 'seen' of Between, which a graph would not"),
+        (filling, "a pass sets 'scale' of Between, which a graph would not"),
+        (drawing, "a pass draws random numbers, of which every minibatch has its own"),
+        (choosing, "a pass draws random numbers, of which every minibatch has its own"),
+    ],
+)
+def test_a_layer_that_python_has_a_part_in_stays_eager(
+    does: Any, why: str, emulated: Emulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random.seed(5)
+    batches = Noise()
+    plain = begin(model_of(Between(does)))
+    advance(plain, batches)
+    random.seed(5)
+    graphed = begin(model_of(Between(does)), recorder=emulated)
+    advance(graphed, batches)
+    assert same(plain, graphed) and graphed.pipeline.graphs.why == why
+    assert capsys.readouterr().err == f"pipelag: steps are computed without CUDA graphs: {why}\n"
+
+
+def test_what_a_forward_names_anew_is_forgotten(emulated: Emulated) -> None:
+    attributes = graphs.Attributes([layer := Between(naming)])
+    assert attributes.changed() == ""
+    layer(torch.ones(1))
+    assert attributes.changed() == "'new' of Between"
+    attributes.restore()
+    assert not hasattr(layer, "new") and attributes.changed() == ""
+
+
+def test_a_layer_that_writes_into_its_minibatch_stays_eager(emulated: Emulated) -> None:
+    model = nn.Sequential(Between(writing), *model_of())
+    training = begin(model, recorder=emulated)
+    batches = [Noise()[t] for t in range(8)]
+    advance(training, batches)
+    assert training.pipeline.graphs.why == "a pass writes into its minibatch"
+    assert all(torch.equal(batches[t][0], 1.5 * Noise()[t][0]) for t in range(8))  # once each, as eager steps do
+
+
+def test_what_no_look_finds_the_comparison_does(emulated: Emulated) -> None:
+    graphed = begin(model_of(Between(counting_outside)), recorder=emulated)
+    advance(graphed, Noise())
+    assert graphed.pipeline.graphs.why == "a replayed step differs from the same step without graphs"
+
+
+class Learning(nn.Module):
+    """A loss with a weight that no optimizer has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return loss_of(output * self.scale, target)
+
+
+class Averaging(nn.Module):
+    """A loss with a running mean in a buffer."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(output, target)
+        self.mean.mul_(0.9).add_(loss.detach(), alpha=0.1)
+        return loss + self.mean
+
+
+def test_a_gradient_outside_the_stages_is_not_lost(emulated: Emulated) -> None:
+    gradients = []
+    for recorder in (None, emulated):
+        loss = Learning()
+        advance(begin(model_of(), loss=loss, recorder=recorder), Noise())
+        gradients.append(loss.scale.grad)
+    assert gradients[0] is not None and gradients[1] is not None and torch.equal(gradients[0], gradients[1])
+
+
+def test_a_loss_may_keep_a_buffer(emulated: Emulated) -> None:
+    means = []
+    for recorder in (None, emulated):
+        loss = Averaging()
+        training = begin(model_of(), loss=loss, recorder=recorder)
+        advance(training, Noise())
+        means.append(loss.mean)
+    assert torch.equal(means[0], means[1]) and training.pipeline.graphs.why == ""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, PipelagError])
+def test_a_recording_that_fails_leaves_no_trace(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Emulated(spoiled=error)
+    monkeypatch.setattr(graphs, "recorder_of", lambda device: recorder)
+    phases = [Phase(methods.get("pipemare"), 6, CUTS), Phase(methods.get("sequential"), 4)]
+    graphed = compared(recorder, model_of, phases)
+    why = f"recording failed: {error.__name__}: an operation that a graph cannot hold"
+    assert capsys.readouterr().err == f"pipelag: steps are computed without CUDA graphs: {why}\n"  # once for all phases
+    assert (graphed.without_graphs(0), graphed.without_graphs(1), recorder.count) == (why, why, 0)
+
+
+class Tripping(torch.autograd.Function):
+    """Its backward fails once, when the layers after it have their gradients: eight eager steps and one later."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        Tripping.calls += 1
+        if Tripping.calls == 8 + 2:
+            raise RuntimeError("tripped")
+        return gradient
+
+
+def test_nor_does_a_backward_that_fails_half_way(emulated: Emulated) -> None:
+    Tripping.calls = 0
+    graphed = compared(emulated, lambda: model_of(Between(lambda layer, x: Tripping.apply(x))))
+    assert graphed.pipeline.graphs.why == "recording failed: RuntimeError: tripped"
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        ({"microbatches": 2}, "a minibatch goes through in several microbatches"),
+        ({"recompute": True}, "the forward is run again before the backward"),
+        ({"cuts": (3,), "replicas": (2, 1), "name": "pipedream"}, "stages have replicas"),
+        ({"name": "pipemare_random"}, "the method keeps old gradients"),
+    ],
+)
+def test_a_phase_says_why_it_is_eager(of: dict[str, Any], why: str, emulated: Emulated) -> None:
+    name = of.pop("name", "pipemare")
+    if name == "pipemare_random":
+        name = next(n for n, m in methods.METHODS.items() if m.random is not None and m.random.of == "gradient")
+    graphed = compared(emulated, model_of, name, **of)
+    assert graphed.pipeline.graphs.why.startswith(why) and emulated.count == 0
+
+
+def recurrent(dropout: float = 0.0) -> nn.Sequential:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(24, 4, num_layers=2, batch_first=True, dropout=dropout)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows: torch.Tensor = self.lstm(x.transpose(1, 2).flatten(2))[0]
+            return rows[:, -1]
+
+    torch.manual_seed(0)
+    return nn.Sequential(Rows(), nn.Linear(4, 8), nn.Linear(8, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+def hooked() -> nn.Sequential:
+    model = model_of()
+    model[0].register_forward_hook(lambda module, given, output: output * 1.5)
+    return model
+
+
+def watched() -> nn.Sequential:
+    model = model_of()
+    model[5].weight.register_hook(lambda gradient: gradient * 0.5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "why"),
+    [
+        (convolutional, "stale_weights", "a layer draws random numbers"),
+        (lambda: recurrent(0.5), "sequential", "a layer draws random numbers"),
+        (recurrent, "stale_weights", "recurrent layers run without cuDNN"),
+        (hooked, "stale_weights", "a layer has hooks"),
+        (watched, "stale_weights", "a layer has hooks"),
+    ],
+)
+def test_a_model_says_why_it_is_eager(model: Any, name: str, why: str, emulated: Emulated) -> None:
+    graphed = compared(emulated, model, name)
+    assert graphed.pipeline.graphs.why.startswith(why) and emulated.count == 0
+
+
+def test_bfloat16_and_autocast_are_eager(emulated: Emulated) -> None:
+    phase = Phase(methods.get("pipedream"), 4, CUTS)
+    rounded = SimulatedTraining(
+        model_of().train(), [phase], sgd, loss_of, bf16=True, graphs=True, device=torch.device("cpu")
+    )
+    advance(rounded, Noise())
+    assert rounded.pipeline.graphs.why == "bfloat16 weights hand their gradients to float32 masters"
+    with torch.autocast("cpu", torch.bfloat16):
+        graphed = compared(emulated, model_of, "pipedream")
+    assert graphed.pipeline.graphs.why == "autocast is on" and emulated.count == 0
+
+
+def test_a_model_on_several_devices_is_eager(emulated: Emulated) -> None:
+    away = Between(lambda layer, x: x)
+    away.register_buffer("away", torch.zeros(2, device="meta"))
+    graphed = begin(model_of(away), recorder=emulated)
+    advance(graphed, Noise())
+    assert graphed.pipeline.graphs.why == "the model lies on several devices"
+
+
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    training = begin(model_of(), graphs=True)
+    advance(training, Noise())
+    assert training.pipeline.graphs.why == "graphs need a CUDA device" and not capsys.readouterr().err
+
+
+def test_the_library_can_be_asked(emulated: Emulated) -> None:
+    models = [emulated.module, _] = [model_of(), model_of()]
+    for model, used in zip(models, (True, False), strict=True):
+        pipelag.train(model, Noise(), cuts=CUTS, steps=6, optimizer=sgd, graphs=used)
+    assert equal(models[0].state_dict(), models[1].state_dict()) and emulated.count == 2 + 2 * 5
+
+
+def test_a_setting_that_changes_is_followed(emulated: Emulated) -> None:
+    """In evaluation mode, with a layer frozen, or over gradients that are there: each step as eager ones do it."""
+
+    def run(recorder: Emulated | None) -> SimulatedTraining:
+        training = begin(model_of(), steps=16, recorder=recorder)
+        batches, model = Noise(), training.model
+        advance(training, batches, 4)
+        model.eval()
+        advance(training, batches, 2)
+        model.train()
+        model[0][0].weight.requires_grad_(False)
+        advance(training, batches, 3)
+        model[0][0].weight.requires_grad_(True)
+        model[3][0].weight.grad = torch.ones_like(model[3][0].weight)
+        advance(training, batches, 3)
+        with torch.autocast("cpu", torch.bfloat16, enabled=False):
+            advance(training, batches, 4)
+        return training
+
+    plain, graphed = run(None), run(emulated)
+    assert same(plain, graphed) and emulated.count == 2 + 2 * (3 + 2 + 4)
+
+
+@pytest.mark.parametrize("name", ["stale_weights", "pipedream", "pipemare", "spectrain", "pipeoptim"])
+def test_resumed_equals_unbroken(name: str, emulated: Emulated) -> None:
+    whole = compared(emulated, model_of, name)
+    first = begin(model_of(), name, recorder=emulated)
+    advance(first, Noise(), 4)
+    state = copy.deepcopy(first.state_dict())
+    advance(first, Noise(), 2)
+    second = begin(model_of(seed=9), name, recorder=emulated)
+    second.load_state_dict(copy.deepcopy(state))
+    advance(second, Noise(), 4)
+    assert same(whole, second)
+    emulated.module, before = first.model, emulated.count
+    first.load_state_dict(copy.deepcopy(state))  # into the tensors that its recording reads
+    advance(first, Noise(), 4)
+    assert same(whole, first) and emulated.count == before + 2 * 4
+
+
+def test_every_phase_records_anew(emulated: Emulated) -> None:
+    parts = Phase(methods.get("pipedream"), 2, (3,), microbatches=2)
+    phases = [Phase(methods.get("stale_weights"), 5, CUTS), Phase(methods.get("sequential"), 4, (2,)), parts]
+    graphed = begin(model_of(), phases, recorder=emulated)
+    first = graphed.pipeline
+    plain = begin(model_of(), phases)
+    assert all(torch.equal(*pair) for pair in zip(advance(plain, Noise()), advance(graphed, Noise()), strict=True))
+    assert same(plain, graphed) and emulated.count == 2 + 2 * 4 + 2 + 2 * 3
+    assert first.graphs.recording is None  # its memory is free
+    said = [graphed.without_graphs(phase) for phase in range(4)]
+    assert said == ["", "", "a minibatch goes through in several microbatches", None]
+    rows = [graphed_row(graphed, phase) for phase in range(4)]
+    again = begin(model_of(), phases, recorder=emulated)
+    again.load_state_dict(copy.deepcopy(graphed.state_dict()))
+    assert [again.without_graphs(phase) for phase in (0, 1)] == [None, None]
+    assert rows == [{"graphs": "used"}, {"graphs": "used"}, {"graphs": said[2]}, {}] and graphed_row(plain, 0) == {}
+
+
+def test_an_onlooker_sees_the_same(emulated: Emulated) -> None:
+    rows = []
+    for recorder in (None, emulated):
+        training = begin(model_of(), "spectrain", recorder=recorder)
+        watch = Discrepancy(training.pipeline, (1, 2), every=2)
+        advance(training, Noise())
+        rows.append(watch.row())
+    assert rows[0] == rows[1] and rows[0]["rmse_predicted_1"] > 0 and emulated.count
+
+
+def test_nobody_is_told_of_rehearsals(emulated: Emulated) -> None:
+    told: list[list[Any]] = [[], []]
+    for recorder, calls in zip((None, emulated), told, strict=True):
+        training = begin(model_of(), recorder=recorder)
+        training.pipeline.observe = lambda *call, calls=calls: calls.append(call)
+        advance(training, Noise())
+    assert told[0] == told[1] and len(told[0]) > 8 * 4
+
+
+def test_the_generator_is_left_as_eager_steps_leave_it(emulated: Emulated) -> None:
+    """An optimizer may draw from it."""
+    drawn = []
+    for recorder in (None, emulated):
+        training = begin(model_of(), recorder=recorder)
+        advance(training, Noise())
+        drawn.append(torch.rand(3))
+    assert torch.equal(*drawn)
+
+
+def test_losses_are_not_overwritten(emulated: Emulated) -> None:
+    losses = advance(begin(model_of(), recorder=emulated), Noise())
+    assert len({float(loss) for loss in losses}) == len(losses) and not any(loss.requires_grad for loss in losses)
+
+
+def test_what_counts_as_alike() -> None:
+    a, count = torch.tensor([1.0, 2.0]), torch.tensor([100_000])
+    assert alike([a, None], [a.clone(), None]) and not alike([a], [None]) and not alike([a], [a + 0.1])
+    assert alike([a], [a + 1e-6]) and not alike([count], [count + 1])
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not alike([a], [a + 1e-6])
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def waiting(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * (1.0 if float(x.detach().sum()) > 0 else 0.5)
+
+
+on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", METHODS)
+def test_on_a_gpu_graphs_are_the_eager_steps_bit_for_bit(name: str, device: str) -> None:
+    plain, graphed = (begin(model_of().to(device), name, graphs=used) for used in (False, True))
+    batches = Uneven(device=device)
+    losses, again = advance(plain, batches), advance(graphed, batches)
+    assert graphed.pipeline.graphs.why == "" and graphed.pipeline.graphs.recording is not None
+    assert all(torch.equal(a, b) for a, b in zip(losses, again, strict=True)) and same(plain, graphed)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("does", [waiting, counting, rebinding, drawing])
+def test_on_a_gpu_what_cannot_be_recorded_leaves_no_trace(does: Any, device: str) -> None:
+    plain, graphed = (begin(model_of(Between(does)).to(device), graphs=used) for used in (False, True))
+    advance(plain, Noise(device=device))
+    advance(graphed, Noise(device=device))
+    assert same(plain, graphed) and graphed.pipeline.graphs.why
+    pipelag.train(model_of().to(device), Noise(device=device), steps=3, device=device)  # the device is well
