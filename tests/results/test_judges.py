@@ -11,7 +11,7 @@ import pytest
 
 from pipelag.experiments import Arm, load_paper, papers
 from pipelag.results.judging import every_run
-from pipelag.results.leaderboard.depth import above
+from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies

@@ -1,7 +1,7 @@
 """The picture at the head of the README, from the suite itself: `make picture` writes docs/images/staleness.svg.
 
 Above, the schedule of the stale-weights paper with the version that each pass reads; below, from the logs under
-results/published, what networks trained so reach, against how late their first stage's weights are.
+results/published, what networks trained so lose, against how late their first stage's weights are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pipelag.experiments import load_paper, load_scale
 from pipelag.report.style import COLOURS, PAGE, figure, save
 from pipelag.report.timelines import draw_on
 from pipelag.results.context import Context
+from pipelag.results.judging import Difference, by_seed
+from pipelag.results.stale_weights.reading import BASELINE, CONTROL
 from pipelag.runs.kinds.timeline import rows_of
 
 STAGES, MINIBATCHES, FOLLOWED = 4, 10, 6  # the minibatch that is drawn strongly, from 0
@@ -46,27 +48,52 @@ def pipeline(axes: Any) -> None:
 
 
 def curves(axes: Any) -> None:
-    """Final test accuracy of each network of table 2 that was trained, against the delay of its first stage."""
-    context = Context.load(load_paper("stale_weights"), "table_2", load_scale("published", "cpu"))
-    for place, model in enumerate(context.values("model")):
-        points = sorted(
-            (log.summary["phases"][0]["forward_delays"][0], log.accuracy)
-            for log in context.logs(model=model)
-            if log.accuracy is not None
-        )
-        if not points:
-            continue
-        log = context.logs(model=model)[0]
-        title = f"{model}, {log.summary['data']['title']}, {log.summary['steps']:,} steps"
-        axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[1 + place % 7], label=title)
-        for late, accuracy in points:
-            above = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-            axes.annotate(f"{accuracy:.1f}", (late, accuracy), **above)
+    """Points lost to training without a pipeline, against the delay of the first stage, of each network of table 2 that
+    was trained; and, where that has a log, to training without a pipeline at the pipelines' own, smaller rate.
+    """
+    scale, paper = load_scale("published", "cpu"), load_paper("stale_weights")
+    context = Context.load(paper, "table_2", scale)
+    for model in context.values("model"):
+        if logs := context.logs(model=model):
+            title = f"{model}, {logs[0].summary['data']['title']}, {logs[0].summary['steps']:,} updates"
+            line(axes, context, BASELINE, title, model=model)
+    line(axes, Context.load(paper, "control", scale), CONTROL, "the same ResNet-20, at equal rates")
+    axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     axes.set_xlabel("updates that the weights of stage 1's forwards are late")
-    axes.set_ylabel("test accuracy, %")
-    axes.margins(y=0.2)
+    axes.set_ylabel("points lost")
+    axes.margins(y=0.25)
+    latest = max(axes.get_xlim()[1], 8)
+    axes.set_xticks(range(2, int(latest) + 1, 2))
+    axes.set_xlim(1.5, 1.55 * latest)  # room for the legend
     axes.legend(loc="center right")
-    axes.set_title("What that costs (logs of results/published/cpu)", loc="left")
+    axes.set_title("Test accuracy that this costs (logs of results/published/cpu; 95 % intervals)", loc="left")
+
+
+def line(axes: Any, context: Context, base: str, title: str, **labels: str) -> None:
+    """What each pipelined arm loses to an arm without a pipeline, paired over seeds; one seed: the test set's error."""
+    ends = {}
+    for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels)):
+        log = context.log(arm=arm, **labels)
+        if log is not None and arm.endswith("-stage"):
+            against = [by_seed(context, arm=each, **labels) for each in (base, arm)]
+            ends[log.summary["phases"][0]["forward_delays"][0]] = Difference.of(*against)
+    if not ends:
+        return
+    seeds = min(lost.seeds for lost in ends.values())
+    drawn = len(axes.containers)
+    colour, shift = COLOURS[1 + drawn], 0.06 * (drawn - 1)  # so that bars of several networks do not cover one another
+    axes.errorbar(
+        [late + shift for late in ends],
+        [lost.mean for lost in ends.values()],
+        [lost.error or 0.0 for lost in ends.values()],
+        marker="o",
+        capsize=2,
+        color=colour,
+        label=f"{title} ({seeds} seeds)" if seeds > 1 else f"{title} (one seed)",
+    )
+    for late, lost in ends.items():
+        beside = {"xytext": (6, 3 if drawn else -9), "textcoords": "offset points", "fontsize": 7, "color": colour}
+        axes.annotate(f"{lost.mean:.1f}", (late + shift, lost.mean), **beside)
 
 
 if __name__ == "__main__":

@@ -796,6 +796,12 @@ def same_epochs_vgg16() -> Pair:
     return paper_scale("figure_11", training(ALIKE), training(late))
 
 
+@case(PAPER, "figure_11", "as_many_epochs_here")
+def as_many_epochs_here() -> Pair:
+    """Twice as many."""
+    return paper_scale("figure_11", training(ALIKE), training(ALIKE | {("VGG-16", "PipeDream"): 80}))
+
+
 @case(PAPER, "figure_11", "same_epochs_gnmt16")
 def same_epochs_gnmt16() -> Pair:
     """Never."""
@@ -838,6 +844,13 @@ def earlier() -> Pair:
     """On B an epoch is as fast as data parallelism's, and takes longer to the target."""
     late = ALIKE | {("VGG-16", "PipeDream"): 42}
     return paper_scale("figure_10", training(ALIKE, vgg(5280, 5960)), training(late, vgg(5280, 2000)))
+
+
+@case(PAPER, "figure_10", "earlier_here")
+def earlier_here() -> Pair:
+    """On B an epoch takes as long as data parallelism's two."""
+    good, bad = training(ALIKE, vgg(5280, 5960)), training(ALIKE, vgg(5280, 1000))
+    return paper_scale("figure_10", good, bad)
 
 
 @case(PAPER, "figure_10", "faster_on_B")

@@ -342,6 +342,20 @@ register(
     lambda: ends({**FINE, **SLIDING, CONTROL: 91.2, "register after 7": 89.5}),
 )
 
+AT_A_TENTH = {"4-stage": 86.0, "6-stage": 85.0, "8-stage": 83.0, CONTROL: 86.5}
+
+
+def control_case(claim: str, **fails: float) -> None:
+    """Arms at a tenth of the baseline's rate, and two of them elsewhere."""
+    names = {"four": "4-stage", "eight": "8-stage", "control": CONTROL}
+    other = {names[key]: value for key, value in fails.items()}
+    register("control", claim, lambda: ends(AT_A_TENTH, 91.5), lambda: ends({**AT_A_TENTH, **other}, 91.5))
+
+
+control_case("mostly_the_rate_here", control=91.0)
+control_case("four_cost_little_here", four=82.0)
+control_case("eight_cost_here", eight=87.5)
+
 
 def coarse(non_pipelined: float, deep: float) -> Callable[[], Make]:
     """Float32 logs of 91.5 and 83; these in bfloat16."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from statistics import fmean, mean
 
 from pipelag import methods
@@ -10,14 +10,14 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, learned, trend
+from pipelag.results.judging import learned
+from pipelag.results.leaderboard.scores import PAPER, judged, score
 from pipelag.results.logs import RunLog
-from pipelag.results.verdict import Finding, Judge, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, judge
 from pipelag.runs.spec import PhaseSpec
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.timed import Timing, time_schedule
 
-PAPER = "leaderboard"
 PERIODS = 40  # minibatches of a timed schedule: a few fills' worth
 UNREMEDIED = ("1F1B, latest weights", "Stale weights")
 OTHERS = ("SC", "LWP_w + SC", "Nesterov look-ahead", "DC-ASGD")  # LWP_v over SGD with momentum is PipeOptim
@@ -114,77 +114,43 @@ def table(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
 
 
-def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
-    """Final accuracy by seed. A diverged run counts as 0: it has learned nothing that lasts.
-
-    A scale may leave seeds out: what is compared has those that both arms have.
-    """
-    accuracies: dict[int, float] = {}
-    for item in context.select(what="learning", arm=arm, **labels):
-        if item.log is None and item.arm.left_out:
-            continue
-        if item.log is None:
-            raise NotLogged(f"{arm}, seed {item.arm.seed}, has no log")
-        accuracies[item.arm.seed] = item.log.accuracy or 0.0
-    if not accuracies:
-        raise NotLogged(f"{arm} has no log")
-    return accuracies
-
-
-def best_of(context: Context, arms: Iterable[str]) -> tuple[str, dict[int, float]]:
-    """The arm with the highest mean, and its accuracies."""
-    scores = {arm: score(context, arm) for arm in arms}
-    best = max(scores, key=lambda arm: fmean(scores[arm].values()))
-    return best, scores[best]
-
-
-def said(name: str, values: Mapping[int, float]) -> str:
-    """An arm and its mean."""
-    return f"{name} {fmean(values.values()):.2f} %"
+def best_of(context: Context, arms: Iterable[str]) -> str:
+    """The arm with the highest mean."""
+    return max(arms, key=lambda arm: fmean(score(context, arm).values()))
 
 
 @judge(PAPER, "table_1", "staleness_costs")
+@judge(PAPER, "table_3", "staleness_costs")
 def staleness_costs(context: Context) -> Finding:
-    """Both unremedied pipelines against sequential training."""
-    base = score(context, "sequential")
-    costs = {arm: Difference.of(base, score(context, arm)) for arm in UNREMEDIED}
-    words = ", ".join(f"above {arm} by {cost.text()}" for arm, cost in costs.items())
-    why = f"{said('sequential', base)}, {words}"
-    return trend(context, all_of(cost.above() for cost in costs.values()), why, SEEDS, what="learning")
+    """Sequential training against both unremedied pipelines."""
+    return judged(context, [("sequential", arm) for arm in UNREMEDIED])
 
 
 @judge(PAPER, "table_1", "remedies_help")
 def remedies_help(context: Context) -> Finding:
     """Per paper that proposes a remedy, its best method against the same schedule without."""
-    words, outcomes = [], []
-    for paper, (arms, unremedied) in OF_THE_FIVE.items():
+    for arms, unremedied in OF_THE_FIVE.values():
         for arm in (*arms, unremedied):
             learned(context, arm, what="learning", arm=arm)
-        arm, values = best_of(context, arms)
-        gain = Difference.of(values, score(context, unremedied))
-        outcomes.append(gain.above())
-        words.append(f"{paper}: {arm} above {unremedied} by {gain.text()}")
-    return trend(context, all_of(outcomes), "; ".join(words), SEEDS, what="learning")
-
-
-def ahead(context: Context, first: tuple[str, Mapping[int, float]], second: tuple[str, Mapping[int, float]]) -> Finding:
-    """Whether the first arm, given by name and accuracies, is above the second."""
-    gain = Difference.of(first[1], second[1])
-    return trend(context, gain.above(), f"{said(*first)}, {said(*second)}: {gain.text()}", SEEDS, what="learning")
+    return judged(context, [(best_of(context, arms), unremedied) for arms, unremedied in OF_THE_FIVE.values()])
 
 
 @judge(PAPER, "table_1", "newer_beat_five")
 def newer_beat_five(context: Context) -> Finding:
     """The best of each camp."""
     five = [arm for arms, _ in OF_THE_FIVE.values() for arm in arms]
-    return ahead(context, best_of(context, OTHERS), best_of(context, five))
+    return judged(context, [(best_of(context, OTHERS), best_of(context, five))])
 
 
-def beats(better: str, worse: str) -> Judge:
-    """A judge: one arm is above another."""
-    return lambda context: ahead(context, *((arm, score(context, arm)) for arm in (better, worse)))
+def beats(*pairs: tuple[str, str]) -> Judge:
+    """A judge: in each pair the first arm is above the second."""
+    return lambda context: judged(context, pairs)
 
 
-judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats("PipeOptim", "PipeDream"))
-judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(beats("PipeOptim", "PipeDream"))
-judge(PAPER, "table_3", "t1_beats_naive")(beats("PipeMare T1", "PipeMare, no remedy"))
+judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
+judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
+judge(PAPER, "table_3", "prediction_beats_stashing")(
+    beats(("SpecTrain on 1F1B", "PipeDream"), ("PipeOptim", "PipeDream"))
+)
+judge(PAPER, "table_3", "t1_beats_naive")(beats(("PipeMare T1", "PipeMare, no remedy")))
+judge(PAPER, "table_3", "t2_adds")(beats(("PipeMare T1+T2", "PipeMare T1")))

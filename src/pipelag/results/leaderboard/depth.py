@@ -8,14 +8,13 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, trend
-from pipelag.results.leaderboard.board import PAPER, score
+from pipelag.results.judging import all_of, trend
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging, score
 from pipelag.results.verdict import Finding, judge
 
 BASELINE, UNREMEDIED, PIPEMARE = "sequential", "1F1B, latest weights", "PipeMare T1+T2"
 SHOWN = {UNREMEDIED: "no remedy (1F1B)"}  # as lines are called, where not as the arms are
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on the schedule of the one without
-DIVERGED = "a run that diverges is below any that does not"
 
 
 @drawing(PAPER, "figure_1")
@@ -61,27 +60,6 @@ def ends(context: Context) -> tuple[str, str]:
     return str(counted[0]), str(counted[-1])
 
 
-def above(a: dict[int, float], b: dict[int, float]) -> tuple[bool | None, str]:
-    """Whether arm a ends above arm b, with by how much; from accuracies by seed, 0 of a run that diverged.
-
-    A run that diverges is below any that does not, by no number of points. So the paired test is of the seeds with
-    which both end, and it tells nothing where the other seeds say otherwise.
-    """
-    told: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
-    both = [seed for seed in a if a[seed] > 0 and b.get(seed, 0) > 0]
-    if both:
-        gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
-        told.add(gain.above())
-    return told.pop() if len(told) == 1 else None, gain.text() if both else "with no seed both end"
-
-
-def diverging(ends: dict[str, dict[int, float]]) -> str:
-    """Which arms diverge, by accuracies by seed; or empty."""
-    each = {arm: [accuracy == 0 for accuracy in values.values()] for arm, values in ends.items()}
-    words = ", ".join(f"{arm} {sum(gone)} of {len(gone)}" for arm, gone in each.items() if any(gone))
-    return f"; runs that diverge: {words}" if words else ""
-
-
 @judge(PAPER, "figure_1", "falls_without_remedy")
 def falls_without_remedy(context: Context) -> Finding:
     """The two ends."""
@@ -89,7 +67,7 @@ def falls_without_remedy(context: Context) -> Finding:
     each = {f"{stages} stages": score(context, UNREMEDIED, stages=stages) for stages in (few, many)}
     holds, lost = above(*each.values())
     text = f"{few} stages minus {many}: {lost} points{diverging(each)}"
-    return trend(context, holds, text, f"{DIVERGED}; {SEEDS}", what="learning")
+    return trend(context, holds, text, PAIRED, what="learning")
 
 
 @judge(PAPER, "figure_1", "spectrain_over_eight")
@@ -100,7 +78,7 @@ def spectrain_over_eight(context: Context) -> Finding:
     gains = {arm: above(mine, other) for arm, other in each.items()}
     text = "8 stages, SpecTrain on 1F1B above " + ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
     text += f" points{diverging({'SpecTrain on 1F1B': mine, **each})}"
-    return trend(context, all_of([told for told, _ in gains.values()]), text, f"{DIVERGED}; {SEEDS}", what="learning")
+    return trend(context, all_of([told for told, _ in gains.values()]), text, PAIRED, what="learning")
 
 
 @judge(PAPER, "figure_1", "remedies_keep_more")
@@ -111,4 +89,4 @@ def remedies_keep_more(context: Context) -> Finding:
     gains = {arm: above(each[arm], each[UNREMEDIED]) for arm in REMEDIES}
     words = ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
     text = f"{many} stages, above {UNREMEDIED}: {words} points{diverging(each)}"
-    return trend(context, all_of([told for told, _ in gains.values()]), text, f"{DIVERGED}; {SEEDS}", what="learning")
+    return trend(context, all_of([told for told, _ in gains.values()]), text, PAIRED, what="learning")

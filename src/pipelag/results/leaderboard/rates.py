@@ -16,7 +16,8 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, trend
-from pipelag.results.leaderboard.board import PAPER, UNREMEDIED, said, score
+from pipelag.results.leaderboard.board import UNREMEDIED
+from pipelag.results.leaderboard.scores import PAPER, said, score
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized
+from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
@@ -25,7 +26,7 @@ from pipelag.results.pipedream.targets import (
 )
 from pipelag.results.plans import ALONE as PLAN_ALONE
 from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, samples_per_second
-from pipelag.results.verdict import Finding, NotLogged, judge, need
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge, need
 
 PAPER = "pipedream"
 CLUSTERS = ("4x4 (A)", "2x8 (B)")
@@ -72,21 +73,25 @@ def figure_11(context: Context) -> Drawn:
     return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel"), rows)
 
 
-def alike(model: str) -> Any:
-    """A judge: whether PipeDream needs about as many epochs to the model's target as data parallelism."""
+def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
+    """A judge: whether PipeDream needs about as many epochs to the model's target as data parallelism.
+
+    judging: `trend` where the target is one of this scale's own.
+    """
 
     def judged(context: Context) -> Finding:
         efficiency = against_data_parallelism(context, model)
         gain = efficiency.difference()
         holds = all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
         why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text().lstrip('+')}"
-        return sized(context, holds, why, ALIKE_WORDS, model=model)
+        return judging(context, holds, why, ALIKE_WORDS, model=model)
 
     return judged
 
 
 judge(PAPER, "figure_11", "same_epochs_vgg16")(alike(VGG))
 judge(PAPER, "figure_11", "same_epochs_gnmt16")(alike("GNMT-16"))
+judge(PAPER, "figure_11", "as_many_epochs_here")(alike(VGG, trend))
 
 
 def plan_name(arm: str, pipeline: str = "15-1") -> str:
@@ -129,17 +134,23 @@ def gains_of_vgg(context: Context) -> tuple[Efficiency, dict[str, float]]:
     return efficiency, speeds
 
 
-@judge(PAPER, "figure_10", "earlier")
-def earlier(context: Context) -> Finding:
-    """Both clusters."""
-    efficiency, speeds = gains_of_vgg(context)
-    gains = {servers: efficiency.difference(speed) for servers, speed in speeds.items()}
-    texts = [
-        f"{servers} {gain.text().lstrip('+')} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()
-    ]
-    why = f"times as early: {', '.join(texts)}; {efficiency.text()}"
-    holds = all_of(gain.above(1.0) for gain in gains.values())
-    return sized(context, holds, why, SEEDS, model=VGG)
+def earlier(judging: Callable[..., Finding]) -> Judge:
+    """A judge: whether PipeDream is earlier at the target on both clusters."""
+
+    def judged(context: Context) -> Finding:
+        efficiency, speeds = gains_of_vgg(context)
+        gains = {servers: efficiency.difference(speed) for servers, speed in speeds.items()}
+        texts = [
+            f"{servers} {gain.text().lstrip('+')} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()
+        ]
+        why = f"times as early: {', '.join(texts)}; {efficiency.text()}"
+        return judging(context, all_of(gain.above(1.0) for gain in gains.values()), why, SEEDS, model=VGG)
+
+    return judged
+
+
+judge(PAPER, "figure_10", "earlier")(earlier(sized))
+judge(PAPER, "figure_10", "earlier_here")(earlier(trend))
 
 
 @judge(PAPER, "figure_10", "faster_on_B")

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, minus, ordered, sized, trend
-from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, drops, listed, lost, near
+from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, arms_of, drops, listed, lost, near
 from pipelag.results.verdict import Finding, Judge, judge
 
 
@@ -142,3 +142,34 @@ def costs_alike(context: Context) -> Finding:
     costs = f"{fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16"
     why = f"8 stages cost {costs}: more by {change.text()}"
     return trend(context, change.within(-3, 3), why, f"three points; {SEEDS}")
+
+
+def mostly(context: Context, rate: Difference, drop: Difference, named: str) -> Finding:
+    """Whether a smaller rate alone loses more than half of what an arm at that rate does."""
+    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}"
+    return trend(context, rate.above(drop.mean / 2), why, f"more than half; {SEEDS}")
+
+
+def at_equal_rates(context: Context, arm: str) -> Difference:
+    """What an arm loses to training without a pipeline at its own rate."""
+    return Difference.of(by_seed(context, arm=CONTROL), by_seed(context, arm=arm))
+
+
+@judge(PAPER, "control", "mostly_the_rate_here")
+def rate_of_four(context: Context) -> Finding:
+    """The control's drop against that of 4 stages."""
+    return mostly(context, lost(context, CONTROL), lost(context, "4-stage"), "4 stages")
+
+
+@judge(PAPER, "control", "four_cost_little_here")
+def four_cost_little(context: Context) -> Finding:
+    """4 stages against the control."""
+    cost = at_equal_rates(context, "4-stage")
+    return trend(context, cost.below(2), f"4 stages cost {cost.text()} points at their rate", f"two points; {SEEDS}")
+
+
+@judge(PAPER, "control", "eight_cost_here")
+def eight_cost(context: Context) -> Finding:
+    """8 stages against the control."""
+    cost = at_equal_rates(context, "8-stage")
+    return trend(context, cost.above(), f"8 stages cost {cost.text()} points at their rate", SEEDS)

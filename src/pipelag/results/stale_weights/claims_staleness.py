@@ -8,6 +8,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, ordered, sized, trend
+from pipelag.results.stale_weights.claims_accuracy import mostly
 from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, listed, near, phase_of
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
@@ -203,8 +204,7 @@ def mostly_the_rate(context: Context) -> Finding:
     rate = lost_to_rate(context)
     register = by_seed(context, curve=SLIDING, arm="register after 7")
     drop = Difference.of(by_seed(context, curve="baseline"), register)
-    why = f"lost by the rate alone {rate.text()} points, by the rate and a register after layer 7 {drop.text()}"
-    return trend(context, rate.above(drop.mean / 2), why, f"more than half; {SEEDS}")
+    return mostly(context, rate, drop, "a register after layer 7")
 
 
 @judge(PAPER, "figure_6", "degree_counts_here")

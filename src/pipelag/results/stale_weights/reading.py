@@ -16,6 +16,7 @@ from pipelag.runs.speedup import speedups
 
 PAPER = "stale_weights"
 BASELINE = "non-pipelined"
+CONTROL = "non-pipelined at the pipelined rate"
 STAGES = {"s4": "4-stage", "s6": "6-stage", "s8": "8-stage", "s10": "10-stage"}
 DEPTHS = ("ResNet-20", "ResNet-56", "ResNet-110", "ResNet-224", "ResNet-362")
 

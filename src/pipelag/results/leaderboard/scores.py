@@ -1,0 +1,67 @@
+"""What the leaderboard's judges compare: final accuracies by seed, of runs that may have diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from pipelag.results.context import Context
+from pipelag.results.judging import SEEDS, Difference, all_of, trend
+from pipelag.results.verdict import Finding, NotLogged
+
+PAPER = "leaderboard"
+PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
+
+
+def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
+    """Final accuracy by seed. A diverged run counts as 0: it has learned nothing that lasts.
+
+    A scale may leave seeds out: what is compared has those that both arms have.
+    """
+    accuracies: dict[int, float] = {}
+    for item in context.select(what="learning", arm=arm, **labels):
+        if item.log is None and item.arm.left_out:
+            continue
+        if item.log is None:
+            raise NotLogged(f"{arm}, seed {item.arm.seed}, has no log")
+        accuracies[item.arm.seed] = item.log.accuracy or 0.0
+    if not accuracies:
+        raise NotLogged(f"{arm} has no log")
+    return accuracies
+
+
+def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, str]:
+    """Whether arm a ends above arm b, with by how much; from accuracies by seed, 0 of a run that diverged.
+
+    A run that diverges is below any that does not, by no number of points. So the paired test is of the seeds with
+    which both end, and it tells nothing where the other seeds say otherwise.
+    """
+    told: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
+    both = [seed for seed in a if a[seed] > 0 and b.get(seed, 0) > 0]
+    if both:
+        gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
+        told.add(gain.above())
+    return told.pop() if len(told) == 1 else None, gain.text() if both else "an unknown amount (both end with no seed)"
+
+
+def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
+    """Which arms diverge, by accuracies by seed; or empty."""
+    gone_of = {arm: [accuracy == 0 for accuracy in values.values()] for arm, values in ends.items()}
+    words = ", ".join(f"{arm} {sum(gone)} of {len(gone)}" for arm, gone in gone_of.items() if any(gone))
+    return f"; runs that diverge: {words}" if words else ""
+
+
+def said(name: str, values: Mapping[int, float]) -> str:
+    """An arm and its mean, of the runs that end."""
+    ended = [value for value in values.values() if value > 0]
+    return f"{name} {fmean(ended):.2f} %" if ended else f"{name} diverges"
+
+
+def judged(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
+    """Whether in each pair of arms the first ends above the second."""
+    ends = {arm: score(context, arm) for pair in pairs for arm in pair}
+    gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
+    means = ", ".join(said(arm, values) for arm, values in ends.items())
+    words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
+    holds = all_of(told for told, _ in gains.values())
+    return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")
