@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelag.commands.arguments import whole
+from pipelag.distributed.launch.torchrun import leads
 from pipelag.experiments.names import check_names
 from pipelag.files import folder_for, json_of, read_yaml
 from pipelag.runs.carry_out import carry_out
@@ -38,14 +39,15 @@ def main(args: argparse.Namespace) -> int:
     threads = args.threads or os.cpu_count() or 1
     out = folder_for(args.out)
     stands = None if args.again else finished(out, spec.id)
+    say = print if leads() else lambda text: None  # with torchrun, one process tells
     if stands is not None:
-        print(f"{told(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
+        say(f"{told(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
         return 0
     damaged = not args.again and (out / "summary.json").exists()
     summary = carry_out(spec, out, args.device, threads)
-    print(told({"id": spec.id, "kind": spec.kind} | summary, out))
+    say(told({"id": spec.id, "kind": spec.kind} | summary, out))
     if damaged:
-        print("what stood here was not whole, and is made anew")
+        say("what stood here was not whole, and is made anew")
     return 0
 
 

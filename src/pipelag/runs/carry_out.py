@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelag import precision
+from pipelag.distributed.launch.torchrun import check_world, workers_here
 from pipelag.errors import PipelagError
 from pipelag.runs.folder import check_places
 from pipelag.runs.kinds import KINDS
@@ -50,11 +51,14 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     """
     check_places(out)
     kind = KINDS[spec.kind]
+    several = spec.kind == "speed" or (spec.kind == "train" and spec.executor == "real")
+    if not several or spec.options.get("links"):
+        check_world(1, f"this {spec.kind} run")
     if not kind.computes:  # needs no torch
         return kind.carry_out(spec, out, "cpu", threads)
     import torch
 
     torch.set_num_threads(threads)
     precision.prepare()
-    workers = spec.workers if spec.executor == "real" or spec.kind == "speed" else 1
+    workers = workers_here(spec.workers) if several else 1
     return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)

@@ -29,7 +29,7 @@ from torch.distributed.rendezvous import rendezvous
 from pipelag import job as client
 from pipelag import precision
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
-from pipelag.distributed.launch import namespaces, processes
+from pipelag.distributed.launch import namespaces, processes, torchrun
 from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
@@ -196,7 +196,15 @@ def join(
             f"rank {rank} cannot reach the workers' store at {where}; is that machine up, and is it named so?"
         ) from error
     store.set_timeout(TIMEOUT)
+    if torchrun.standing():
+        store = PrefixStore(torchrun.attempt(store, rank, world, STARTING.total_seconds()), store)
     own = PrefixStore("pipelag", store)
+    own.set(f"backend/{rank}", backend)
+    if backend != (first := own.get("backend/0").decode()):
+        raise PipelagError(
+            f"rank {rank} would talk by {backend} and rank 0 by {first}: not all machines have GPUs for their workers; "
+            "name a device that all have, such as --device cpu"
+        )
     heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
@@ -46,10 +46,15 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         )
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
+    lead = _lead(spec, out, device, max(1, threads // workers_here(spec.workers)))
+    return everywhere(_task, lead, spec.workers, device, threads, out / "partial", spec=spec)
+
+
+def _lead(spec: RunSpec, out: Path, device: str, each: int) -> Lead:
+    """Open the run's folder, and write down what was measured."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    each = max(1, threads // spec.workers)
-    rows, described = launch(_task, spec.workers, device, each, spec=spec)
+    rows, described = yield {}
     arms = ("pipelined", "hybrid") if spec.asked(SpeedOptions).hybrid else ("pipelined",)
     per_arm = {arm: speedups(rows, arm) for arm in arms}
     medians = {arm: median(values) for arm, values in per_arm.items()}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipelag.checkpoint import alone
+from pipelag.distributed.launch.torchrun import leads
 from pipelag.runs.spec import RunSpec
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
     """Train and evaluate; no two at once in one folder."""
-    with alone(out / "partial"):
+    with alone(out / "partial") if leads() else nullcontext():  # with torchrun, rank 0 holds it for all
         if spec.executor == "simulated":
             import torch
 

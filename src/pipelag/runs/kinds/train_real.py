@@ -12,7 +12,7 @@ import torch
 
 from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints
-from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.training import RealTraining, check_workers
 from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
@@ -36,19 +36,23 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
         raise PipelagError("real workers compute in fp32; take executor: simulated for options.precision: bf16")
     for phase in phases_of(spec):
         check_workers(phase, spec.workers)  # now, not when they have been started
+    partial = out / "partial"
+    kept = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
+    lead = _lead(spec, out, kept, device, max(1, threads // workers_here(spec.workers)))
+    return everywhere(_task, lead, spec.workers, device, threads, partial, spec=spec, checkpoints=kept)
+
+
+def _lead(spec: RunSpec, out: Path, kept: Checkpoints, device: str, threads: int) -> Lead:
+    """Open the run's folder, say where workers go on, and write down what came of it."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    each = max(1, threads // spec.workers)
-    kept = Checkpoints(folder.partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
-    rows, summary, state, trace = launch(
-        _task, spec.workers, device, each, spec=spec, checkpoints=kept, resume=kept.rewind()
-    )
+    rows, summary, state, trace = yield {"resume": kept.rewind()}
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(state, out / "model.pt")
-    folder.finish(summary, environment(device, each))
+    folder.finish(summary, environment(device, threads))
     return summary
 
 

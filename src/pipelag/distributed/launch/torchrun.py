@@ -1,0 +1,174 @@
+"""A run whose workers torchrun has started, on one machine or several: the same command line in each process.
+
+    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 --max-restarts 3 \\
+        -m pipelag run --config run.yaml --out /shared/run
+
+Rank 0 leads: it alone opens the run's folder and writes the log. The others do their part of the task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelag.distributed.heartbeat import patience_of
+from pipelag.errors import PipelagError
+
+if TYPE_CHECKING:
+    from pipelag.distributed.workers.base import Job
+
+Lead = Generator[dict[str, Any], Any, dict[str, Any]]
+
+
+def standing() -> bool:
+    """Whether this process is one of those that torchrun has started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def leads() -> bool:
+    """Whether this process opens folders and tells what came out."""
+    return not standing() or os.environ["RANK"] == "0"
+
+
+def workers_here(workers: int) -> int:
+    """How many of a run's workers are on this machine."""
+    return int(os.environ["LOCAL_WORLD_SIZE"]) if standing() else workers
+
+
+def check_world(workers: int, what: str) -> None:
+    """Refuse a run that needs another number of processes than torchrun has started."""
+    world = int(os.environ["WORLD_SIZE"]) if standing() else workers
+    if world != workers:
+        one = "start it without torchrun" if workers == 1 else f"let --nnodes times --nproc-per-node be {workers}"
+        raise PipelagError(f"torchrun has started {world} processes, and {what} is for {workers}; {one}")
+
+
+def attempt(store: Any, rank: int, world: int, patience: float) -> str:
+    """A name for this start of the processes, which no earlier one had, and on which all agree.
+
+    torchrun starts broken workers again over the same store, which still holds what the broken ones said. So every
+    rank calls by a name of its own that is new, and rank 0 answers those calls until all have heard the answer.
+
+    Raises:
+        PipelagError: on rank 0, naming a rank that did not come in `patience` seconds; on others, rank 0 did not.
+    """
+    mine, until = uuid.uuid4().hex, time.monotonic() + patience
+    if rank:
+        store.set(f"call/{rank}", mine)
+    answered: set[str] = set()
+    while time.monotonic() < until:
+        if rank and store.check([f"answer/{mine}"]):
+            name: str = store.get(f"answer/{mine}").decode()
+            store.set(f"heard/{name}/{rank}", "yes")
+            return name
+        if not rank:
+            calls = [key for other in range(1, world) if store.check([key := f"call/{other}"])]
+            for call in {store.get(key).decode() for key in calls} - answered:
+                store.set(f"answer/{call}", mine)
+                answered.add(call)
+            if all(store.check([f"heard/{mine}/{other}"]) for other in range(1, world)):
+                return mine
+        time.sleep(0.02)
+    silent = (other for other in range(1, world) if not store.check([f"heard/{mine}/{other}"]))
+    raise PipelagError(f"rank {0 if rank else next(silent)} has not come within {patience:g} s of rank {rank}")
+
+
+def everywhere(
+    task: Callable[..., Any], lead: Lead, workers: int, device: str, threads: int, folder: Path, **arguments: Any
+) -> dict[str, Any]:
+    """Do `task(job, **arguments)` on every worker: new ones of this machine, or those that torchrun has started.
+
+    Args:
+        lead: run by one process alone. It opens the run, yields what all are told (more arguments, as JSON), is sent
+            what rank 0's task returns, and returns the run's summary.
+        threads: of the CPU, of this machine.
+        folder: the run's, which the machines have to share.
+
+    Returns:
+        The summary; nothing where another process leads.
+    """
+    from pipelag.distributed.launch.launch import launch
+    from pipelag.distributed.p2p import PeerLost
+
+    each = max(1, threads // workers_here(workers))
+    if not standing():
+        return sent(lead, launch(task, workers, device, each, **arguments, **next(lead)))
+    check_world(workers, "this run")
+    try:
+        return _as_one_of_them(task, lead, device.split(":")[0], each, folder, arguments)
+    except BaseException as error:
+        if isinstance(error, PipelagError | PeerLost):
+            print(f"pipelag: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)
+        else:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)  # at once: a normal exit would wait for connections to workers that may be gone
+
+
+def sent(lead: Lead, result: Any) -> dict[str, Any]:
+    """What `lead` returns when it is given the task's result."""
+    try:
+        lead.send(result)
+    except StopIteration as end:
+        summary: dict[str, Any] = end.value
+        return summary
+    raise RuntimeError("a lead yields once")
+
+
+def _as_one_of_them(
+    task: Callable[..., Any], lead: Lead, device: str, threads: int, folder: Path, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """This process's part, from joining the others to leaving them; a lost one of them ends it (`join`)."""
+    import torch.distributed as dist
+
+    from pipelag.distributed.launch.launch import join
+    from pipelag.distributed.workers.base import ENDLESS
+
+    job = join(device, threads)
+    if job.rank == 0:
+        job.store.set("told", json.dumps(next(lead)))
+    job.store.wait(["told"], ENDLESS)
+    check_shared(job, folder)
+    result, summary = task(job, **arguments, **json.loads(job.store.get("told"))), {}
+    if job.rank == 0:
+        summary = sent(lead, result)
+        job.store.set("finished", "yes")
+    job.store.wait(["finished"], ENDLESS)  # rank 0 may have much to measure at the end
+    dist.barrier()
+    dist.destroy_process_group()
+    job.leave(last=job.rank == 0)
+    return summary
+
+
+def check_shared(job: Job, folder: Path) -> None:
+    """Refuse a folder that is not one and the same for all ranks: stages write checkpoints there, rank 0 reads them.
+
+    Raises:
+        PipelagError: on every rank, naming the first that does not see, for as long as the patience, what rank 0 wrote.
+    """
+    if job.rank == 0:
+        name = f"seen-{uuid.uuid4().hex}"
+        (folder / name).touch()
+        job.store.set("mark", name)
+    mark = folder / job.store.get("mark").decode()
+    until = time.monotonic() + patience_of(None)
+    while not mark.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    job.store.set(f"sees/{job.rank}", socket.gethostname() if not mark.exists() else "")
+    blind = {rank: job.store.get(f"sees/{rank}").decode() for rank in range(job.world)}
+    if job.rank == 0:
+        mark.unlink(missing_ok=True)
+    for rank, host in blind.items():
+        if host:
+            raise PipelagError(
+                f"rank {rank} on {host} does not see what rank 0 writes to {folder}; let --out be a folder that all "
+                "machines share"
+            )

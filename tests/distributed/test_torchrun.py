@@ -1,0 +1,124 @@
+"""`pipelag run` as the workers that torchrun starts: two agents on this machine's loopback, as two machines would."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipelag.runs.carry_out import carry_out
+from pipelag.runs.spec import RunSpec
+from tests.ending import ended
+
+pytestmark = pytest.mark.real
+
+RUN: dict[str, Any] = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits"},
+    "batch": 16,
+    "seed": 3,
+    "executor": "real",
+    "workers": 2,
+    "optimizer": {"lr": 0.05, "momentum": 0.9},
+    "phases": [{"method": "pipedream", "steps": 40, "cuts": [2]}],
+    "evaluate_every": 10,
+}
+
+
+def free_port() -> int:
+    """Of the loopback interface."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port: int = asked.getsockname()[1]
+        return port
+
+
+@contextmanager
+def agents(folders: tuple[Path, Path], spec: dict[str, Any], each: int = 1, restarts: int = 0) -> Iterator[list[Any]]:
+    """Two of torchrun's agents with `each` process, as on two machines; a machine's own folder is where it works."""
+    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "test"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(each), *where]
+    words += ["--max-restarts", str(restarts), "--monitor-interval", "0.1", "-m", "pipelag", "run"]
+    words += ["--spec", json.dumps(spec), "--out", "out", "--device", "cpu", "--threads", str(each)]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                ended(
+                    subprocess.Popen(
+                        words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                    )
+                )
+            )
+            for folder in folders
+        ]
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """A run's log without its times."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_two_machines_leave_the_log_of_one(tmp_path: Path) -> None:
+    carry_out(RunSpec(**RUN), tmp_path / "one", "cpu", 2)
+    with agents((tmp_path, tmp_path), RUN) as started:
+        said = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    assert log_of(tmp_path / "out") == log_of(tmp_path / "one")
+    assert sum(text.count("finished after 40 steps") for text in said) == 1  # one process tells
+    assert not (tmp_path / "out" / "partial").exists()
+    with agents((tmp_path, tmp_path), RUN) as started:
+        said = [process.communicate(timeout=240)[0] for process in started]
+    assert sum(text.count("nothing was done") for text in said) == 1
+
+
+def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    spec = RUN | {"phases": [{"method": "pipedream", "steps": 200, "cuts": [2]}], "evaluate_every": 20}
+    carry_out(RunSpec(**spec), tmp_path / "unbroken", "cpu", 2)
+    sets = tmp_path / "out" / "partial" / "checkpoints"
+    with agents((tmp_path, tmp_path), spec, restarts=1) as started:
+        until = time.monotonic() + 240
+        while not list(sets.glob("step-*40/stage-2-of-2.pt")):
+            assert time.monotonic() < until and all(process.poll() is None for process in started)
+            time.sleep(0.01)
+        (worker,) = psutil.Process(started[1].pid).children()
+        worker.send_signal(signal.SIGKILL)
+        said = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["resumed_at"] >= 20
+    assert log_of(tmp_path / "out") == log_of(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize(
+    ("apart", "each", "change", "told"),
+    [
+        (True, 1, {}, "does not see what rank 0 writes to out/partial; let --out be a folder that all machines share"),
+        (False, 2, {}, "torchrun has started 4 processes, and this run is for 2; let --nnodes times --nproc-per-node"),
+        (False, 1, {"executor": "simulated", "workers": 1}, "this train run is for 1; start it without torchrun"),
+    ],
+    ids=["folders of their own", "too many processes", "one process's run"],
+)
+def test_what_several_machines_cannot_do_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool, each: int, change: dict[str, Any], told: str
+) -> None:
+    monkeypatch.setenv("PIPELAG_PATIENCE", "3")
+    here, there = tmp_path, tmp_path / "other"
+    there.mkdir()
+    with agents((here, there if apart else here), RUN | change, each) as started:
+        said = "".join(process.communicate(timeout=240)[0] for process in started)
+    assert all(process.returncode for process in started)
+    assert told in said
+    assert 'Traceback (most recent call last):\n  File "' + str(Path.cwd()) not in said
+    assert not list(tmp_path.glob("**/summary.json"))
