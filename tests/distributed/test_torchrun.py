@@ -10,13 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from torch.distributed import HashStore
 
+from pipelag.distributed.launch import torchrun
+from pipelag.distributed.launch.launch import check_backend
+from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
 from tests.ending import ended
@@ -69,6 +74,29 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     """A run's log without its times."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_a_start_is_not_taken_for_an_earlier_one_of_the_same_store() -> None:
+    store, names = HashStore(), set()
+    for patience in (0.3, 60.0, 60.0):  # the first start breaks off: rank 2 never comes
+        ranks = [0, 1] if patience < 1 else [0, 1, 2]
+        with ThreadPoolExecutor() as pool:
+            asked = [pool.submit(torchrun.attempt, store, rank, 3, patience) for rank in ranks]
+        if patience < 1:
+            with pytest.raises(PipelagError, match=r"^rank 2 has not come within 0.3 s of rank 0$"):
+                asked[0].result()
+        else:
+            (name,) = {each.result() for each in asked}
+            names.add(name)
+    assert len(names) == 2
+
+
+def test_machines_with_and_without_gpus_are_refused() -> None:
+    store = HashStore()
+    check_backend(store, 0, "nccl")
+    check_backend(store, 1, "nccl")
+    with pytest.raises(PipelagError, match=r"^rank 2 would talk by gloo and rank 0 by nccl: .* --device cpu$"):
+        check_backend(store, 2, "gloo")
 
 
 def test_two_machines_leave_the_log_of_one(tmp_path: Path) -> None:

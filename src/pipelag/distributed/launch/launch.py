@@ -199,16 +199,22 @@ def join(
     if torchrun.standing():
         store = PrefixStore(torchrun.attempt(store, rank, world, STARTING.total_seconds()), store)
     own = PrefixStore("pipelag", store)
-    own.set(f"backend/{rank}", backend)
-    if backend != (first := own.get("backend/0").decode()):
-        raise PipelagError(
-            f"rank {rank} would talk by {backend} and rank 0 by {first}: not all machines have GPUs for their workers; "
-            "name a device that all have, such as --device cpu"
-        )
+    check_backend(own, rank, backend)
     heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
     return Job(rank, world, place, own, heart)
+
+
+def check_backend(store: Any, rank: int, backend: str) -> None:
+    """Refuse machines of which some compute on GPUs and others do not: they would wait for one another."""
+    store.set(f"backend/{rank}", backend)
+    first = store.get("backend/0").decode()
+    if backend != first:
+        raise PipelagError(
+            f"rank {rank} would talk by {backend} and rank 0 by {first}: not all machines have GPUs for their workers; "
+            "name a device that all have, such as --device cpu"
+        )
 
 
 def leave(world: int, rank: int, reason: str) -> NoReturn:
