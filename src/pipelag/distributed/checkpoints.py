@@ -27,6 +27,7 @@ from torch import nn
 
 from pipelag import checkpoint
 from pipelag.errors import PipelagError
+from pipelag.stage.rounded import Masters, in_full
 
 Tensors = dict[str, torch.Tensor]
 PART = re.compile(r"([a-z]+)-(\d{1,9})-of-(\d{1,9})\.pt")
@@ -136,6 +137,7 @@ class Keeper:
             optimizer's.
         base: what the phase's clock and traffic stood at when the worker began; seconds: those of the run.
         last: the minibatches done at the mark before.
+        masters: in bfloat16, the float32 ones, which are what is kept.
     """
 
     checkpoints: Checkpoints
@@ -147,6 +149,7 @@ class Keeper:
     base: dict[str, float]
     seconds: float
     last: int
+    masters: Masters | None = None
     buffers: dict[int, Tensors] = field(default_factory=dict)
 
     def wants(self, step: int) -> bool:
@@ -160,7 +163,7 @@ class Keeper:
     def state_of(self, module: nn.Module, weights: bool) -> Tensors:
         """Copies of the stage's weights, or of its statistics, by their names in the model; shared ones by all."""
         own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-        state = module.state_dict().items()
+        state = in_full(module, self.masters).items()
         return {self.held[name]: value.cpu().clone() for name, value in state if (name in own) == weights}
 
     def save(

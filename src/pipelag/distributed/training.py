@@ -33,6 +33,7 @@ from pipelag.models.cut import stages
 from pipelag.schedules import Schedule
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
+from pipelag.stage.rounded import in_full, masters_of, take_in_full
 
 Inputs = Callable[[int], Any]
 
@@ -48,6 +49,7 @@ class RealTraining:
         rate: the factor on the base rate at a step of the run.
         uneven: minibatches differ in shape, so that every message has to tell its own.
         checkpoints: where each stage writes its part, and whence `resume` goes on.
+        bf16: passes read the weights rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`).
     """
 
     job: Job
@@ -59,6 +61,7 @@ class RealTraining:
     seed: int
     checkpoints: Checkpoints | None = None
     uneven: bool = False
+    bf16: bool = False
     state: dict[str, dict[str, Any]] = field(default_factory=dict)  # optimizer state by parameter name
     done: int = 0
     losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
@@ -72,6 +75,8 @@ class RealTraining:
         for phase in self.phases:
             phase.check()
             check_workers(phase, self.job.world)
+            check_precision(phase, self.bf16)
+        self.masters = masters_of(self.model.parameters()) if self.bf16 else None
 
     def resume(self, step: int) -> None:
         """Go on from the complete set of checkpoints after `step` minibatches.
@@ -87,7 +92,7 @@ class RealTraining:
                 "delete them"
             )
         try:
-            self.model.load_state_dict(self.checkpoints.model(step))
+            take_in_full(self.model, self.checkpoints.model(step), self.masters)
         except RuntimeError as error:
             raise PipelagError(
                 f"the checkpoints in {folder} are those of another model; go on with that model, or delete them to "
@@ -110,7 +115,7 @@ class RealTraining:
         """
         self.job.phases += 1
         pieces = stages(self.model, phase.cuts)
-        told = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset)
+        told = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset, self.masters)
         method = phase.method
         if method.data_parallel or method.torch_schedule:
             part = self._whole(told, pieces, inputs, targets, kept)
@@ -203,7 +208,7 @@ class RealTraining:
         """Add what a stage has become to what goes to all ranks."""
         held, names = names_in(self.model, piece), names_of(self.model, list(piece.parameters()))
         # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
-        state = piece.state_dict().items()
+        state = in_full(piece, self.masters).items()
         part["weights"] |= {held[name]: value.detach().cpu().clone() for name, value in state}
         part["optimizer"] |= {names[i]: values for i, values in optimizer_state(optimizer, parameters).items()}
 
@@ -220,14 +225,16 @@ class RealTraining:
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
         clock = self.parts[stage - 1]["clock"] if same else {}
         names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
-        keeper = Keeper(self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start)
+        keeper = Keeper(
+            self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start, self.masters
+        )
         return keeper, self.checkpoints.policy(told.start, stage, phase.stages) if same else None
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         self.job.arrive()
         parts = gathered(part, self.job.device)
         merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
-        self.model.load_state_dict(merged)
+        take_in_full(self.model, merged, self.masters)
         for each in parts:
             self._adopt(each.get("optimizer", {}))
         return {rank: Record.unpacked(each["record"]) for rank, each in enumerate(parts) if each}
@@ -247,6 +254,15 @@ class RealTraining:
             self.seconds += time.perf_counter() - began
             first += phase.steps
         return records
+
+
+def check_precision(phase: Phase, bf16: bool) -> None:
+    """Refuse bfloat16 where a library's workers compute, which know no masters."""
+    if bf16 and (phase.method.data_parallel or phase.method.torch_schedule):
+        raise PipelagError(
+            f"real workers of method '{phase.method.name}' compute in fp32; leave out options.precision, or take "
+            "executor: simulated"
+        )
 
 
 def check_workers(phase: Phase, workers: int) -> None:

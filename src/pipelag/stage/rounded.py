@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,6 +49,22 @@ def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
+def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
+    """A module's state with the masters for what is rounded; tensors are those in use, not copies."""
+    state = module.state_dict()
+    for name, parameter in module.named_parameters(remove_duplicate=False) if masters else ():
+        state[name] = masters.get(parameter, parameter).data  # type: ignore[union-attr]
+    return state
+
+
+def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters | None) -> None:
+    """The inverse: masters have what the state says, and the module's parameters show its rounding."""
+    module.load_state_dict(state)
+    for name, parameter in module.named_parameters() if masters else ():
+        if parameter in masters:  # type: ignore[operator]
+            masters[parameter].data.copy_(state[name])  # type: ignore[index]
+
+
 class RoundedParameters(FlatParameters):
     """A stage's masters (and what has none), of which the model's parameters show the rounding."""
 
@@ -57,6 +74,11 @@ class RoundedParameters(FlatParameters):
         pairs = [(parameter.data, masters[parameter].data) for parameter in own if parameter in masters]
         self.shown, self.full = [shown for shown, _ in pairs], [full for _, full in pairs]
         self.publish()
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """The weights, and what shows them."""
+        return self.buffers + self.shown
 
     @torch.no_grad()
     def publish(self) -> None:

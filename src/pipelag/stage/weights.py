@@ -50,6 +50,11 @@ class FlatParameters:
             for which, offset in [self.places[parameter]]
         ]
 
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """What the weights take up."""
+        return self.buffers
+
     def publish(self) -> None:
         """Tell who shows the weights otherwise that they have changed (`pipelag.stage.rounded`)."""
 

@@ -19,6 +19,7 @@ from pipelag.schedules import Action
 from pipelag.schedules.actions import Kind
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
+from pipelag.stage.rounded import Masters
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 ENDLESS = timedelta(days=365)
@@ -104,7 +105,8 @@ class Assignment:
     """What all workers of a phase are told: the phase, the training's settings, and where in the run they begin.
 
     `start`: the run's step of the worker's first minibatch; `offset`: minibatches of the phase that were done before it
-    (more than none after a restart). `rate`: the factor on the base rate at a step of the run.
+    (more than none after a restart). `rate`: the factor on the base rate at a step of the run. `masters`: in bfloat16,
+    the float32 ones of the model's parameters.
     """
 
     phase: Phase
@@ -114,6 +116,7 @@ class Assignment:
     seed: int
     start: int
     offset: int = 0
+    masters: Masters | None = None
 
     @property
     def steps(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
+from pipelag.stage.rounded import RoundedParameters, computing
 from pipelag.stage.weights import FlatParameters, hand_over, shadows
 from pipelag.tensors import as_tuple, kept_for_backward, trainable, unchanged_buffers
 
@@ -82,7 +85,9 @@ class StageState:
         # What was done before this worker began, in updates and in microbatches.
         self.done = assignment.offset * self.microbatches
         self.version_0 = self.done // self.period
-        self.flat = FlatParameters(module.parameters())
+        own, masters = module.parameters(), assignment.masters
+        self.flat = FlatParameters(own) if masters is None else RoundedParameters(own, masters)
+        self.computing = nullcontext if masters is None else partial(computing, device)
         self.shadows = shadows(self.flat.parameters)
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
         self.back = max(*self.delays.forward_lags[stage - 1], *self.delays.backward_lags[stage - 1])
@@ -133,7 +138,7 @@ class StageState:
         entering = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
         if not self.measured:
-            own = {buffer.untyped_storage().data_ptr() for buffer in self.flat.buffers}
+            own = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
             with kept_for_backward(own, self.guard.look) as held:
                 value = self.compute(entering, m)
             self.guard.check()
@@ -163,10 +168,12 @@ class StageState:
         """The stage's output for microbatch m, or on the last stage the loss."""
         step = self.assignment.start * self.microbatches + m
         seed_stage(self.assignment.seed, step, self.stage, self.device)
-        with self.guard.running():
+        with self.computing(), self.guard.running():
             value = self.module(entering)
         if self.last:
-            value = trainable(self.assignment.loss(value, self.part("targets", m) if target is None else target))
+            target = self.part("targets", m) if target is None else target
+            with self.computing():
+                value = trainable(self.assignment.loss(value, target))
             if self.microbatches > 1:
                 value = value / self.microbatches
         return value
@@ -208,6 +215,7 @@ class StageState:
         self.weights.before_step()
         self.optimizer.step()
         self.weights.after_step()
+        self.flat.publish()
         self.optimizer.zero_grad(set_to_none=True)
         if not over:
             self.set_rates(self.version_0 + n + 1)
@@ -252,7 +260,7 @@ class StageState:
         state = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = [value for entry in state for value in entry.values() if isinstance(value, torch.Tensor)]
         return {
-            "weights": sum(buffer.numel() * buffer.element_size() for buffer in self.flat.buffers),
+            "weights": sum(tensor.numel() * tensor.element_size() for tensor in self.flat.held),
             "weight_copies": self.weights.bytes,
             "optimizer": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
             "activations": (self.entering_bytes if recomputed else self.saved_bytes) * waiting

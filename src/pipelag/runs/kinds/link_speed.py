@@ -27,7 +27,7 @@ from pipelag.partitioner.cluster import ring_seconds, wait_free
 from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder
 from pipelag.runs.kinds.options import SpeedOptions
-from pipelag.runs.kinds.train_simulated import phases_of
+from pipelag.runs.kinds.train_simulated import in_bf16, phases_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish
 from pipelag.runs.tasks import Task, open_task
@@ -45,6 +45,8 @@ def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     """Carry out the run. `options`: links {gbit: [...], latency_ms: 0}, blocks (1), block_steps (phase.steps)."""
     options = spec.asked(SpeedOptions)
     assert options.links is not None
+    if in_bf16(spec):
+        raise PipelagError("a speed run over links compares with data parallelism, in fp32; leave out precision")
     steps, least = options.block_steps or spec.phases[0].steps, 4 * spec.workers
     if steps < least:
         raise PipelagError(f"blocks of {steps} steps never leave the fill; use block_steps of {least} or more")

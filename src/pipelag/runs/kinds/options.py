@@ -49,16 +49,20 @@ class DiscrepancyOptions(Typed):
     every: int = Field(default=10, ge=1)
 
 
-class TrainOptions(TaskOptions):
+class TrainingOptions(TaskOptions):
+    """precision: bf16, passes read weights rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`)."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+
+
+class TrainOptions(TrainingOptions):
     """save_model: leave the trained weights as model.pt.
 
-    precision: bf16, weights that passes read rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`);
-    simulated executor. graphs: auto, passes replayed as CUDA graphs on a GPU, where that gives the same bit for bit
+    graphs: auto, passes replayed as CUDA graphs on a GPU, where that gives the same bit for bit
     (`pipelag.simulate.graphs`); false, never.
     """
 
     save_model: bool = False
-    precision: Literal["fp32", "bf16"] = "fp32"
     graphs: Literal["auto", False] = "auto"
     discrepancy: DiscrepancyOptions | None = None
 
@@ -73,7 +77,7 @@ class LinkOptions(Typed):
     latency_ms: float = Field(default=0.0, ge=0)
 
 
-class SpeedOptions(TaskOptions):
+class SpeedOptions(TrainingOptions):
     """blocks of block_steps minibatches (the phase's where not given); hybrid: half the steps pipelined, too;
     repeats: of the profile, with links.
     """

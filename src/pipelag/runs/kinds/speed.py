@@ -27,7 +27,7 @@ from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder
 from pipelag.runs.kinds import link_speed
 from pipelag.runs.kinds.options import SpeedOptions
-from pipelag.runs.kinds.train_simulated import phases_of
+from pipelag.runs.kinds.train_simulated import in_bf16, phases_of, precision_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish, speedups
 from pipelag.runs.tasks import open_task
@@ -58,7 +58,7 @@ def _lead(spec: RunSpec, out: Path, device: str, each: int) -> Lead:
     arms = ("pipelined", "hybrid") if spec.asked(SpeedOptions).hybrid else ("pipelined",)
     per_arm = {arm: speedups(rows, arm) for arm in arms}
     medians = {arm: median(values) for arm, values in per_arm.items()}
-    return finish(folder, spec, rows, each, device, described, speedup=medians, speedups=per_arm)
+    return finish(folder, spec, rows, each, device, described, speedup=medians, speedups=per_arm, **precision_of(spec))
 
 
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -85,6 +85,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         lambda step: 1.0,
         spec.seed,
         uneven=task.batches.uneven,
+        bf16=in_bf16(spec),
     )
 
     def timed(phase: Phase) -> tuple[float, int, dict[int, Record]]:

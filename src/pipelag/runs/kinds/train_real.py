@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -13,15 +14,16 @@ import torch
 from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
-from pipelag.distributed.training import RealTraining, check_workers
+from pipelag.distributed.training import RealTraining, check_precision, check_workers
 from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
-from pipelag.runs.kinds.train_simulated import all_finite, describe_phases, phases_of
+from pipelag.runs.kinds.train_simulated import all_finite, describe_phases, in_bf16, phases_of, precision_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.stage.rounded import computing
 from pipelag.timing.trace import row_of, write_trace
 
 TRACED = 100  # minibatches of the first phase whose actions go into trace.json
@@ -32,10 +34,9 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
     Every stage writes a checkpoint at each evaluation; a broken run goes on from the newest complete set, bit for bit.
     """
-    if spec.asked(TrainOptions).precision != "fp32":
-        raise PipelagError("real workers compute in fp32; take executor: simulated for options.precision: bf16")
-    for phase in phases_of(spec):
-        check_workers(phase, spec.workers)  # now, not when they have been started
+    for phase in phases_of(spec):  # now, not when they have been started
+        check_workers(phase, spec.workers)
+        check_precision(phase, in_bf16(spec))
     partial = out / "partial"
     kept = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
     lead = _lead(spec, out, kept, device, max(1, threads // workers_here(spec.workers)))
@@ -109,7 +110,8 @@ def _task(
     phases = phases_of(spec)
     rate = rates.factor(spec.lr_schedule, spec.steps)
     make = optimizers.factory(spec.optimizer)
-    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, task.batches.uneven)
+    bf16, uneven = in_bf16(spec), task.batches.uneven
+    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, uneven, bf16)
     if resume:
         training.resume(resume)
     model.train()
@@ -132,7 +134,9 @@ def _task(
         model.load_state_dict(checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
         row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
-        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | task.measure(model))
+        with computing(job.device) if bf16 else nullcontext():
+            measured = task.measure(model)
+        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | measured)
         best = best_of(rows[-1], best)
         done = step
     model.load_state_dict(final_state)
@@ -149,7 +153,7 @@ def _task(
         "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
         "device": str(job.device),
         "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
-    }
+    } | precision_of(spec)
     if resume:
         summary["resumed_at"] = resume  # the workers' figures of earlier phases are gone, and the trace begins there
     index = next((index for index, phase in enumerate(records) if phase), 0)

@@ -21,7 +21,7 @@ from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
-from pipelag.runs.kinds.options import TrainOptions
+from pipelag.runs.kinds.options import TrainingOptions, TrainOptions
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.simulate.discrepancy import Discrepancy
@@ -131,7 +131,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     phases = phases_of(spec)
     rate = rates.factor(spec.lr_schedule, spec.steps)
     maker, spare = optimizers.factory(spec.optimizer), device.type != "cpu"
-    bf16 = spec.asked(TrainOptions).precision == "bf16"
+    bf16 = in_bf16(spec)
     # Of minibatches that differ in shape few would find a recording, whose memory would be held all the same.
     graphs = spec.asked(TrainOptions).graphs == "auto" and device.type == "cuda" and not task.batches.uneven
     training = SimulatedTraining(
@@ -176,13 +176,23 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "data": task.summary(),
         "phases": [row | graphed(training, index) for index, row in enumerate(describe_phases(model, phases))],
         "device": str(device),
-    } | ({"precision": "bf16 over fp32 masters"} if bf16 else {})
+    } | precision_of(spec)
     if device.type == "cuda":
         summary["peak_memory"] = torch.cuda.max_memory_allocated(device)  # bytes, beside the model's own
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
     return summary
+
+
+def in_bf16(spec: RunSpec) -> bool:
+    """Whether passes are of bfloat16."""
+    return spec.asked(TrainingOptions).precision == "bf16"
+
+
+def precision_of(spec: RunSpec) -> dict[str, str]:
+    """What a summary says of the precision; nothing of float32."""
+    return {"precision": "bf16 over fp32 masters"} if in_bf16(spec) else {}
 
 
 def graphed(training: SimulatedTraining, phase: int) -> dict[str, str]:
