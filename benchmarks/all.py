@@ -35,6 +35,7 @@ RUNS = (
     "simulated_overhead --model transformer --stages 100 --batch 8 --rounds 7 --optimizer adamw --no-goal",
     "simulated_overhead --model resnet50 --batch 64 --microbatches 8 --rounds 5 --methods pipedream pipemare",
     "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods pipedream pipemare --no-goal",
+    "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods gpipe pipemare --grouped",
     "scaling",
 )
 FOLDER = Path("results/benchmarks")

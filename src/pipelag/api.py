@@ -69,6 +69,7 @@ def train(
     seed: int = 0,
     device: str = "cpu",
     graphs: bool = False,
+    grouped: bool = False,
     threads: int = 1,
     workers: int | None = None,
     uneven: bool = False,
@@ -121,6 +122,8 @@ def train(
         graphs: on a GPU, replay passes as CUDA graphs, which spares small models most of Python's time and changes no
             bit; steps that cannot be are computed as ever (docs/workflow.md). Not for a model or loss that goes by
             something of Python's that changes from step to step and lies outside of both.
+        grouped: microbatches of a minibatch that read the same weights share passes, which spares launches and changes
+            rounding; a model that mixes samples otherwise than by batch norm is found, and computed as ever.
         threads: CPU threads of each real worker.
         workers: real processes; one per stage by default, and the number of replicas of data-parallel methods.
         uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
@@ -160,7 +163,7 @@ def train(
     asked.check_numbers(seed, threads, workers, checkpoint_every)
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
     asked.check_recompute(recompute)
-    asked.check_graphs(graphs, executor)
+    asked.check_passes(executor, graphs=graphs, grouped=grouped)
     asked.check_rates(stage_lr if stage_lr is not None else {})
     asked.check_functions(loss=loss, rate=rate, **({"unpack": unpack} if unpack is not None else {}))
     asked.check_batches(batches)
@@ -195,7 +198,7 @@ def train(
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed}
     sequence.train()
     if executor == "simulated":
-        values, evaluations = _simulated(sequence, supply, phases, wishes, place, graphs=graphs, **how)
+        values, evaluations = _simulated(sequence, supply, phases, wishes, place, graphs=graphs, grouped=grouped, **how)
     else:
         from pipelag.library.real import train_real
 

@@ -105,12 +105,14 @@ def check_recompute(value: Any) -> None:
         whole("recompute", value, 0, 10_000)
 
 
-def check_graphs(value: Any, executor: str) -> None:
-    """True or False, and of the simulated executor."""
-    if not isinstance(value, bool):
-        raise PipelagError(f"graphs is {shown(value)}; it should be True or False")
-    if value and executor == "real":
-        raise PipelagError("real workers use no CUDA graphs; leave graphs out, or use executor='simulated'")
+def check_passes(executor: str, **ways: Any) -> None:
+    """How passes are made, each True or False; other than plainly in the simulated executor alone."""
+    for name, value in ways.items():
+        if not isinstance(value, bool):
+            raise PipelagError(f"{name} is {shown(value)}; it should be True or False")
+        if value and executor == "real":
+            made = {"graphs": "use no CUDA graphs", "grouped": "take microbatches one by one"}[name]
+            raise PipelagError(f"real workers {made}; leave {name} out, or use executor='simulated'")
 
 
 def check_rates(stage_lr: Any) -> None:

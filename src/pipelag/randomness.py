@@ -31,6 +31,16 @@ def seed_stage(seed: int, minibatch: int, stage: int, device: torch.device) -> N
         torch.default_generator.manual_seed(value)
 
 
+def state_of(device: torch.device) -> torch.Tensor:
+    """Of the generator that dropout on `device` draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_state(state: torch.Tensor, device: torch.device) -> None:
+    """Let that generator go on from there."""
+    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+
+
 class preserved_randomness:
     """Put the generators back as they were on leaving: a run must not disturb its caller's random numbers.
 

@@ -164,6 +164,8 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     *(({"recompute": recompute}, "recompute is") for recompute in ("x", -1)),
     *(({"graphs": graphs}, "graphs is") for graphs in ("auto", 1, None)),
     ({"graphs": True, "executor": "real"}, "real workers use no CUDA graphs"),
+    ({"grouped": "auto"}, "grouped is"),
+    ({"grouped": True, "executor": "real"}, "real workers take microbatches one by one"),
     *(({"executor": executor}, "unknown executor") for executor in (None, "rael")),
     *(({"method": method}, "unknown method") for method in (None, 5, "stale_weight")),
 ]

@@ -287,6 +287,21 @@ def test_graphs_are_asked_for_on_a_gpu_unless_told_otherwise(
     assert "graphs" in capsys.readouterr().err
 
 
+def test_a_run_whose_microbatches_share_passes_says_so(tmp_path: Path) -> None:
+    phases = [
+        {"method": "pipemare", "steps": 20, "cuts": [1, 2], "microbatches": 2},
+        {"method": "sequential", "steps": 10},
+    ]
+    for name, options in (("apart", {}), ("grouped", {"grouped": True})):
+        assert run(tmp_path / name, options=options, phases=phases) == 0
+    said = json.loads((tmp_path / "grouped/summary.json").read_text())["phases"]
+    assert [phase["grouped"] for phase in said] == ["used", "a minibatch goes through in one piece"]
+    assert not any("grouped" in phase for phase in json.loads((tmp_path / "apart/summary.json").read_text())["phases"])
+    apart, grouped = (lines(tmp_path / name)[-1] for name in ("apart", "grouped"))
+    assert grouped["loss"] == pytest.approx(apart["loss"], rel=1e-4)
+    assert len({json.loads((tmp_path / name / "summary.json").read_text())["id"] for name in ("apart", "grouped")}) == 2
+
+
 def test_a_run_in_bfloat16_says_so_and_computes_otherwise(tmp_path: Path) -> None:
     assert run(tmp_path / "full") == 0
     assert run(tmp_path / "half", options={"precision": "bf16", "save_model": True}) == 0

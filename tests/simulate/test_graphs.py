@@ -18,7 +18,7 @@ from torch import nn
 import pipelag
 from pipelag import methods
 from pipelag.errors import PipelagError
-from pipelag.runs.kinds.train_simulated import graphed as graphed_row
+from pipelag.runs.kinds.train_simulated import shortened as row_of
 from pipelag.simulate import graphs
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.recordable import Results, alike
@@ -514,11 +514,11 @@ def test_every_phase_records_anew(emulated: Emulated) -> None:
     assert first.graphs.recording is None  # its memory is free
     said = [graphed.without_graphs(phase) for phase in range(4)]
     assert said == ["", "", "a minibatch goes through in several microbatches", None]
-    rows = [graphed_row(graphed, phase) for phase in range(4)]
+    rows = [row_of(graphed, phase) for phase in range(4)]
     again = begin(model_of(), phases, recorder=emulated)
     again.load_state_dict(copy.deepcopy(graphed.state_dict()))
     assert [again.without_graphs(phase) for phase in (0, 1)] == [None, None]
-    assert rows == [{"graphs": "used"}, {"graphs": "used"}, {"graphs": said[2]}, {}] and graphed_row(plain, 0) == {}
+    assert rows == [{"graphs": "used"}, {"graphs": "used"}, {"graphs": said[2]}, {}] and row_of(plain, 0) == {}
 
 
 def test_an_onlooker_sees_the_same(emulated: Emulated) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 from pipelag.data.split import split
 from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
+from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.rounds import Rounds
 from pipelag.stage.guard import Guard
 from pipelag.stage.optimizers import set_rates
@@ -51,6 +52,8 @@ class SimulatedPipeline:
             weights than their forward: the others' second forward would give, bit for bit, what the first one gave.
         masters: in bfloat16, the float32 ones, which the optimizer has.
         graphs: replay passes as CUDA graphs where they can be (`pipelag.simulate.graphs`); the same bit for bit.
+        grouped: microbatches that read the same weights share passes (`pipelag.simulate.grouped`); the same but for
+            rounding.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class SimulatedPipeline:
         spare_memory: bool = True,
         masters: Masters | None = None,
         graphs: bool = False,
+        grouped: bool = False,
     ) -> None:
         self.stages, self.phase, self.optimizer, self.loss = list(stages), phase, optimizer, loss
         self.method, self.microbatches, self.recompute = phase.method, phase.microbatches, phase.recompute
@@ -102,7 +106,7 @@ class SimulatedPipeline:
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
-        self.graphs = Graphs(graphs)
+        self.graphs, self.grouped = Graphs(graphs), Grouped(self, grouped)
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
         """(version, place in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
@@ -131,36 +135,39 @@ class SimulatedPipeline:
         forward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.forward_lags
         backward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.backward_lags
         reads = {"F": forward, "B": backward}
-
-        def show(kind: str, told: bool = True, m: int = t * self.microbatches) -> None:
-            for index, weights in self.moved:
-                weights.load(kind, *self.version(index, m, reads[kind]))
-            self._observed(kind, t, only=told)
-
+        show = partial(self._show, reads, t * self.microbatches)
         total = self.graphs.loss(self, inputs, targets, show)
         if total is not None:
             seed_stage(self.seed, step, len(self.stages), self.device)  # where the eager passes leave the generator
-            self.update(step)
-            return total
+        else:
+            total = self.grouped.loss(self, t, inputs, targets, reads)
+        if total is None:
+            total = self.by_microbatches(t, inputs, targets, reads)
+        self.update(step)
+        return total
+
+    def by_microbatches(self, t: int, inputs: Any, targets: Any, reads: Lags) -> torch.Tensor:
+        """The loss of the phase's minibatch t, whose microbatches go through one after the other, and its gradients."""
+        total: torch.Tensor | None = None
         parts = zip(split(inputs, self.microbatches), split(targets, self.microbatches), strict=True)
         for j, (value, target) in enumerate(parts):
             m = t * self.microbatches + j
-            show("F", j == 0, m)
+            self._show(reads, m, "F", j == 0)
             entering, kept = [], {}
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
                     entering.append(value)
-                seed_stage(self.seed, step * self.microbatches + j, number, self.device)
+                seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
                 with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
                     value = stage(value)
-                if self.recompute and self._alike(number - 1, m, forward, backward):
+                if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     kept[number] = value
-            loss = self._loss(value, target)
+            loss = self.part_of_loss(value, target)
             if self.segments:
                 self._recomputed_by_segments(entering, target, m)
             else:
-                show("B", j == 0, m)
+                self._show(reads, m, "B", j == 0)
                 if self.recompute:
                     self._recomputed(entering, kept, target, m)
                 else:
@@ -168,15 +175,20 @@ class SimulatedPipeline:
             total = loss.detach() if total is None else total + loss.detach()
             if self.rounds is not None:
                 self.rounds.collect(m)
-        self.update(step)
         assert total is not None
         return total
+
+    def _show(self, reads: Lags, m: int, kind: str, told: bool = True) -> None:
+        """Let the parameters hold what passes of a kind read for microbatch m."""
+        for index, weights in self.moved:
+            weights.load(kind, *self.version(index, m, reads[kind]))
+        self._observed(kind, m // self.microbatches, only=told)
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
         """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
         for stage in self.stages:
             value = stage(value)
-        return self._loss(value, target)
+        return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, only: bool = True) -> None:
         """Tell who looks on: the start of a minibatch, or what each stage's weights hold for its passes and update."""
@@ -189,7 +201,7 @@ class SimulatedPipeline:
         place = self.delays.places[number - 1]
         return unchanged_buffers(stage) if place[m % len(place)] else nullcontext()
 
-    def _loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+    def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         """A microbatch's part of the minibatch's mean loss."""
         with self.computing():
             loss = trainable(self.loss(output, target))
@@ -214,7 +226,7 @@ class SimulatedPipeline:
             inputs = entering[number - 1]
             output = kept.pop(number) if number in kept else self._again(number, m, inputs)
             if number == len(self.stages):
-                output = self._loss(output, target)
+                output = self.part_of_loss(output, target)
             gradients = backward_through(output, gradients, inputs)
 
     def _recomputed_by_segments(self, entering: list[Any], target: torch.Tensor, m: int) -> None:
@@ -230,7 +242,7 @@ class SimulatedPipeline:
             for number in segment:
                 value = self._again(number, m, value)
             if segment[-1] == len(self.stages):
-                value = self._loss(value, target)
+                value = self.part_of_loss(value, target)
             for number in segment:
                 self.weights[number - 1].load("B", *self.version(number - 1, m, self.delays.backward_lags))
             gradients = backward_through(value, gradients, inputs)
@@ -290,12 +302,13 @@ class SimulatedPipeline:
             state["gradients"] = list(self.old_gradients)
         if self.rounds is not None:
             state["rounds"] = self.rounds.sums
-        return state
+        return state | {"grouped": self.grouped.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the versions (in place), after the weights and the optimizer's state."""
         for weights, saved in zip(self.weights, state["weights"], strict=True):
             weights.load_state_dict(saved)
+        self.grouped.load_state_dict(state.get("grouped", {}))
         if self.old_gradients is not None:
             self.old_gradients.clear()
             self.old_gradients.extend(

@@ -22,7 +22,8 @@ class SimulatedTraining:
     At the end of a phase the pipeline drains (every minibatch in flight updates) and the next phase starts from the
     weights that leaves; momentum stays with its parameter. `bf16`: passes read the weights rounded to bfloat16, whose
     masters in float32 the optimizer steps on (`pipelag.stage.rounded`). `graphs`: passes are replayed as CUDA graphs
-    where that gives the same (`pipelag.simulate.graphs`).
+    where that gives the same (`pipelag.simulate.graphs`). `grouped`: microbatches that read the same weights share
+    passes (`pipelag.simulate.grouped`).
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class SimulatedTraining:
         spare_memory: bool = True,
         bf16: bool = False,
         graphs: bool = False,
+        grouped: bool = False,
     ) -> None:
         self.model = model if isinstance(model, nn.Sequential) else nn.Sequential(*model)
         self.phases, self.make_optimizer, self.loss, self.rate = list(phases), optimizer, loss, rate
         self.seed, self.device, self.spare_memory, self.graphs = seed, device, spare_memory, graphs
+        self.grouped, self.parted = grouped, dict[int, str]()  # by phase that is over: why its microbatches were not
         self.graphed: dict[int, str] = {}  # by phase that is over: why it was without graphs, or nothing
         self.unrecorded = ""  # why no phase is to try to record any more
         self.masters: dict[nn.Parameter, nn.Parameter] | None = None
@@ -80,6 +83,7 @@ class SimulatedTraining:
             spare_memory=self.spare_memory,
             masters=self.masters,
             graphs=self.graphs,
+            grouped=self.grouped,
         )
         if self.unrecorded:
             self.pipeline.graphs.close(self.unrecorded)
@@ -87,13 +91,17 @@ class SimulatedTraining:
     def _leave(self) -> None:
         """The end of a phase: its graphs' memory is free before the next one takes its own."""
         graphs = self.pipeline.graphs
-        self.graphed[self.phase] = graphs.why
+        self.graphed[self.phase], self.parted[self.phase] = graphs.why, self.pipeline.grouped.why
         self.unrecorded = graphs.why if graphs.failed else self.unrecorded
         graphs.close()
 
     def without_graphs(self, phase: int) -> str | None:
         """Why a phase's steps were eager; empty where graphs were used, None of phases that came before a restart."""
         return self.pipeline.graphs.why if phase == self.phase else self.graphed.get(phase)
+
+    def without_groups(self, phase: int) -> str | None:
+        """Why a phase's microbatches went through one by one, as of `without_graphs`."""
+        return self.pipeline.grouped.why if phase == self.phase else self.parted.get(phase)
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Train on the next minibatch; returns its loss, detached, on the device."""

@@ -188,7 +188,11 @@ class StageWeights:
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
-        return not self.plain or self._content("F", *forward) == self._content("B", *backward)
+        return self.reads("F", *forward) == self.reads("B", *backward)
+
+    def reads(self, kind: str, version: int, j: int = 0) -> Content:
+        """What `load` would show; equal where two passes read the same weights."""
+        return self._content(kind, version, j) if self.plain else ("live", 0, 0.0)
 
     def restore(self) -> None:
         """Let the parameters hold the live version again."""

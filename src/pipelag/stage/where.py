@@ -27,7 +27,7 @@ def noted(error: BaseException, step: int, stages: Sequence[nn.Module]) -> None:
                     layer = before + 1 + [*stage].index(known["module"])
                     name = getattr(known["module"], "label", type(known["module"]).__name__)
                     place = f"stage {number}, layer {layer} ({name}), input {shape_of(known.get('input'))}"
-        elif frame.f_code.co_name == "_loss" and "target" in known:
+        elif frame.f_code.co_name == "part_of_loss" and "target" in known:
             place = f"the loss, output {shape_of(known.get('output'))}, targets {shape_of(known['target'])}"
         elif frame.f_code.co_name == "update":
             place = "the update"

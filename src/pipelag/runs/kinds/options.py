@@ -59,11 +59,13 @@ class TrainOptions(TrainingOptions):
     """save_model: leave the trained weights as model.pt.
 
     graphs: auto, passes replayed as CUDA graphs on a GPU, where that gives the same bit for bit
-    (`pipelag.simulate.graphs`); false, never.
+    (`pipelag.simulate.graphs`); false, never. grouped: microbatches that read the same weights share passes, which
+    changes rounding (`pipelag.simulate.grouped`).
     """
 
     save_model: bool = False
     graphs: Literal["auto", False] = "auto"
+    grouped: bool = False
     discrepancy: DiscrepancyOptions | None = None
 
 

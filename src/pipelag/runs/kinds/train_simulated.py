@@ -134,9 +134,8 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     bf16 = in_bf16(spec)
     # Of minibatches that differ in shape few would find a recording, whose memory would be held all the same.
     graphs = spec.asked(TrainOptions).graphs == "auto" and device.type == "cuda" and not task.batches.uneven
-    training = SimulatedTraining(
-        model, phases, maker, task.loss, rate, spec.seed, device, spare_memory=spare, bf16=bf16, graphs=graphs
-    )
+    how = {"spare_memory": spare, "bf16": bf16, "graphs": graphs, "grouped": spec.asked(TrainOptions).grouped}
+    training = SimulatedTraining(model, phases, maker, task.loss, rate, spec.seed, device, **how)
     recorder = Recorder(folder)
     saved = newest(folder)
     if saved is not None:
@@ -174,7 +173,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "final": final_of(recorder.last) if diverged_at is None else None,
         "best": recorder.best,
         "data": task.summary(),
-        "phases": [row | graphed(training, index) for index, row in enumerate(describe_phases(model, phases))],
+        "phases": [row | shortened(training, index) for index, row in enumerate(describe_phases(model, phases))],
         "device": str(device),
     } | precision_of(spec)
     if device.type == "cuda":
@@ -195,10 +194,14 @@ def precision_of(spec: RunSpec) -> dict[str, str]:
     return {"precision": "bf16 over fp32 masters"} if in_bf16(spec) else {}
 
 
-def graphed(training: SimulatedTraining, phase: int) -> dict[str, str]:
-    """Whether a phase's steps were CUDA graphs, or why not; nothing where nobody asked, or before a restart."""
-    why = training.without_graphs(phase) if training.graphs else None
-    return {} if why is None else {"graphs": why or "used"}
+def shortened(training: SimulatedTraining, phase: int) -> dict[str, str]:
+    """Whether a phase's steps were CUDA graphs, or had shared passes, or why not.
+
+    Nothing of what nobody asked for, nor of a phase that was over before a restart.
+    """
+    asked = {"graphs": training.graphs, "grouped": training.grouped}
+    why = {"graphs": training.without_graphs(phase), "grouped": training.without_groups(phase)}
+    return {name: said or "used" for name, said in why.items() if asked[name] and said is not None}
 
 
 def all_finite(model: nn.Module) -> bool:

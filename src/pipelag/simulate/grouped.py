@@ -1,0 +1,254 @@
+"""Microbatches that read the same weights, in one pass of a stage: fewer and larger kernels, the same training.
+
+A minibatch in n microbatches goes through every stage n times, and a small network spends that time in launching
+kernels. Within a minibatch nothing is updated, so the order of its passes is free, and a stage's microbatches fall
+into a few runs of which each reads one version in its forward and one in its backward. A run is one pass. What goes by
+the microbatch still does: batch norm's statistics, dropout's draws and the loss are made for each by itself. What is
+left is rounding, since sums over samples are made in another order.
+
+A layer that mixes samples in another way would train differently: so a phase's first minibatch is computed both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from pipelag.data.split import split
+from pipelag.randomness import seed_stage, set_state, state_of
+from pipelag.simulate.recordable import Results
+from pipelag.stage.recompute import backward_through, fresh
+from pipelag.tensors import alone, as_tuple, unchanged_buffers
+
+if TYPE_CHECKING:
+    from pipelag.simulate.pipeline import SimulatedPipeline
+
+Lags = Mapping[str, Sequence[Sequence[int]]]  # by kind of pass: per stage and microbatch of an update
+FULL, ROUNDED = 0.01, 0.05  # of a gradient's length, how much rounding may change, in float32 and in bfloat16
+
+
+class Unfit(Exception):
+    """A model whose microbatches cannot share passes, for the reason given."""
+
+
+class Grouped:
+    """The steps of one phase by runs of microbatches. `why` says why they are not; it is empty while they are."""
+
+    def __init__(self, pipeline: SimulatedPipeline, asked: bool) -> None:
+        reasons = {
+            "it was not asked for": not asked,
+            "a minibatch goes through in one piece": pipeline.microbatches == 1,
+            "the forward is run again before the backward": bool(pipeline.recompute),
+            "stages have replicas, whose gradients are kept over a round": pipeline.rounds is not None,
+        }
+        self.why = next((said for said, holds in reasons.items() if holds), "")
+        self.tried = bool(self.why)
+        self.apart = [] if self.why else [Apart(stage, pipeline.device) for stage in pipeline.stages]
+
+    def loss(self, pipeline: SimulatedPipeline, t: int, inputs: Any, targets: Any, lags: Lags) -> torch.Tensor | None:
+        """The loss of the phase's minibatch t, its gradients in the parameters; None: compute it by microbatches."""
+        if not self.why and pipeline.observe is not None:
+            self.why = "somebody looks at what each microbatch reads"
+        if not self.tried:
+            self.tried, self.why = True, self.why or self._unfit(pipeline, t, inputs, targets, lags)
+        return None if self.why else Passes(pipeline, self.apart, t, lags).loss(inputs, targets)
+
+    def _unfit(self, pipeline: SimulatedPipeline, t: int, inputs: Any, targets: Any, lags: Lags) -> str:
+        """Compute a minibatch both ways, of which no trace is left; returns why they differ, or nothing."""
+        passes = Passes(pipeline, self.apart, t, lags)
+        for index in range(0, len(passes.runs), 2):  # while the pipeline fills, all microbatches read one version
+            passes.runs[index] = [range(1), range(1, passes.count)]
+        with left_as_it_was(pipeline):
+            expected = results_of(pipeline, pipeline.by_microbatches(t, inputs, targets, lags))
+        try:
+            with left_as_it_was(pipeline):
+                found = results_of(pipeline, passes.loss(inputs, targets))
+        except Unfit as error:
+            return str(error)
+        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
+            return f"a layer does not take several microbatches: {type(error).__name__}: {error}".splitlines()[0]
+        limit = ROUNDED if pipeline.rounded else FULL
+        if all(near(*pair, limit) for pair in zip(expected, found, strict=True)):
+            return ""
+        return "a layer mixes the samples of a minibatch, or draws random numbers in a way of its own"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the first minibatch has told, of which a run that goes on sees nothing."""
+        return {"tried": self.tried, "why": self.why}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as before."""
+        self.tried, self.why = state.get("tried", self.tried), state.get("why", self.why)
+
+
+class Passes:
+    """The passes of the phase's minibatch t, a stage's runs of microbatches (`runs`, from 0) one after the other."""
+
+    def __init__(self, pipeline: SimulatedPipeline, apart: Sequence[Apart], t: int, lags: Lags) -> None:
+        self.pipeline, self.apart, self.lags = pipeline, apart, lags
+        self.count = pipeline.microbatches
+        self.first = t * self.count
+        self.runs = [self._runs(index) for index in range(len(pipeline.stages))]
+
+    def _runs(self, index: int) -> list[range]:
+        def reads(j: int) -> list[Any]:
+            weights, place = self.pipeline.weights[index], self.pipeline.version
+            return [weights.reads(kind, *place(index, self.first + j, self.lags[kind])) for kind in ("F", "B")]
+
+        runs = [list(run) for _, run in groupby(range(self.count), reads)]
+        return [range(run[0], run[-1] + 1) for run in runs]
+
+    def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """The minibatch's loss, detached, once the parameters have its gradients."""
+        pipeline, wanted = self.pipeline, split(targets, self.count)
+        entering: list[list[Any]] = []  # by stage and run
+        leaving: list[list[Any]] = []
+        losses: list[torch.Tensor] = []
+        value, last = inputs, len(pipeline.stages) - 1
+        for index in range(last + 1):
+            entering.append([fresh(part) for part in parted(value, self.runs[index], self.count)])
+            leaving.append([])
+            for run, part in zip(self.runs[index], entering[index], strict=True):
+                output = self._forward(index, run, part)
+                if index == last:
+                    each = zip(split(output, len(run)), wanted[run.start : run.stop], strict=True)
+                    losses += (ends := [pipeline.part_of_loss(*pair) for pair in each])
+                    output = sum(ends[1:], ends[0])
+                leaving[index].append(output)
+            value = joined(leaving[index]) if index < last else None
+        self._backward(entering, leaving)
+        total = losses[0].detach()
+        for loss in losses[1:]:
+            total = total + loss.detach()
+        return total
+
+    def _forward(self, index: int, run: range, part: Any) -> Any:
+        pipeline = self.pipeline
+        self._load("F", index, run)
+        begun = pipeline.start * self.count + self.first
+        apart = self.apart[index](pipeline.seed, [begun + j for j in run], index + 1)
+        with apart, pipeline.computing(), pipeline.guards[index]():
+            return pipeline.stages[index](part)
+
+    def _backward(self, entering: list[list[Any]], leaving: list[list[Any]]) -> None:
+        """From the last stage to the first, every run with the weights that its microbatches' backwards read."""
+        gradients: tuple[Any, ...] = (None,)
+        for index in range(len(leaving) - 1, -1, -1):
+            runs = self.runs[index]
+            given = [(None,)] * len(runs) if index == len(leaving) - 1 else parted(gradients, runs, self.count)
+            back = []
+            for run, mine in zip(runs, given, strict=True):
+                self._load("B", index, run)
+                back.append(backward_through(leaving[index].pop(0), mine, entering[index].pop(0)))
+            gradients = tuple(torch.cat(each) if len(runs) > 1 else each[0] for each in zip(*back, strict=True))
+
+    def _load(self, kind: str, index: int, run: range) -> None:
+        place = self.pipeline.version(index, self.first + run.start, self.lags[kind])
+        self.pipeline.weights[index].load(kind, *place)
+
+
+def parted(value: Any, runs: Sequence[range], count: int) -> list[Any]:
+    """What of a minibatch in `count` microbatches belongs to each run."""
+    if len(runs) == 1:
+        return [value]
+    if isinstance(value, Mapping):
+        return [dict(zip(value, part, strict=True)) for part in parted(tuple(value.values()), runs, count)]
+    if isinstance(value, tuple):
+        return list(zip(*(parted(item, runs, count) for item in value), strict=True)) or [()] * len(runs)
+    if not isinstance(value, torch.Tensor) or not value.dim() or len(value) % count:
+        raise Unfit("what goes from a stage to the next is not one row per sample")
+    size = len(value) // count
+    return [value[run.start * size : run.stop * size] for run in runs]
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """The outputs of a stage's runs as one, without history; those that have one still say so."""
+    if len(outputs) == 1:
+        return outputs[0]
+    each = zip(*map(as_tuple, outputs), strict=True)
+    whole = [torch.cat([t.detach() for t in parts]).requires_grad_(parts[0].requires_grad) for parts in each]
+    return tuple(whole) if isinstance(outputs[0], tuple) else alone(whole)
+
+
+class Apart:
+    """The layers of a stage that go by the microbatch, and the random numbers that each microbatch draws there."""
+
+    def __init__(self, stage: nn.Module, device: torch.device) -> None:
+        self.device, self.states = device, list[torch.Tensor]()
+        self.layers = [(layer, draws(layer)) for layer in stage.modules() if draws(layer) or normalises(layer)]
+        self.drawing = any(drawn for _, drawn in self.layers)
+
+    @contextmanager
+    def __call__(self, seed: int, microbatches: Sequence[int], stage: int) -> Iterator[None]:
+        """Around a run's forward. microbatches: of the run of the training."""
+        self.states.clear()
+        for number in microbatches if self.drawing else microbatches[:1]:
+            seed_stage(seed, number, stage, self.device)
+            self.states += [state_of(self.device)] if len(microbatches) > 1 else []
+        layers = self.layers if len(microbatches) > 1 else []
+        for layer, drawn in layers:
+            layer.forward = partial(self._each, layer.forward, len(microbatches), drawn)
+        try:
+            yield
+        finally:
+            for layer, _ in layers:
+                del layer.forward
+
+    def _each(self, forward: Callable[..., torch.Tensor], count: int, drawn: bool, x: Any, *rest: Any) -> torch.Tensor:
+        """A layer's output for a run, microbatch by microbatch."""
+        if len(x) % count:
+            raise Unfit("a layer that goes by the microbatch is given something else than a row per sample")
+        outputs = []
+        for j, part in enumerate(x.split(len(x) // count)):
+            if drawn:
+                set_state(self.states[j], self.device)
+            outputs.append(forward(part, *rest))
+            if drawn:
+                self.states[j] = state_of(self.device)
+        return torch.cat(outputs)
+
+
+def normalises(layer: nn.Module) -> bool:
+    """Whether a layer's statistics are those of a microbatch."""
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm)
+
+
+def draws(layer: nn.Module) -> bool:
+    """Whether a layer draws random numbers; others that do are found when they are tried."""
+    return isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__.endswith("Dropout")
+
+
+@contextmanager
+def left_as_it_was(pipeline: SimulatedPipeline) -> Iterator[None]:
+    """Passes inside leave no gradients, statistics or counters behind."""
+    with ExitStack() as kept:
+        for stage in pipeline.stages:
+            kept.enter_context(unchanged_buffers(stage))
+        try:
+            yield
+        finally:
+            for weights in pipeline.weights:
+                for parameter in weights.flat.parameters:
+                    parameter.grad = None
+
+
+def results_of(pipeline: SimulatedPipeline, loss: torch.Tensor) -> list[Results]:
+    """Copies of what a minibatch gives: its loss, each stage's gradients, each stage's buffers."""
+    gradients: list[Results] = [[parameter.grad for parameter in each.flat.parameters] for each in pipeline.weights]
+    buffers: list[Results] = [[buffer.clone() for buffer in stage.buffers()] for stage in pipeline.stages]
+    return [[loss], *gradients, *buffers]
+
+
+def near(first: Results, second: Results, limit: float) -> bool:
+    """Whether two lists of tensors differ by at most a share of their length."""
+    if [value is None for value in first] != [value is None for value in second]:
+        return False
+    pairs = [(a.double(), b.double()) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    apart = sum(float((a - b).square().sum()) for a, b in pairs)
+    return apart <= limit**2 * sum(float(a.square().sum()) for a, _ in pairs)

@@ -1,0 +1,196 @@
+"""Microbatches that share passes train as those that go through one by one, but for rounding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag.errors import PipelagError
+from pipelag.methods import METHODS, get
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
+from tests.toy import Noise, convolutional, equal, sgd
+
+CUTS, PARTS, STEPS = (1, 2, 4), 4, 9
+loss_of = nn.functional.cross_entropy
+
+
+def splits(name: str) -> bool:
+    """Whether a method takes a minibatch in microbatches."""
+    try:
+        Phase(get(name), STEPS, CUTS, microbatches=PARTS).check()
+    except PipelagError:
+        return False
+    return not METHODS[name].data_parallel and METHODS[name].torch_schedule is None
+
+
+GROUPABLE = [name for name in METHODS if splits(name)]
+
+
+class Precise(Noise):
+    """Minibatches in double precision."""
+
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = super().__getitem__(t)
+        return inputs.double(), targets
+
+
+def training_of(
+    model: nn.Sequential, phases: list[Phase], grouped: bool, make: Any = sgd, bf16: bool = False
+) -> SimulatedTraining:
+    return SimulatedTraining(
+        model.train(), phases, make, loss_of, lambda t: 1 / (1 + t / 4), 5, bf16=bf16, grouped=grouped
+    )
+
+
+def trained(model: nn.Sequential, phases: list[Phase], grouped: bool, batches: Noise, **how: Any) -> Any:
+    training = training_of(model, phases, grouped, **how)
+    losses = [float(training.step(*batches[t])) for t in range(sum(phase.steps for phase in phases))]
+    return training, losses
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.002)
+
+
+@pytest.mark.parametrize("method", GROUPABLE)
+def test_every_method_in_double_precision(method: str) -> None:
+    """Batch norm, dropout, a residual block that is cut inside, delays that differ among a minibatch's microbatches."""
+    make = adamw if method in ("pipeoptim", "xpipe") else sgd
+    phases = [Phase(get(method), STEPS, CUTS, microbatches=PARTS)]
+    ends = {}
+    for grouped in (True, False):
+        training, losses = trained(convolutional().double(), phases, grouped, Precise(), make=make)
+        ends[grouped] = losses, training.model.state_dict()
+        assert training.pipeline.phase.replicated or bool(training.without_groups(0)) is not grouped
+    assert ends[True][0] == pytest.approx(ends[False][0], rel=1e-9)
+    for name, value in ends[False][1].items():
+        torch.testing.assert_close(ends[True][1][name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("method", "most"), [("gpipe", 1), ("pipemare_naive", 2), ("pipemare", 3), ("pipedream_cycle", 2)]
+)
+def test_a_stage_is_passed_once_per_run_of_equal_reads(method: str, most: int) -> None:
+    model, counts = convolutional(), Counter[int]()
+    for number, layer in enumerate(model):
+        layer.register_forward_pre_hook(lambda *_, number=number: counts.update([number]))
+    training = training_of(model, [Phase(get(method), STEPS, CUTS, microbatches=PARTS)], grouped=True)
+    for t in range(STEPS):
+        counts.clear()
+        training.step(*Noise()[t])
+        if t:  # the first minibatch is computed both ways
+            assert max(counts.values()) <= most, (t, counts)
+    assert min(counts.values()) >= 1
+
+
+class Centred(nn.Module):
+    """Mixes samples where nobody sees it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class Functional(nn.Module):
+    """Draws random numbers where nobody sees it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.2, self.training)
+
+
+class Turned(nn.Module):
+    """Its output has the samples second."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(0, 1)
+
+
+class Counted(nn.Module):
+    """A buffer that says how often it was called."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ([Centred()], "mixes the samples"),
+        ([Functional()], "draws random numbers"),
+        ([Turned(), Turned()], "does not take several microbatches"),
+        ([Turned(), nn.Identity(), Turned()], "layer"),
+        ([Counted()], "mixes the samples"),
+        ([nn.Dropout(0.2, inplace=True)], "does not take several microbatches"),
+    ],
+    ids=["centred", "functional dropout", "turned", "turned, of equal length", "counted", "in place"],
+)
+def test_a_layer_that_goes_by_the_microbatch_unseen_is_found_and_left_alone(layers: list[nn.Module], why: str) -> None:
+    ends = []
+    for grouped in (True, False):
+        model = convolutional()
+        model = nn.Sequential(*model[:5], *layers, *model[5:])
+        phases = [Phase(get("pipemare"), STEPS, (1, 2, 4, 6), microbatches=PARTS)]
+        training, losses = trained(model, phases, grouped, Noise())
+        ends.append((losses, training.model.state_dict()))
+        assert not grouped or why in str(training.without_groups(0))
+    assert ends[0][0] == ends[1][0] and equal(ends[0][1], ends[1][1])
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_a_training_that_goes_on_ends_bit_for_bit_as_an_unbroken_one(stop: int) -> None:
+    phases = [
+        Phase(get("pipemare"), 6, CUTS, microbatches=PARTS),
+        Phase(get("pipedream_2bw"), STEPS - 6, (3,), microbatches=PARTS),
+    ]
+    whole, losses = trained(convolutional(), phases, True, Noise())
+    broken = training_of(convolutional(), phases, True)
+    for t in range(stop):
+        broken.step(*Noise()[t])
+    saved = broken.state_dict()
+    again = training_of(convolutional(1), phases, True)
+    again.load_state_dict(saved)
+    rest = [float(again.step(*Noise()[t])) for t in range(stop, STEPS)]
+    assert rest == losses[stop:]
+    assert equal(again.model.state_dict(), whole.model.state_dict())
+
+
+def test_in_bfloat16_too() -> None:
+    phases = [Phase(get("pipemare"), STEPS, CUTS, microbatches=PARTS)]
+    (training, losses), (_, expected) = (
+        trained(convolutional(), phases, each, Noise(), bf16=True) for each in (True, False)
+    )
+    assert training.without_groups(0) == ""
+    assert losses == pytest.approx(expected, rel=0.05)
+
+
+def test_layers_are_as_they_were_after_a_step_and_after_an_error() -> None:
+    model = convolutional()
+    training = training_of(model, [Phase(get("pipemare"), STEPS, CUTS, microbatches=PARTS)], grouped=True)
+    training.step(*Noise()[0])
+    with pytest.raises(IndexError):
+        training.step(Noise()[1][0], torch.full((8,), 9))
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("phase", "why"),
+    [
+        (Phase(get("pipemare"), 4, CUTS), "one piece"),
+        (Phase(get("pipemare"), 4, CUTS, microbatches=2, recompute=True), "run again"),
+        (Phase(get("pipedream"), 4, (3,), microbatches=2, replicas=(2, 1)), "replicas"),
+    ],
+)
+def test_what_has_nothing_to_share_says_so(phase: Phase, why: str) -> None:
+    training, _ = trained(convolutional(), [phase], True, Noise())
+    assert why in str(training.without_groups(0))
