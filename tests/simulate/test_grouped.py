@@ -58,13 +58,14 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("method", GROUPABLE)
-def test_every_method_in_double_precision(method: str) -> None:
+def test_every_method_in_double_precision(method: str, device: str) -> None:
     """Batch norm, dropout, a residual block that is cut inside, delays that differ among a minibatch's microbatches."""
     make = adamw if method in ("pipeoptim", "xpipe") else sgd
     phases = [Phase(get(method), STEPS, CUTS, microbatches=PARTS)]
     ends = {}
     for grouped in (True, False):
-        training, losses = trained(convolutional().double(), phases, grouped, Precise(), make=make)
+        model = convolutional().double().to(device)
+        training, losses = trained(model, phases, grouped, Precise(device=device), make=make)
         ends[grouped] = losses, training.model.state_dict()
         assert training.pipeline.phase.replicated or bool(training.without_groups(0)) is not grouped
     assert ends[True][0] == pytest.approx(ends[False][0], rel=1e-9)
