@@ -333,6 +333,12 @@ def test_hours_are_those_of_logs_and_what_is_to_do_is_to_take_as_long(
     (folder / "summary.json").write_text('{"seconds": 7200}')
     rest = sum(spec.steps for spec in runs[1:]) * 2 / runs[0].steps
     assert line("stale_weights", "table_4")[2:] == f"4 1 0 3 2.00 h {rest:.2f} h".split()
+    drawn = {arm.spec.id for arm in arms(load_paper("stale_weights"), "figure_4", load_scale("quick"))}
+    for each in drawn:  # a timeline says nothing of seconds, and is done all the same
+        folder = config.parent / "results/quick/runs" / each
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text('{"kind": "timeline"}')
+    assert line("stale_weights", "figure_4")[2:] == f"{len(drawn)} {len(drawn)} 0 0 0.00 h -".split()
 
 
 def test_reading_the_config_and_the_results_loads_no_torch() -> None:

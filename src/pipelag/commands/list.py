@@ -66,7 +66,8 @@ def _hours(asked: list[tuple[str, str, Arm]], scale: Scale) -> Iterator[str]:
     for spec in {arm.spec.id: arm.spec for _, _, arm in asked}.values():
         if (seconds := _seconds(scale, spec)) is not None:
             took[spec.id] = seconds
-            paces[_alike(spec)].append(seconds / max(spec.steps, 1))
+            if spec.kind in LONG:
+                paces[_alike(spec)].append(seconds / max(spec.steps, 1))
     yield f"{'paper':14} {'result':30} {'runs':>5} {'logged':>7} {'left out':>9} {'to do':>6} {'spent':>8} {'to go':>9}"
     seen: set[str] = set()
     total = [0, 0, 0, 0, 0.0, 0.0, 0]
@@ -99,10 +100,10 @@ def _line(name: str, result: str, row: list[float]) -> str:
 
 
 def _seconds(scale: Scale, spec: RunSpec) -> float | None:
-    """What a logged run took; None where there is no log of it."""
+    """What a logged run took, where its kind says so; None where there is no log of it."""
     try:
-        return float(json.loads((run_dir(scale, spec.id) / "summary.json").read_text())["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(json.loads((run_dir(scale, spec.id) / "summary.json").read_text()).get("seconds", 0.0))
+    except (OSError, ValueError, AttributeError, TypeError):
         return None
 
 
