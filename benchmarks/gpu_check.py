@@ -259,11 +259,13 @@ def _auto(device: torch.device) -> str:
 
 
 def real_equals_simulated(device: torch.device, cases: Sequence[tuple[str, dict[str, Any]]], workers: int) -> str:
-    if device.type == "cuda":
-        on_gpu(device, workers)
+    shared = device.type == "cuda" and torch.cuda.device_count() < workers
     for name, options in cases:
         ends = []
-        for how in ({"device": str(device)}, {"device": device.type, "executor": "real", "workers": workers}):
+        for how in (
+            {"device": str(device)},
+            {"device": str(device) if shared else device.type, "executor": "real", "workers": workers},
+        ):
             model = convolutional()
             method = "sequential" if "executor" not in how and name in ("bsp", "asp") else name
             pipelag.train(
@@ -271,7 +273,7 @@ def real_equals_simulated(device: torch.device, cases: Sequence[tuple[str, dict[
             )
             ends.append(model.state_dict())
         assert distance(*ends) < 1e-5, f"{name}: {distance(*ends):.1e}"
-    return ", ".join(name for name, _ in cases)
+    return ", ".join(name for name, _ in cases) + (", on one GPU" if shared else "")
 
 
 @check("one real worker is as the simulated executor")

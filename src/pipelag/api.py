@@ -118,7 +118,7 @@ def train(
         stage_lr: base learning rates of single stages.
         seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor.
         device: "cpu", "cuda", or "auto", which is a GPU where there is one (for each worker); the real executor uses
-            one GPU per stage.
+            one GPU per stage, or for "cuda:0" that one for all.
         graphs: on a GPU, replay passes as CUDA graphs, which spares small models most of Python's time and changes no
             bit; steps that cannot be are computed as ever (docs/workflow.md). Not for a model or loss that goes by
             something of Python's that changes from step to step and lies outside of both.

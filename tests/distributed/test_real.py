@@ -395,6 +395,17 @@ def test_no_schedule_waits_in_a_circle_where_a_first_message_blocks() -> None:
     assert len(launch(blocking, 4, "cpu", 1, cases=four)) == 5
 
 
+@pytest.mark.parametrize("method", ["stale_weights", "pipedream", "spectrain", "pipemare"])
+def test_two_workers_share_a_gpu(method: str, device: str) -> None:
+    models = {}
+    for executor, place in (("simulated", device), ("real", "cuda:0" if device == "cuda" else device)):
+        models[executor] = convolutional()
+        pipelag.train(
+            models[executor], Noise(), method=method, cuts=(3,), steps=8, optimizer=sgd, executor=executor, device=place
+        )
+    assert equal(*(model.cpu().state_dict() for model in models.values()))
+
+
 def late(job: Job) -> str:
     job.store.set_timeout(timedelta(seconds=1))
     if job.rank == 0:

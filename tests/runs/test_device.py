@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from pipelag import precision
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out, resolve_device
 from pipelag.runs.folder import environment
+from pipelag.runs.kinds.speed import measure
 from pipelag.runs.spec import RunSpec
 
 
@@ -26,12 +29,36 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_gpu")
 def test_workers_without_a_gpu_each_go_to_the_cpu_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert resolve_device("auto") == "cuda:0"
-    assert resolve_device("auto", 1) == "cuda:0"
+    assert resolve_device("auto", 1) == "cuda"
     assert capsys.readouterr().err == ""
     assert resolve_device("auto", 2) == "cpu"
     said = "pipelag: 2 workers need 2 GPUs, and this machine has 1: they run on the CPU\n"
     assert capsys.readouterr().err == said
-    assert resolve_device("cuda", 2) == "cuda:0"  # asked for: `launch` refuses it
+    assert resolve_device("cuda", 2) == "cuda"  # asked for: `launch` refuses it
+    assert resolve_device("cuda:0", 2) == "cuda:0"  # they share it
+    with pytest.raises(
+        PipelagError, match="^2 workers need 2 GPUs, and this machine has 1; .* or cuda:0"
+    ):
+        launch(print, 2, "cuda")
+
+
+def test_workers_that_share_a_gpu_are_not_timed(tmp_path: Path) -> None:
+    spec = RunSpec(
+        kind="speed",
+        model={"name": "lenet5"},
+        data={"name": "digits"},
+        optimizer={"lr": 0.1},
+        workers=2,
+        phases=[{"method": "pipedream", "steps": 12, "cuts": [2]}],  # type: ignore[list-item]
+    )
+    with pytest.raises(PipelagError, match="^workers that share cuda:0 are no faster than one; use --device cuda"):
+        measure(spec, tmp_path, "cuda:0", 2)
+
+
+def test_messages_lie_in_the_cpus_memory_where_a_gpu_is_shared() -> None:
+    gpu = torch.device("cuda", 0)
+    assert Job(0, 2, gpu, None).outside == gpu
+    assert Job(0, 2, gpu, None, shared=True).outside == torch.device("cpu")
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

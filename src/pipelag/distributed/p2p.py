@@ -75,10 +75,10 @@ class TensorMeta:
         """The contiguous tensor to send for `tensor`."""
         return (tensor.permute(0, 2, 3, 1) if self.channels_last else tensor).contiguous()
 
-    def buffer(self, device: torch.device) -> torch.Tensor:
+    def buffer(self, device: torch.device, pinned: bool = False) -> torch.Tensor:
         """An empty tensor to receive into."""
         shape = tuple(self.shape[d] for d in (0, 2, 3, 1)) if self.channels_last else self.shape
-        return torch.empty(shape, dtype=self.dtype, device=device)
+        return torch.empty(shape, dtype=self.dtype, device=device, pin_memory=pinned)
 
     def unwire(self, buffer: torch.Tensor) -> torch.Tensor:
         """The received tensor in its own shape and memory format."""
@@ -87,7 +87,10 @@ class TensorMeta:
 
 @dataclass(frozen=True)
 class Wire:
-    """What a link needs of the job: who this is, the group to send in, the store, the device, a unique name."""
+    """What a link needs of the job: who this is, the group to send in, the store, where messages lie, a unique name.
+
+    `place`: where what they bring is used, if elsewhere.
+    """
 
     rank: int
     group: dist.ProcessGroup
@@ -95,6 +98,12 @@ class Wire:
     device: torch.device
     name: str
     uneven: bool = False  # messages differ in shape
+    place: torch.device | None = None
+
+    def buffer(self, meta: TensorMeta) -> torch.Tensor:
+        """An empty tensor to receive into; pinned where a GPU will fetch it."""
+        away = self.place is not None and self.place != self.device
+        return meta.buffer(self.device, pinned=away and torch.cuda.is_available())
 
 
 class Sender:
@@ -123,7 +132,9 @@ class Sender:
                     f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; drop or pad "
                     "the last partial minibatch, or say uneven=True, with which each message tells its shapes"
                 )
-        out = [meta.wire(tensor.detach()) for meta, tensor in zip(self.metas, tensors, strict=True)]
+        out = [
+            meta.wire(tensor.detach()).to(self.wire.device) for meta, tensor in zip(self.metas, tensors, strict=True)
+        ]
         if self.wire.uneven:
             out.append(header_of(metas).to(self.wire.device))
         while len(self.inflight) > self.ahead * len(out):
@@ -167,7 +178,7 @@ class Receiver:
                 self.left -= 1
             return
         while self.left and len(self.posted) < POSTED_AHEAD:
-            buffers = [meta.buffer(self.wire.device) for meta in self.metas]
+            buffers = [self.wire.buffer(meta) for meta in self.metas]
             self.posted.append([self._irecv(buffer, tag) for tag, buffer in enumerate(buffers)])
             self.left -= 1
 
@@ -188,12 +199,13 @@ class Receiver:
             ((work, header),) = message
             _wait(work, self.wire.rank, self.peer)
             metas = [replace(meta, shape=shape) for meta, shape in zip(metas, shapes_of(header), strict=True)]
-            message = [self._irecv(meta.buffer(self.wire.device), tag) for tag, meta in enumerate(metas)]
+            message = [self._irecv(self.wire.buffer(meta), tag) for tag, meta in enumerate(metas)]
         for work, _ in message:
             _wait(work, self.wire.rank, self.peer)
         self.waited += time.perf_counter() - start
         self._post()
-        return tuple(meta.unwire(buffer) for meta, (_, buffer) in zip(metas, message, strict=True))
+        place = self.wire.place or self.wire.device
+        return tuple(meta.unwire(buffer).to(place) for meta, (_, buffer) in zip(metas, message, strict=True))
 
 
 def header_of(metas: Sequence[TensorMeta]) -> torch.Tensor:

@@ -232,7 +232,7 @@ class RealTraining:
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         self.job.arrive()
-        parts = gathered(part, self.job.device)
+        parts = gathered(part, self.job.outside)
         merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
         take_in_full(self.model, merged, self.masters)
         for each in parts:

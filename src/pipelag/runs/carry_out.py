@@ -15,18 +15,24 @@ from pipelag.runs.kinds import KINDS
 from pipelag.runs.spec import RunSpec
 
 
-def resolve_device(name: str, workers: int = 1) -> str:
-    """`auto` is the first GPU where there is one for every worker; a GPU asked for that is not there is refused."""
+def resolve_device(name: str, workers: int | None = None) -> str:
+    """`auto` is the first GPU where there is one for every worker; a GPU asked for that is not there is refused.
+
+    Args:
+        workers: processes on this machine, which have a GPU each ("cuda") or share the one that is named ("cuda:N");
+            None: this process computes.
+    """
     import torch
 
     if name == "auto":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if 0 < count < workers:
+        needed = workers or 1
+        if 0 < count < needed:
             print(
                 f"pipelag: {workers} workers need {workers} GPUs, and this machine has {count}: they run on the CPU",
                 file=sys.stderr,
             )
-        return "cuda:0" if count >= workers else "cpu"
+        return "cpu" if count < needed else "cuda:0" if workers is None else "cuda"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise PipelagError(f"device '{name}' was asked for, but torch sees no GPU here; use --device cpu or auto")
     number = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", name)
@@ -36,7 +42,7 @@ def resolve_device(name: str, workers: int = 1) -> str:
         raise PipelagError(
             f"there is no device '{name}' here: torch sees {torch.cuda.device_count()} GPUs, from cuda:0"
         )
-    return "cuda:0" if name == "cuda" else name
+    return "cuda:0" if name == "cuda" and workers is None else name
 
 
 def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
@@ -60,5 +66,5 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
 
     torch.set_num_threads(threads)
     precision.prepare()
-    workers = workers_here(spec.workers) if several else 1
+    workers = workers_here(spec.workers) if several else None
     return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)

@@ -62,7 +62,7 @@ def launch(
     Args:
         task: importable or not (it travels by cloudpickle).
         device: "cpu" (gloo; each worker pinned to cores of its own where there are enough) or "cuda" (nccl, rank r
-            on GPU r).
+            on GPU r) or "cuda:N", which all share (gloo, through the CPU's memory: to see that it works, not how fast).
         threads: CPU threads per worker.
         links: each worker in a network namespace of its own, joined to the others by such links (CPU only).
         patience: seconds that a worker may be silent before the run ends (`pipelag.distributed.heartbeat`); None:
@@ -78,13 +78,15 @@ def launch(
         raise PipelagError(f"unknown device '{device}'; the devices are cpu, cuda and cuda:N")
     if not isinstance(threads, int) or threads < 1:
         raise PipelagError(f"a worker needs 1 thread or more, not {threads}")
-    if device.startswith("cuda") and torch.cuda.device_count() < workers:
+    count = torch.cuda.device_count()
+    if device == "cuda" and count < workers:
+        only = ", or cuda:0, which they then share" if count else ""
         raise PipelagError(
-            f"{workers} workers need {workers} GPUs, and this machine has {torch.cuda.device_count()}; use --device cpu"
+            f"{workers} workers need {workers} GPUs, and this machine has {count}; use --device cpu{only}"
         )
     if links is not None and meanwhile is not None:
         raise PipelagError("workers behind links are watched by their keeper, which calls nothing; leave out meanwhile")
-    payload = {"task": task, "arguments": arguments, "device": device.split(":")[0], "threads": threads}
+    payload = {"task": task, "arguments": arguments, "device": device, "threads": threads}
     payload |= {"patience": patience_of(patience), "local": links is None}
     with processes.stoppable(), processes.workers_folder() as folder:
         hand_over(payload, folder)
@@ -179,10 +181,11 @@ def join(
     if local_world == world:  # one machine: nothing of it is to be reached from others
         os.environ.update(processes.on_loopback())
     precision.prepare()
-    if device == "cuda":
-        place = torch.device("cuda", here)
+    shared = device.startswith("cuda:")
+    if device.startswith("cuda"):
+        place = torch.device(device) if shared else torch.device("cuda", here)
         torch.cuda.set_device(place)
-        backend = "nccl"
+        backend = "gloo" if shared else "nccl"
     else:
         place, backend = torch.device("cpu"), "gloo"
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -203,7 +206,7 @@ def join(
     heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
-    return Job(rank, world, place, own, heart)
+    return Job(rank, world, place, own, heart, shared=shared)
 
 
 def check_backend(store: Any, rank: int, backend: str) -> None:

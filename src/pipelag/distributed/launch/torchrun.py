@@ -103,7 +103,7 @@ def everywhere(
         return sent(lead, launch(task, workers, device, each, **arguments, **next(lead)))
     check_world(workers, "this run")
     try:
-        return _as_one_of_them(task, lead, device.split(":")[0], each, folder, arguments)
+        return _as_one_of_them(task, lead, device, each, folder, arguments)
     except BaseException as error:
         if isinstance(error, PipelagError | PeerLost):
             print(f"pipelag: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)

@@ -32,6 +32,7 @@ class Job:
 
     `groups`: over all ranks, by what travels in them and a number; activations and gradients have connections of their
     own, so that neither waits for the other's turn (with nccl that could deadlock).
+    `shared`: a machine's ranks compute on one GPU, and talk through the CPU's memory (gloo): nccl wants a GPU for each.
     """
 
     rank: int
@@ -44,6 +45,12 @@ class Job:
     phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
     met: set[tuple[Any, int, int]] = field(default_factory=set)  # (group, rank, rank) that have exchanged a message
     shares: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)  # of replicas, by their ranks
+    shared: bool = False
+
+    @property
+    def outside(self) -> torch.device:
+        """Where messages lie while they are under way."""
+        return torch.device("cpu") if self.shared else self.device
 
     def group(self, kind: str, lane: int = 0) -> dist.ProcessGroup:
         """A group over all ranks; all ranks ask for a new one together."""
@@ -66,7 +73,7 @@ class Job:
         A backend may connect two ranks at their first message, and block until both have come to it (nccl does). All
         ranks call this with the same pairs, which meet in one order: so nobody waits in a circle.
         """
-        token = torch.zeros(1, device=self.device)
+        token = torch.zeros(1, device=self.outside)
         for group in groups:
             for low, high in sorted(set(pairs)):
                 if self.rank not in (low, high) or (group, low, high) in self.met:
@@ -96,7 +103,13 @@ class Job:
     def wire(self, kind: str, lane: int, name: str) -> Wire:
         """The wiring of a link of the present phase."""
         return Wire(
-            self.rank, self.group(kind, lane), self.store, self.device, f"phase{self.phases}/{name}", self.uneven
+            self.rank,
+            self.group(kind, lane),
+            self.store,
+            self.outside,
+            f"phase{self.phases}/{name}",
+            self.uneven,
+            self.device,
         )
 
 

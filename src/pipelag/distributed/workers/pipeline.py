@@ -217,7 +217,7 @@ class PipelineWorker(Worker):
         parts = [self.record.losses]
         if state.stage in self.mates:
             mates = self.mates[state.stage]
-            parts = [unpacked(part) for part in gathered(packed(self.record.losses), self.job.device, mates)]
+            parts = [unpacked(part) for part in gathered(packed(self.record.losses), self.job.outside, mates)]
         since = state.keeper.last - self.start
         state.keeper.last = self.start + done  # also of replicas that write nothing
         merged = merged_losses(parts)

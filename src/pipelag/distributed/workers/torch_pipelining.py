@@ -56,6 +56,8 @@ class TorchWorker(WholeModel):
     def __init__(
         self, job: Job, pieces: Sequence[nn.Module], assignment: Assignment, keeper: Keeper | None = None
     ) -> None:
+        if job.shared:
+            raise PipelagError("torch's schedules send from GPU to GPU: give each worker a GPU, or use --device cpu")
         super().__init__(job, pieces[job.rank], assignment, keeper)
         self.pieces, self.stage, self.stages = pieces, job.rank + 1, len(pieces)
         self.shadows = list(self.module.parameters())

@@ -44,6 +44,10 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
             f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
             f"{spec.workers} workers"
         )
+    if device.startswith("cuda:") and spec.workers > 1:
+        raise PipelagError(
+            f"workers that share {device} are no faster than one; use --device cuda, with a GPU for each"
+        )
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
     lead = _lead(spec, out, device, max(1, threads // workers_here(spec.workers)))
