@@ -164,12 +164,12 @@ def test_one_asynchronous_worker_is_plain_training_bit_for_bit() -> None:
 
 
 def test_asynchronous_workers_wait_for_nobody_and_share_all_minibatches() -> None:
-    losses, ages, given, state = launch(asynchronous, 2, "cpu", 1, steps=60)
-    assert sorted(given) == list(range(4, 64))  # each once
-    assert len(losses) == 64 and len(ages) == 60
+    losses, ages, given, state = launch(asynchronous, 2, "cpu", 1, steps=400)
+    assert sorted(given) == list(range(4, 404))  # each once
+    assert len(losses) == 404 and len(ages) == 400
     assert ages[0] == 0 and max(ages) > 1  # the other worker has made updates while this one slept
-    assert all(0 <= age < 60 for age in ages)
-    assert sum(losses[-15:]) < sum(losses[:15])
+    assert all(0 <= age < 400 for age in ages)
+    assert sum(losses[-40:]) < 0.95 * sum(losses[:40])  # 0.70 to 0.81: who was when at work differs from time to time
     assert all(torch.isfinite(value).all() for value in state.values())
 
 
