@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def train(
     stage_lr: dict[int, float] | None = None,
     seed: int = 0,
     device: str = "cpu",
+    precision: str = "fp32",
     graphs: bool = False,
     grouped: bool = False,
     threads: int = 1,
@@ -119,6 +121,8 @@ def train(
         seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor.
         device: "cpu", "cuda", or "auto", which is a GPU where there is one (for each worker); the real executor uses
             one GPU per stage, or for "cuda:0" that one for all.
+        precision: "bf16": passes, of validation too, read the weights rounded to bfloat16, over masters in float32, on
+            which the optimizer steps, and which the model has in the end (docs/workflow.md).
         graphs: on a GPU, replay passes as CUDA graphs, which spares small models most of Python's time and changes no
             bit; steps that cannot be are computed as ever (docs/workflow.md). Not for a model or loss that goes by
             something of Python's that changes from step to step and lies outside of both.
@@ -169,7 +173,7 @@ def train(
     asked.check_batches(batches)
     place = asked.check_device(device)
     sequence = asked.check_model(model)
-    make = factory_of(optimizer, lr, sequence)
+    make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:
         count, rates = asked.steps_of(batches, steps, epochs), dict(stage_lr or {})
@@ -189,13 +193,13 @@ def train(
         )
     measured, found = None, metrics_of(metrics)
     if validation is not None:
-        measured = Validation(Supply(validation, unpack=unpack), loss, found, seed)
+        measured = Validation(Supply(validation, unpack=unpack), loss, found, seed, bf16)
     elif found:
         raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
     wishes.check(kept=checkpoints is not None)
     supply = Supply(batches, asked.epochs_of(epochs), unpack)
-    how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed}
+    how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     sequence.train()
     if executor == "simulated":
         values, evaluations = _simulated(sequence, supply, phases, wishes, place, graphs=graphs, grouped=grouped, **how)
@@ -215,13 +219,14 @@ def _simulated(
 ) -> tuple[list[float], list[dict[str, float]]]:
     """Train in this process; returns the losses and the evaluations. how: more that `SimulatedTraining` is told."""
     total = sum(phase.steps for phase in phases)
-    with preserved_randomness(place) as callers:
-        training = SimulatedTraining(model.to(place), phases, device=place, **how)
+    with ExitStack() as opened:
+        callers = opened.enter_context(preserved_randomness(place))
+        training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
             wishes.validation.measure(model, place, most=1)
-        with Telling(wishes, total, supply.length, bar=True) as telling:
-            for inputs, targets in callers.while_drawing(supply.first(total)):
-                telling.step(training.step(to(inputs, place), to(targets, place)))
-                if telling.due:
-                    telling.evaluate(model, place)
-            return telling.losses(), telling.evaluations
+        telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True))
+        for inputs, targets in callers.while_drawing(supply.first(total)):
+            telling.step(training.step(to(inputs, place), to(targets, place)))
+            if telling.due:
+                telling.evaluate(model, place)
+        return telling.losses(), telling.evaluations

@@ -18,6 +18,7 @@ from pipelag.stage.phase import Phase
 from pipelag.tensors import trainable
 from pipelag.typed import MOST_STEPS, MOST_WORKERS, shown
 
+PRECISIONS = ("fp32", "bf16")
 PAIRS = "give minibatches as pairs (inputs, targets) of tensors"
 
 
@@ -103,6 +104,15 @@ def check_recompute(value: Any) -> None:
     """True, or so many stages together."""
     if not isinstance(value, bool):
         whole("recompute", value, 0, 10_000)
+
+
+def check_precision(value: Any, model: nn.Sequential) -> bool:
+    """Whether passes are of bfloat16: "fp32" or "bf16", the latter of a model in float32."""
+    if value not in PRECISIONS:
+        raise unknown("precision", str(value), PRECISIONS)
+    if value == "bf16" and not any(p.dtype == torch.float32 and p.dim() > 1 for p in model.parameters()):
+        raise PipelagError("precision 'bf16' rounds a model's float32 matrices, and this one has none; leave it out")
+    return bool(value == "bf16")
 
 
 def check_passes(executor: str, **ways: Any) -> None:

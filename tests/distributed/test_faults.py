@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +278,24 @@ def test_a_wrong_number_of_workers_is_refused_before_any_is_started(
     wrong = train_spec(executor="real", workers=9)
     with pytest.raises(PipelagError, match="9 workers are more than the . that the . stages of the cuts"):
         carry_out(wrong, tmp_path / "run", "cpu", 2)
+
+
+def test_a_folder_that_is_still_written_to_is_removed(tmp_path: Path) -> None:
+    """As by a worker that was killed a moment ago."""
+    folder = tmp_path / "step"
+    folder.mkdir()
+    over = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            with suppress(OSError):
+                (folder / f"{number}").write_text("x")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    threading.Timer(0.3, over.set).start()
+    processes.remove(folder)
+    writing.join()
+    assert not folder.exists()

@@ -27,7 +27,11 @@ def heard(**how: Any) -> tuple[pipelag.TrainedRun, list[Any]]:
     return run, told
 
 
-@pytest.mark.parametrize("how", [{}, {"method": "pipemare", "cuts": (1, 4)}], ids=["2 stages", "3 stages"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"method": "pipemare", "cuts": (1, 4)}, {"method": "pipedream", "precision": "bf16"}],
+    ids=["2 stages", "3 stages", "bf16"],
+)
 def test_real_workers_tell_what_simulated_ones_do(how: dict[str, Any], tmp_path: Path) -> None:
     real, told = heard(executor="real", folder=tmp_path / "real", **how)
     simulated, expected = heard(folder=tmp_path / "simulated", **how)

@@ -36,9 +36,7 @@ def test_workers_without_a_gpu_each_go_to_the_cpu_and_it_is_said(capsys: pytest.
     assert capsys.readouterr().err == said
     assert resolve_device("cuda", 2) == "cuda"  # asked for: `launch` refuses it
     assert resolve_device("cuda:0", 2) == "cuda:0"  # they share it
-    with pytest.raises(
-        PipelagError, match="^2 workers need 2 GPUs, and this machine has 1; .* or cuda:0"
-    ):
+    with pytest.raises(PipelagError, match="^2 workers need 2 GPUs, and this machine has 1; .* or cuda:0"):
         launch(print, 2, "cuda")
 
 

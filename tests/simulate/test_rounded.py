@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+import pipelag
 from pipelag import methods
+from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -171,3 +173,57 @@ def test_it_learns_as_float32_does(method: str) -> None:
     full, half = found
     assert half != full and half == pytest.approx(full, abs=0.01)
     assert sum(half[-15:]) / 15 < 0.2 * half[0]
+
+
+class Broken(Noise):
+    """Breaks at its fifth minibatch."""
+
+    def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if t == 5:
+            raise KeyError("fifth")
+        return super().__getitem__(t)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["to the end", "broken off"])
+def test_a_users_model_has_its_masters_in_the_end(broken: bool) -> None:
+    """As if nothing had been rounded: float32 weights, and gradients that stay where a backward puts them."""
+    model, phase = convolutional(), Phase(methods.get("pipedream"), 9, (3,))
+    training, losses = trained(convolutional().train(), phase, Noise(), make=sgd)
+    how: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 9, "optimizer": sgd, "precision": "bf16"}
+    if broken:
+        with pytest.raises(KeyError):
+            pipelag.train(model, Broken(), **how)
+    else:
+        run = pipelag.train(model, Noise(), **how)
+        assert [row["loss"] for row in run.metrics] == losses
+        full = [training.masters.get(p, p) for p in training.model.parameters()]
+        assert all(torch.equal(mine, master) for mine, master in zip(model.parameters(), full, strict=True))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert all(parameter.grad is None for parameter in model.parameters())
+    loss_of(model(Noise()[0][0]), Noise()[0][1]).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_what_is_validated_is_what_passes_read() -> None:
+    model = convolutional()
+    held_out = [Noise(seed=9)[t] for t in range(2)]
+    how: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 4, "optimizer": sgd}
+    run = pipelag.train(model, Noise(), precision="bf16", validation=held_out, **how)
+    shown = copy.deepcopy(model).eval()
+    for parameter in shown.parameters():
+        parameter.data = parameter.data.bfloat16() if parameter.dim() > 1 else parameter.data
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        expected = [float(loss_of(shown(x), y)) for x, y in held_out]
+    assert run.evaluations[-1]["validation_loss"] == pytest.approx(sum(expected) / 2, rel=1e-6)
+    with torch.no_grad():
+        full = [float(loss_of(model.eval()(x), y)) for x, y in held_out]
+    assert sum(full) != sum(expected)
+
+
+def test_a_precision_that_does_nothing_is_refused() -> None:
+    with pytest.raises(PipelagError, match="^unknown precision 'bf61'; did you mean 'bf16'"):
+        pipelag.train(convolutional(), Noise(), steps=1, precision="bf61")
+    with pytest.raises(PipelagError, match="^precision 'bf16' rounds a model's float32 matrices, and this"):
+        pipelag.train(convolutional().double(), Noise(), steps=1, precision="bf16")
+    with pytest.raises(PipelagError, match="^real workers of method 'bsp' compute in fp32"):
+        pipelag.train(convolutional(), Noise(), steps=2, method="bsp", executor="real", workers=2, precision="bf16")

@@ -20,10 +20,11 @@ from pipelag.checkpoint import alone
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
-from pipelag.distributed.training import RealTraining, check_workers
+from pipelag.distributed.training import RealTraining, check_precision, check_workers
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.stage.phase import Phase
+from pipelag.stage.rounded import in_full, masters_of
 
 
 def train_real(
@@ -49,6 +50,7 @@ def train_real(
     total, workers = ends[-1], workers or max(sum(phase.replicas) or phase.stages for phase in phases)
     for phase in phases:
         check_workers(phase, workers)
+        check_precision(phase, how["bf16"])
     if device == "auto":
         device = "cuda" if torch.cuda.device_count() >= workers else "cpu"
     epoch = supply.length
@@ -64,6 +66,8 @@ def train_real(
         with Telling(wishes, total, epoch, kept is not None, bool(resume)) as telling:
             if kept is not None:
                 follower = Follower(kept, telling, copy.deepcopy(model), checkpoints is not None)
+                if how["bf16"]:
+                    masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
             given: dict[str, Any] = {"model": copy.deepcopy(model).cpu(), "batches": supply, "phases": list(phases)}
             given |= {"checkpoints": kept, "resume": resume, "meanwhile": follower, "patience": patience}
             state, losses = launch(_task, workers, device, threads, **given, **how)
@@ -131,4 +135,4 @@ def _task(
         lambda step: to(batches[step][0], job.device),
         lambda step: to(batches[step][1], job.device),
     )
-    return {name: value.cpu() for name, value in model.state_dict().items()}, training.losses
+    return {name: value.cpu() for name, value in in_full(model, training.masters).items()}, training.losses

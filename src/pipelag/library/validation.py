@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.library.supply import Supply, to
 from pipelag.randomness import preserved_randomness, seed_stage
 from pipelag.runs.objectives import METRICS
+from pipelag.stage.rounded import computing
 from pipelag.tensors import unchanged_buffers
 from pipelag.typed import shown
 
@@ -89,12 +90,14 @@ class Validation:
         supply: minibatches, gone through anew by every measurement.
         loss: (output, targets) -> the mean over a minibatch.
         metrics: by name, (output, targets) -> a number for each target, or the minibatch's mean.
+        bf16: in the precision of training.
     """
 
     supply: Supply
     loss: Metric
     metrics: Mapping[str, Metric]
     seed: int
+    bf16: bool = False
 
     def check(self) -> None:
         """Refuse data that have no end, or that can be gone through once only."""
@@ -114,7 +117,8 @@ class Validation:
         """
         modes = [(module, module.training) for module in model.modules()]
         means = {name: Mean() for name in (LOSS, *self.metrics)}
-        with undisturbed(place, self.seed), torch.no_grad(), unchanged_buffers(model):
+        precision = computing(place) if self.bf16 else nullcontext()
+        with undisturbed(place, self.seed), torch.no_grad(), unchanged_buffers(model), precision:
             try:
                 model.eval()
                 for number, (inputs, targets) in enumerate(self.supply.once()):

@@ -13,7 +13,7 @@ from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
 from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage
 from pipelag.stage.phase import Phase
-from pipelag.stage.rounded import masters_of
+from pipelag.stage.rounded import Rounding, masters_of
 
 
 class SimulatedTraining:
@@ -46,7 +46,7 @@ class SimulatedTraining:
         self.grouped, self.parted = grouped, dict[int, str]()  # by phase that is over: why its microbatches were not
         self.graphed: dict[int, str] = {}  # by phase that is over: why it was without graphs, or nothing
         self.unrecorded = ""  # why no phase is to try to record any more
-        self.masters: dict[nn.Parameter, nn.Parameter] | None = None
+        self.masters: Rounding | None = None
         self.total = sum(phase.steps for phase in self.phases)
         self.done = 0
         self.optimizer: torch.optim.Optimizer | None = None
@@ -64,7 +64,7 @@ class SimulatedTraining:
         before: Mapping[Any, Any] = self.optimizer.state if self.optimizer is not None else {}
         self.optimizer = group_by_stage(
             self.make_optimizer,
-            [[(self.masters or {}).get(p, p) for p in piece.parameters()] for piece in pieces],
+            [[self.masters.get(p, p) if self.masters else p for p in piece.parameters()] for piece in pieces],
             phase.stage_lr,
             range(1, len(pieces) + 1),
         )
@@ -113,6 +113,11 @@ class SimulatedTraining:
         loss = self.pipeline.step(self.done, inputs, targets)
         self.done += 1
         return loss
+
+    def close(self) -> None:
+        """There will be no more steps: in bfloat16, the model has its masters, in float32, again."""
+        if self.masters is not None:
+            self.masters.end()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the steps to come depend on."""

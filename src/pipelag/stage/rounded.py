@@ -26,19 +26,35 @@ def computing(device: torch.device) -> AbstractContextManager[None]:
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
-def masters_of(parameters: Iterable[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
+class Rounding(dict[nn.Parameter, nn.Parameter]):
+    """Rounded parameters, each with its float32 master."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: list[Any] = []
+
+    def end(self) -> None:
+        """Let the parameters be their masters, in float32, again."""
+        for hook in self.hooks:
+            hook.remove()
+        for parameter, master in self.items():
+            parameter.grad = None
+            parameter.data = master.data
+
+
+def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
     """Round the matrices among the parameters; returns the float32 master of each of them.
 
     Every gradient is added to the master's in float32, as soon as a backward has made it.
     """
-    masters = {}
+    masters = Rounding()
     for parameter in dict.fromkeys(parameters):
         if parameter.dim() > 1 and parameter.dtype == torch.float32:
             master = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
             parameter.data = parameter.data.bfloat16()
             masters[parameter] = master
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(_give, master))
+                masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
     return masters
 
 

@@ -82,8 +82,21 @@ def workers_folder() -> Iterator[Path]:
             pass
         finally:
             lock.release()
-    with tempfile.TemporaryDirectory(prefix=OURS) as folder, FileLock(Path(folder, "lock")):
-        yield Path(folder)
+    folder = Path(tempfile.mkdtemp(prefix=OURS))
+    try:
+        with FileLock(folder / "lock"):
+            yield folder
+    finally:
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder into which a worker that was killed just now may still write its last file."""
+    until = time.monotonic() + GRACE
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
