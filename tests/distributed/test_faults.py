@@ -274,7 +274,7 @@ def test_an_unknown_device_is_refused_before_any_worker_is_started() -> None:
 def test_a_wrong_number_of_workers_is_refused_before_any_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_real, "launch", lambda *args, **more: pytest.fail("workers were started"))
+    monkeypatch.setattr(train_real, "everywhere", lambda *args, **more: pytest.fail("workers were started"))
     wrong = train_spec(executor="real", workers=9)
     with pytest.raises(PipelagError, match="9 workers are more than the . that the . stages of the cuts"):
         carry_out(wrong, tmp_path / "run", "cpu", 2)
