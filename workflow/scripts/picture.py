@@ -24,7 +24,7 @@ STAGES, MINIBATCHES, FOLLOWED = 4, 10, 6  # the minibatch that is drawn strongly
 
 def main(out: Path) -> None:
     """Write the picture."""
-    fig, (above, below) = figure(PAGE, 4.1, nrows=2, height_ratios=[1.35, 1.0])
+    fig, (above, below) = figure(PAGE, 4.4, nrows=2, height_ratios=[1.2, 1.0])
     pipeline(above)
     curves(below)
     save(fig, out.with_suffix(""), (out.suffix,))
@@ -59,12 +59,11 @@ def curves(axes: Any) -> None:
             line(axes, context, BASELINE, title, model=model)
     line(axes, Context.load(paper, "control", scale), CONTROL, "the same ResNet-20, at equal rates")
     axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
-    axes.set_xlabel("updates that the weights of stage 1's forwards are late")
+    axes.set_xlabel("updates that the weights of stage 1's forwards are late (networks side by side)")
     axes.set_ylabel("points lost")
     axes.margins(y=0.25)
-    latest = max(axes.get_xlim()[1], 8)
-    axes.set_xticks(range(2, int(latest) + 1, 2))
-    axes.set_xlim(1.5, 1.55 * latest)  # room for the legend
+    axes.set_xticks(range(2, 9, 2))
+    axes.set_xlim(1, 14.6)  # room for the legend
     axes.legend(loc="center right")
     axes.set_title("Test accuracy that this costs (logs of results/published/cpu; 95 % intervals)", loc="left")
 
@@ -79,21 +78,22 @@ def line(axes: Any, context: Context, base: str, title: str, **labels: str) -> N
             ends[log.summary["phases"][0]["forward_delays"][0]] = Difference.of(*against)
     if not ends:
         return
-    seeds = min(lost.seeds for lost in ends.values())
+    few, many = (choose(lost.seeds for lost in ends.values()) for choose in (min, max))
+    seeds = "one seed" if many == 1 else f"{many} seeds" if few == many else f"{few} to {many} seeds"
     drawn = len(axes.containers)
-    colour, shift = COLOURS[1 + drawn], 0.06 * (drawn - 1)  # so that bars of several networks do not cover one another
+    colour, shift = COLOURS[1 + drawn], 0.36 * (drawn - 2)  # side by side: neither bars nor numbers cover one another
     axes.errorbar(
         [late + shift for late in ends],
         [lost.mean for lost in ends.values()],
         [lost.error or 0.0 for lost in ends.values()],
-        marker="o",
+        fmt="o",
         capsize=2,
         color=colour,
-        label=f"{title} ({seeds} seeds)" if seeds > 1 else f"{title} (one seed)",
+        label=f"{title} ({seeds})",
     )
     for late, lost in ends.items():
-        beside = {"xytext": (6, 3 if drawn else -9), "textcoords": "offset points", "fontsize": 7, "color": colour}
-        axes.annotate(f"{lost.mean:.1f}", (late + shift, lost.mean), **beside)
+        above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 7, "color": colour}
+        axes.annotate(f"{lost.mean:.1f}", (late + shift, lost.mean + (lost.error or 0.0)), **above)
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ def unreadable(svg: Path) -> str:
 def title_of(result: str) -> str:
     """`table_2` -> "Table 2", `text_headline_speedup` -> "In the text: headline speedup"."""
     kind, _, rest = result.partition("_")
-    return f"In the text: {rest.replace('_', ' ')}" if kind == "text" else f"{kind.capitalize()} {rest}"
+    return f"In the text: {rest.replace('_', ' ')}" if kind == "text" else f"{kind.capitalize()} {rest}".strip()
 
 
 def _kind(cells: Sequence[str]) -> str:

@@ -198,6 +198,13 @@ accuracy_case("figure_5b", "spread_below_half_a_point", **{"6-stage": 79.02})
 accuracy_case("figure_5c", "order", **{"10-stage": 83.80})
 accuracy_case("figure_5c", "four_and_six_within_2_4", **{"6-stage": 88.86})
 accuracy_case("figure_5c", "ten_about_12", **{"10-stage": 80.60})
+register(
+    "figure_5b",
+    "deepest_costs_most_here",
+    lambda: ends(PRINTED | {("AlexNet", "8-stage"): 75.0}),
+    lambda: ends(PRINTED | {("AlexNet", "8-stage"): 80.0}),
+)
+accuracy_case("figure_5c", "deepest_costs_most_here", **{"10-stage": 91.0})
 accuracy_case("figure_5d", "order", **{"4-stage": 91.60})
 accuracy_case("figure_5d", "four_and_six_within_3_5", **{"4-stage": 87.90})
 accuracy_case("figure_5d", "eight_about_8_5", **{"8-stage": 83.40})

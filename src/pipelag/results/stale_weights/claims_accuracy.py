@@ -110,6 +110,23 @@ judge(PAPER, "table_2", "vgg16_monotone")(falling("VGG-16"))
 judge(PAPER, "table_2", "resnet20_monotone")(falling("ResNet-20"))
 
 
+def deepest(model: str) -> Judge:
+    """A judge: the deepest pipeline is below the shallowest, and below the baseline."""
+
+    def judged(context: Context) -> Finding:
+        arms = [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
+        few, many = (by_seed(context, model=model, arm=arm) for arm in (arms[0], arms[-1]))
+        below = {arms[0]: Difference.of(few, many), BASELINE: lost(context, arms[-1], model=model)}
+        why = f"{model}, {arms[-1]} below {', below '.join(f'{arm} by {d.text()}' for arm, d in below.items())}"
+        return trend(context, all_of(d.above() for d in below.values()), why, SEEDS, model=model)
+
+    return judged
+
+
+judge(PAPER, "figure_5b", "deepest_costs_most_here")(deepest("AlexNet"))
+judge(PAPER, "figure_5c", "deepest_costs_most_here")(deepest("VGG-16"))
+
+
 PRECISIONS = ("float32", "bfloat16")
 
 
