@@ -50,11 +50,9 @@ def check(title: str) -> Callable[[Callable[[torch.device], str]], Callable[[tor
     return add
 
 
-def on_gpu(device: torch.device, count: int = 1) -> None:
+def on_gpu(device: torch.device) -> None:
     if device.type != "cuda":
         raise Skip("needs a GPU")
-    if torch.cuda.device_count() < count:
-        raise Skip(f"needs {count} GPUs, and there are {torch.cuda.device_count()}")
 
 
 def optimizer_of(method: str) -> Any:

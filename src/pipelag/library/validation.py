@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,7 @@ class Validation:
         """
         modes = [(module, module.training) for module in model.modules()]
         means = {name: Mean() for name in (LOSS, *self.metrics)}
-        precision = computing(place) if self.bf16 else nullcontext()
+        precision = computing(place, self.bf16)
         with undisturbed(place, self.seed), torch.no_grad(), unchanged_buffers(model), precision:
             try:
                 model.eval()

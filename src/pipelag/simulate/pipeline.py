@@ -29,8 +29,7 @@ from pipelag.stage.optimizers import set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
-from pipelag.stage.rounded import Masters, RoundedParameters, computing
-from pipelag.stage.weights import FlatParameters
+from pipelag.stage.rounded import Masters, computing, flat_of
 from pipelag.stage.where import noted
 from pipelag.tensors import trainable, unchanged_buffers
 
@@ -79,7 +78,7 @@ class SimulatedPipeline:
         self.delays, self.periods = phase.delays, phase.delays.periods
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
         self.rounded = masters is not None
-        self.computing = nullcontext if masters is None else partial(computing, self.device)
+        self.computing = partial(computing, self.device, self.rounded)
         # Of random delays of the gradient: those of the last minibatches, newest first, per stage and parameter.
         self.old_gradients: deque[list[list[torch.Tensor | None]]] | None = None
         law = self.method.random
@@ -87,8 +86,7 @@ class SimulatedPipeline:
             self.old_gradients = deque(maxlen=law.bound(self.method.taus(count)) + 1)
         self.weights = []
         for number, stage in enumerate(self.stages, start=1):
-            own = stage.parameters()
-            flat = FlatParameters(own) if masters is None else RoundedParameters(own, masters)
+            flat = flat_of(stage.parameters(), masters)
             back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
             back = 0 if self.old_gradients is not None else back
             self.weights.append(

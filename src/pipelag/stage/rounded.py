@@ -9,7 +9,7 @@ had to cast them would keep a copy of the forward's for its backward (`pipelag.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,9 +21,9 @@ from pipelag.stage.weights import FlatParameters
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
 
-def computing(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, matrix products and convolutions are of bfloat16; what needs more is computed in float32."""
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+def computing(device: torch.device, bf16: bool) -> AbstractContextManager[None]:
+    """With bf16, inside, matrix products and convolutions are of bfloat16; what needs more is computed in float32."""
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if bf16 else nullcontext()
 
 
 class Rounding(dict[nn.Parameter, nn.Parameter]):
@@ -101,3 +101,8 @@ class RoundedParameters(FlatParameters):
         """Round what the masters hold now; not counted as a change of the parameters (see `FlatParameters`)."""
         if self.shown:
             torch._foreach_copy_(self.shown, self.full)
+
+
+def flat_of(parameters: Iterable[nn.Parameter], masters: Masters | None) -> FlatParameters:
+    """A stage's weights in flat buffers; in bfloat16, its masters."""
+    return FlatParameters(parameters) if masters is None else RoundedParameters(parameters, masters)

@@ -202,9 +202,9 @@ def join(
     if torchrun.standing():
         store = PrefixStore(torchrun.attempt(store, rank, world, STARTING.total_seconds()), store)
     own = PrefixStore("pipelag", store)
-    check_backend(own, rank, backend)
     heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
+    check_backend(own, rank, backend)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
     return Job(rank, world, place, own, heart, shared=shared)
 

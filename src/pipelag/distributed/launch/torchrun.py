@@ -89,7 +89,7 @@ def everywhere(
     Args:
         lead: run by one process alone. It opens the run, yields what all are told (more arguments, as JSON), is sent
             what rank 0's task returns, and returns the run's summary.
-        threads: of the CPU, of this machine.
+        threads: CPU threads of each worker.
         folder: the run's, which the machines have to share.
 
     Returns:
@@ -98,12 +98,11 @@ def everywhere(
     from pipelag.distributed.launch.launch import launch
     from pipelag.distributed.p2p import PeerLost
 
-    each = max(1, threads // workers_here(workers))
     if not standing():
-        return sent(lead, launch(task, workers, device, each, **arguments, **next(lead)))
+        return sent(lead, launch(task, workers, device, threads, **arguments, **next(lead)))
     check_world(workers, "this run")
     try:
-        return _as_one_of_them(task, lead, device, each, folder, arguments)
+        return _as_one_of_them(task, lead, device, threads, folder, arguments)
     except BaseException as error:
         if isinstance(error, PipelagError | PeerLost):
             print(f"pipelag: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,8 +21,8 @@ from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
-from pipelag.stage.rounded import RoundedParameters, computing
-from pipelag.stage.weights import FlatParameters, hand_over, shadows
+from pipelag.stage.rounded import computing, flat_of
+from pipelag.stage.weights import hand_over, shadows
 from pipelag.tensors import as_tuple, kept_for_backward, trainable, unchanged_buffers
 
 Tensors = tuple[torch.Tensor, ...]
@@ -85,9 +84,8 @@ class StageState:
         # What was done before this worker began, in updates and in microbatches.
         self.done = assignment.offset * self.microbatches
         self.version_0 = self.done // self.period
-        own, masters = module.parameters(), assignment.masters
-        self.flat = FlatParameters(own) if masters is None else RoundedParameters(own, masters)
-        self.computing = nullcontext if masters is None else partial(computing, device)
+        self.flat = flat_of(module.parameters(), assignment.masters)
+        self.computing = partial(computing, device, assignment.masters is not None)
         self.shadows = shadows(self.flat.parameters)
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
         self.back = max(*self.delays.forward_lags[stage - 1], *self.delays.backward_lags[stage - 1])

@@ -50,8 +50,8 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         )
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
-    lead = _lead(spec, out, device, max(1, threads // workers_here(spec.workers)))
-    return everywhere(_task, lead, spec.workers, device, threads, out / "partial", spec=spec)
+    each = max(1, threads // workers_here(spec.workers))
+    return everywhere(_task, _lead(spec, out, device, each), spec.workers, device, each, out / "partial", spec=spec)
 
 
 def _lead(spec: RunSpec, out: Path, device: str, each: int) -> Lead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -39,8 +38,9 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
         check_precision(phase, in_bf16(spec))
     partial = out / "partial"
     kept = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
-    lead = _lead(spec, out, kept, device, max(1, threads // workers_here(spec.workers)))
-    return everywhere(_task, lead, spec.workers, device, threads, partial, spec=spec, checkpoints=kept)
+    each = max(1, threads // workers_here(spec.workers))
+    lead = _lead(spec, out, kept, device, each)
+    return everywhere(_task, lead, spec.workers, device, each, partial, spec=spec, checkpoints=kept)
 
 
 def _lead(spec: RunSpec, out: Path, kept: Checkpoints, device: str, threads: int) -> Lead:
@@ -134,7 +134,7 @@ def _task(
         model.load_state_dict(checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
         row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
-        with computing(job.device) if bf16 else nullcontext():
+        with computing(job.device, bf16):
             measured = task.measure(model)
         rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | measured)
         best = best_of(rows[-1], best)

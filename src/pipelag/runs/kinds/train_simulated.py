@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
             "epoch": round(task.batches.epoch(training.done), 4),
             "phase": training.phase,
         }
-        with computing(device) if bf16 else nullcontext():
+        with computing(device, bf16):
             measured = task.measure(model)
         measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | measured  # type: ignore[union-attr]
         recorder.line(position | measured | (watch() or {}))
