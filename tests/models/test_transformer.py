@@ -9,6 +9,7 @@ from pipelag import data, models
 from pipelag.api import train
 from pipelag.data.text.parallel import BEGIN, END, PAD, TextBatches, padded
 from pipelag.errors import PipelagError
+from pipelag.models.attention import dot_product_attention
 from pipelag.runs.text_metrics import TranslationTest, search, token_loss
 
 
@@ -145,17 +146,37 @@ def test_a_translation_is_encoded_once_and_the_same(name: str, options: dict[str
     runs: list[int] = []
     for number, layer in enumerate(model):
         layer.register_forward_hook(lambda *_, number=number: runs.append(number))
+    projected: set[int] = set()  # places that the last layer scores
+    model[-1].register_forward_hook(lambda _module, _inputs, output: projected.add(output.shape[1]))
     once = search(model, source, beam, longest=9)
+    assert projected == {1} or options.get("split")
     counts = [runs.count(number) for number in range(len(model))]
     assert set(counts[:layers]) == {1} and min(counts[layers:]) > 1
     assert once == search(Whole(model), source, beam, longest=9)
 
 
-def test_the_loss_ignores_padding() -> None:
-    scores = torch.randn(2, 3, 7)
-    targets = torch.tensor([[4, 5, END], [6, END, PAD]])
-    alone = torch.nn.functional.cross_entropy(scores.flatten(0, 1)[:5], targets.flatten()[:5])
-    torch.testing.assert_close(token_loss()(scores, targets), alone)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_ignores_padding(smoothing: float) -> None:
+    scores = torch.randn(2, 3, 7, requires_grad=True)
+    targets = torch.tensor([[4, 5, END], [6, PAD, END]])
+    torch_s = torch.nn.functional.cross_entropy(
+        scores.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing
+    )
+    ours = token_loss(smoothing)(scores, targets)
+    torch.testing.assert_close(ours, torch_s)
+    (expected,), (gradient,) = torch.autograd.grad(torch_s, scores), torch.autograd.grad(ours, scores)
+    assert torch.equal(gradient, expected) and not gradient[1, 1].any() and gradient[1, 2].all()
+
+
+def test_attention_within_bfloat16_passes_on_a_cpu_is_float32s() -> None:
+    q, k, v = (torch.randn(2, 3, 5, 8, requires_grad=True) for _ in range(3))
+    mask = torch.rand(2, 1, 1, 5) > 0.3
+    mask[..., 0] = True
+    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        ours = dot_product_attention(q, k, v, attn_mask=mask)
+    assert torch.equal(ours, exact) and not torch.equal(rough.float(), exact)
 
 
 def test_a_perfect_translator_has_a_bleu_of_100() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from pipelag.compat.fairseq import imported
+from pipelag.models.attention import dot_product_attention
 from pipelag.models.fairseq_model import blocks_of, numbered, operators_of, reordered
 from pipelag.models.operators import Operator, Tensors, parts_of, piece, share
 
@@ -141,7 +141,7 @@ def attend_self(
     seen = ~hidden[:, None, None, :]
     if causal:
         seen = seen & torch.ones(t, t, dtype=torch.bool, device=hidden.device).tril()
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout)
+    out = dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout)
     return out.permute(2, 0, 1, 3).reshape(t, n, size)
 
 

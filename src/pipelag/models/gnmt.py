@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pipelag.data.text.parallel import PAD
 from pipelag.errors import PipelagError
+from pipelag.models.attention import dot_product_attention
 from pipelag.models.recurrent import Embed, Recurrent, Words, states
 
 Tensors = tuple[torch.Tensor, ...]
@@ -71,9 +72,7 @@ class AttentionStart(nn.Module):
         encoded, *padding, target = value
         hidden = states(self.lstm, self.dropout(self.embedding(target)))
         seen = ~padding[0][:, None, :] if padding else None
-        context = nn.functional.scaled_dot_product_attention(
-            self.query(hidden), self.key(encoded), encoded, attn_mask=seen
-        )
+        context = dot_product_attention(self.query(hidden), self.key(encoded), encoded, attn_mask=seen)
         return hidden, context
 
 

@@ -86,6 +86,8 @@ class Recurrent(nn.Module):
 class Words(nn.Module):
     """The linear layer over the vocabulary, on the first tensor."""
 
+    by_place = True  # the tensor's places are independent (`pipelag.runs.text_metrics.search`)
+
     def __init__(self, into: int, words: int) -> None:
         super().__init__()
         self.label = f"linear {into}-{words}"

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from pipelag.data.text.parallel import PAD
 from pipelag.errors import PipelagError
+from pipelag.models.attention import dot_product_attention
 from pipelag.models.operators import Operator, Tensors, outputs_of, parts_of, share
 
 FIRST = 2  # fairseq counts places from the number of its padding word on
@@ -35,9 +36,9 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden
     n, t, size = q.shape
     q, k, v = (x.view(n, x.shape[1], heads, size // heads).transpose(1, 2) for x in (q, k, v))
     if hidden is None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = dot_product_attention(q, k, v, is_causal=True)
     else:
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden[:, None, None, :])
+        out = dot_product_attention(q, k, v, attn_mask=~hidden[:, None, None, :])
     return out.transpose(1, 2).reshape(n, t, size)
 
 
@@ -180,6 +181,11 @@ class Scores(Operator):
     def __init__(self, label: str, size: int, words: int) -> None:
         super().__init__(label, nn.Linear(size, words, bias=False))
         nn.init.normal_(self.module.weight, std=size**-0.5)  # type: ignore[arg-type]
+
+    @property
+    def by_place(self) -> bool:
+        """Whether the first tensor's places are independent (`pipelag.runs.text_metrics.search`): not in parts."""
+        return self.of == 1
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The decoder's output alone."""

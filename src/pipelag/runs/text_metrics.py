@@ -26,7 +26,7 @@ def token_loss(smoothing: float = 0.0) -> Loss:
     """Mean cross-entropy over the words of (N, T, words) scores that are no padding, with label smoothing."""
 
     def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+        return F.cross_entropy(*_words(scores, targets), ignore_index=PAD, label_smoothing=smoothing)
 
     return loss
 
@@ -41,12 +41,20 @@ def shared_token_loss(smoothing: float = 0.0) -> SharedLoss:
 
     def loss(scores: torch.Tensor, targets: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         wanted, share = targets
-        total = F.cross_entropy(
-            scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
-        )
+        total = F.cross_entropy(*_words(scores, wanted), ignore_index=PAD, label_smoothing=smoothing, reduction="sum")
         return total / len(wanted) * share[0]
 
     return loss
+
+
+def _words(scores: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores (places, words) and target words. On a CPU without the places of padding: half of most minibatches,
+    whose scores take the loss and its backward as long as words' do. A GPU would have to wait for their number."""
+    scores, targets = scores.flatten(0, 1), targets.flatten()
+    if not scores.is_cpu:
+        return scores, targets
+    kept = targets != PAD
+    return scores[kept], targets[kept]
 
 
 def word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -64,7 +72,7 @@ def masked_word_loss(
         targets: int64 (N, T), the word where one was masked and `PAD` elsewhere, one masked at least; int64 (N,).
     """
     (scores, order), (words, follows) = output, targets
-    masked = F.cross_entropy(scores.flatten(0, 1), words.flatten(), ignore_index=PAD)
+    masked = F.cross_entropy(*_words(scores, words), ignore_index=PAD)
     return masked + F.cross_entropy(order, follows)
 
 
@@ -180,7 +188,7 @@ def search(
     *encoded, _ = through(encoder, (source, words[: len(source)]))
     for step in range(longest + 1):
         rows = torch.tensor(alive, device=device).repeat_interleave(beam)
-        logits = through(decoder, (*(part[rows] for part in encoded), words))[:, -1].float()
+        logits = of_last_word(decoder, (*(part[rows] for part in encoded), words)).float()
         scores = F.log_softmax(logits, -1).nan_to_num(nan=-1e9)  # a diverged model still writes something
         scores[:, PAD] = float("-inf")
         if step == longest:
@@ -217,6 +225,20 @@ def by_target(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     first = next((place for place, layer in enumerate(layers) if getattr(layer, "reads_target", False)), 0)
     return layers[:first], layers[first:]
+
+
+def of_last_word(decoder: Sequence[nn.Module], value: Any) -> torch.Tensor:
+    """The scores (n, words) of what follows the last word.
+
+    A last layer that says it works on every place by itself (`by_place`) gets the last place alone: the product with
+    the vocabulary is most of a small decoder's work.
+    """
+    *before, last = decoder
+    value = through(before, value)
+    if getattr(last, "by_place", False):
+        value = value[:, -1:] if isinstance(value, torch.Tensor) else (value[0][:, -1:], *value[1:])
+    scores: torch.Tensor = last(value)[:, -1]
+    return scores
 
 
 def through(layers: Sequence[nn.Module], value: Any) -> Any:
