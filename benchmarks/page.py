@@ -33,16 +33,6 @@ RUN = [
 ]
 
 
-RUN = [
-    Col("python -m benchmarks. ...", "command"),
-    Col("commit", lambda each: each["environment"]["commit"]),
-    Col("torch", lambda each: each["environment"]["versions"]["torch"]),
-    Col("day", lambda each: each["environment"]["date"][:10]),
-    Col("load before", lambda each: f"{each['load']:.1f}"),
-    Col("seconds", "seconds"),
-]
-
-
 def text(files: dict[str, Any]) -> str:
     """The page; `files`: what each device's file holds, by its name."""
     parts = [HEAD]

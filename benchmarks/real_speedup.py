@@ -1,6 +1,8 @@
 """A real pipeline of two workers against one worker, one thread each: CIFAR ResNets, the cut by measured layer times.
 
-One launch alternates blocks of both; per-step times are steady state (fill and drain left out).
+One launch alternates blocks of both; per-step times are steady state (fill and drain left out). Beside it stands the
+most that could be: the cut leaves one worker more than half of the work, and two processes that do not talk at all slow
+each other down too (memory, caches), which is measured by training alone and beside another.
 """
 
 from __future__ import annotations
@@ -8,14 +10,61 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import time
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
+from torch import multiprocessing as processes
+from torch.nn import functional as F
 
 from benchmarks.ledger import note
 from pipelag import balanced_cuts, models, profile
 from pipelag.runs.kinds.speed import measure
 from pipelag.runs.spec import RunSpec
+
+
+def training(depth: int, batch: int, seconds: float, begin: Any, found: Any) -> None:
+    """Put the seconds of a step into `found`: plain PyTorch, one thread, for so long once all have begun."""
+    torch.set_num_threads(1)
+    model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
+    targets = torch.randint(0, 10, (batch,))
+
+    def step() -> None:
+        F.cross_entropy(model(images), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    step()
+    begin.wait()
+    steps, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        step()
+        steps += 1
+    found.put((time.perf_counter() - began) / steps)
+
+
+def apart(depth: int, batch: int, seconds: float, rounds: int = 3) -> list[float]:
+    """How much more two trainings that do not talk get done than one alone; 2 where they do not disturb each other."""
+    context, ratios = processes.get_context("spawn"), []
+    for _ in range(rounds):
+        times = []
+        for number in (1, 2):
+            begin, found = context.Barrier(number), context.SimpleQueue()
+            args = depth, batch, seconds, begin, found
+            workers = [context.Process(target=training, args=args) for _ in range(number)]
+            for worker in workers:
+                worker.start()
+            each = [found.get() for _ in workers]
+            for worker in workers:
+                worker.join()
+            times.append(sum(1 / value for value in each))
+        ratios.append(times[1] / times[0])
+    return ratios
 
 
 def main() -> None:
@@ -54,6 +103,13 @@ def main() -> None:
         goal = 1.95 if depth == 20 else 1.7
         case = f"ResNet-{depth}, minibatch {args.batch}, cut after layer {cuts[0]}"
         note("1 worker / 2 workers, stale weights", case, summary["speedups"]["pipelined"], least=goal)
+        cores, cut = apart(depth, args.batch, args.seconds), 1 / max(share, 1 - share)
+        note("two trainings that do not talk / one alone", f"ResNet-{depth}, minibatch {args.batch}", cores)
+        most = cut * median(cores) / 2
+        allowed = f"ResNet-{depth}: {cut:.2f} by the cut, {median(cores):.2f} by the cores"
+        note(
+            "speedup / what the cut and the cores allow", allowed, [x / most for x in summary["speedups"]["pipelined"]]
+        )
         times = {
             arm: min(1000 * r["seconds"] / r["steps"] for r in rows if r["arm"] == arm)
             for arm in ("non-pipelined", "pipelined")
@@ -61,7 +117,7 @@ def main() -> None:
         print(
             f"ResNet-{depth:<4d} batch {args.batch}, cut after layer {cuts[0]} ({100 * share:.0f} % of the time): "
             f"speedup {summary['speedup']['pipelined']:.3f}  blocks [{ratios}]  "
-            f"best {times['non-pipelined']:.0f} -> {times['pipelined']:.0f} ms",
+            f"best {times['non-pipelined']:.0f} -> {times['pipelined']:.0f} ms, at most {most:.2f}",
             flush=True,
         )
 
