@@ -171,14 +171,16 @@ class ByRule(Reading):
         """Each with its own s: the step is computed once, and over Adam that is most of the work."""
         stage, optimizer = self.stage, self.stage.optimizer
         assert optimizer is not None
-        for out, _ in outs:
-            torch._foreach_copy_(out, stage.live)
-        group, amounts = stage.group, [amount for _, amount in outs]
-        for parameter, *views in zip(stage.parameters, *[stage.flat.views(out) for out, _ in outs], strict=True):
+        group, amounts, views = stage.group, [amount for _, amount in outs], stage.flat.views
+        for parameter, live, *places in zip(
+            stage.parameters, views(stage.live), *[views(out) for out, _ in outs], strict=True
+        ):
             step = self.rule(optimizer.state.get(parameter, {}), group)
-            if step is not None:
-                for view, amount in zip(views, amounts, strict=True):
-                    view.sub_(step, alpha=amount)
+            for place, amount in zip(places, amounts, strict=True):
+                if step is None:
+                    place.copy_(live)
+                else:
+                    torch.sub(live, step, alpha=amount, out=place)
 
     def does_as(self, other: Reading) -> bool:
         """By the same rule."""
@@ -334,7 +336,7 @@ class DampedStep(Change):
     def after_step(self) -> None:
         """Replace the optimizer's step."""
         stage, gamma = self.stage, self.gamma
-        made = [new - old for new, old in zip(stage.live, stage.previous, strict=True)]
+        made = [new - old for new, old in zip(stage.live, stage.begun, strict=True)]
         made = [gamma * d + (1 - gamma) * m for d, m in zip(self.difference.buffers, made, strict=True)]
-        for live, old, step in zip(stage.live, stage.previous, made, strict=True):
+        for live, old, step in zip(stage.live, stage.begun, made, strict=True):
             torch.add(old, step, out=live)

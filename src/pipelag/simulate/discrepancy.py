@@ -54,9 +54,9 @@ class Discrepancy:
         elif t % self.every:
             return
         elif kind == "F":
-            self.seen[index] = [buffer.clone() for buffer in weights.live]
+            self.seen[index] = [buffer.clone() for buffer in weights.showing.buffers]
         else:
-            self.add((kind, index), rms(self.seen[index], weights.live, self.sizes[index]))
+            self.add((kind, index), rms(self.seen[index], weights.showing.buffers, self.sizes[index]))
 
     def _predicting(self) -> list[int]:
         return [index for index, weights in enumerate(self.pipeline.weights) if weights.prediction is not None]

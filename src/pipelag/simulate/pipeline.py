@@ -85,12 +85,15 @@ class SimulatedPipeline:
         if law is not None and law.of == "gradient":
             self.old_gradients = deque(maxlen=law.bound(self.method.taus(count)) + 1)
         self.weights = []
+        by_reference = not (graphs or grouped or self.recompute)
         for number, stage in enumerate(self.stages, start=1):
             flat = flat_of(stage.parameters(), masters)
             back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
             back = 0 if self.old_gradients is not None else back
             self.weights.append(
-                StageWeights(flat, self.method, number, count, self.delays, optimizer, flat.parameters, back)
+                StageWeights(
+                    flat, self.method, number, count, self.delays, optimizer, flat.parameters, back, by_reference
+                )
             )
         self.segments = segments_of(count, phase.segment) if phase.segment else []
         self.heads = {segment[0] for segment in self.segments}
@@ -179,7 +182,8 @@ class SimulatedPipeline:
     def _show(self, reads: Lags, m: int, kind: str, told: bool = True) -> None:
         """Let the parameters hold what passes of a kind read for microbatch m."""
         for index, weights in self.moved:
-            weights.load(kind, *self.version(index, m, reads[kind]))
+            then = self.version(index, m, reads["B"]) if kind == "F" else None
+            weights.load(kind, *self.version(index, m, reads[kind]), then)
         self._observed(kind, m // self.microbatches, only=told)
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
@@ -280,7 +284,7 @@ class SimulatedPipeline:
         for weights in moved:
             weights.after_step()
         for weights in self.weights if self.rounded else ():
-            weights.flat.publish()
+            weights.flat.publish(weights.live)
         self.optimizer.zero_grad(set_to_none=True)
 
     def set_rates(self, t: int) -> None:

@@ -131,6 +131,8 @@ class SimulatedTraining:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state` bit for bit as if never interrupted."""
+        for weights in self.pipeline.weights:  # what broke off within a step may have left old ones in the parameters
+            weights.restore()
         if state["phase"] != self.phase:
             self.pipeline.graphs.close()
             self._enter(state["phase"])

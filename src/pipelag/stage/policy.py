@@ -21,6 +21,7 @@ from pipelag.methods import Method
 from pipelag.methods.carriers import Buffers, Memory, Reading
 from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
+from pipelag.stage.showing import ByReference, InPlace
 from pipelag.stage.weights import FlatParameters
 
 Ring = list[Buffers]
@@ -37,6 +38,8 @@ class StageWeights:
             sharing its storage) whose gradients and state it has.
         back: how many updates older than the live weights a version can be that is still loaded.
         method, stage, stages, delays: decide the policy.
+        by_reference: show old weights without copying where that can be (`pipelag.stage.showing`): for executors that
+            say with each forward what its backward reads, and take no other pass between the two.
 
     Raises:
         PipelagError: an optimizer that the policy cannot work with.
@@ -52,13 +55,13 @@ class StageWeights:
         optimizer: Optimizer | None,
         parameters: list[nn.Parameter],
         back: int,
+        by_reference: bool = False,
     ) -> None:
         self.flat, self.live, self.method = flat, flat.buffers, method
         self.optimizer, self.parameters, self.back = optimizer, parameters, back
         self.stage, self.delay = stage, delays.forward[stage - 1]
         self.distance = self.delay - delays.backward[stage - 1]
         self.version = self.first = 0
-        self.shown: Content = ("live", 0, 0.0)
         self.memories: dict[str, Memory] = {}
         self.steps = 0  # updates seen, for the bias correction of moments kept here
         self.prepared = False
@@ -84,10 +87,15 @@ class StageWeights:
         as_they_are = "F" not in self.readings or 0 in self.amounts["F"]  # some forward reads a version itself
         self.plain: Ring = self._ring(back + 1 if as_they_are else 1) if moved else []
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
-        self.corrected: dict[float, Buffers] = {amount: self.like() for amount in self._different("B")}
+        both = self.readings.get("F"), self.readings.get("B")
+        self.alike_made = both[0] is not None and both[1] is not None and both[0].does_as(both[1])
+        ahead = self._different("B") if self.alike_made or not by_reference else []  # else as they are shown
+        self.corrected: dict[float, Buffers] = {amount: self.like() for amount in ahead}
         self.again: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
         self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
+        self.begun = self.previous  # the weights that the update under way began with
         self.saved = -1  # the version whose copy `plain` holds last
+        self.showing = ByReference(self) if by_reference else InPlace(self)
 
     @property
     def group(self) -> dict[str, Any]:
@@ -102,7 +110,7 @@ class StageWeights:
 
     def like(self) -> Buffers:
         """Zeros in the layout of the weights."""
-        return [torch.zeros_like(buffer) for buffer in self.live]
+        return self.flat.like()
 
     def remember(self, name: str, kind: Callable[[StageWeights], M]) -> M:
         """The memory of that name; whoever asks first makes it, by its class or any function of the stage.
@@ -137,8 +145,8 @@ class StageWeights:
 
     def begin_at(self, version: int) -> None:
         """Count versions from this one, the live one; earlier ones are not there. The rate must be set."""
-        self.version, self.first, self.shown = version, version, ("live", version, 0.0)
-        self.prepared = False
+        self.version, self.first, self.prepared = version, version, False
+        self.showing.reset()
         self.prepare()
 
     @torch.no_grad()
@@ -149,7 +157,7 @@ class StageWeights:
         forward = [(ring[self.version % len(ring)], amount) for amount, ring in self.seen.items()]
         backward = [(buffers, amount) for amount, buffers in self.corrected.items()]
         backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.again.items()]
-        if forward and backward and self.readings["F"].does_as(self.readings["B"]):
+        if forward and backward and self.alike_made:
             forward, backward = forward + backward, []
         if forward:
             self.readings["F"].write_all(forward)
@@ -177,14 +185,16 @@ class StageWeights:
             self.again = {amount: self._ring(self.back + 1) for amount in self._different("R")}
             self.prepared = False
 
-    def load(self, kind: str, version: int, j: int = 0) -> None:
+    def load(self, kind: str, version: int, j: int = 0, then: tuple[int, int] | None = None) -> None:
         """Let the parameters hold what a pass at `version` reads, for the j-th microbatch of a minibatch.
 
         `kind`: forward ("F"), backward ("B") or recomputation ("R"). For a stashed backward that is the version of its
-        forward. The version is at most `back` updates old.
+        forward. The version is at most `back` updates old. `then`, with a forward: (version, j) of its backward.
         """
         if self.plain:
-            self._show(self._content(kind, version, j))
+            content = self._content(kind, version, j)
+            follows = self._content("B", *then) if then is not None else self.showing.content
+            self.showing.show(content, apart=content != follows)
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -197,25 +207,24 @@ class StageWeights:
     def restore(self) -> None:
         """Let the parameters hold the live version again."""
         if self.plain:
-            self._show(("live", self.version, 0.0))
+            self.showing.restore()
 
-    def _show(self, content: Content) -> None:
-        if content == self.shown:
-            return
-        if self.shown == ("live", self.version, 0.0):
-            self._save()
+    @property
+    def alive(self) -> Content:
+        """The live version."""
+        return ("live", self.version, 0.0)
+
+    def source(self, content: Content) -> Buffers | None:
+        """Where it lies; of the live version, in the live buffers. None: `readings` make it as it is shown."""
         kind, version, amount = content
+        if content == self.alive:
+            return self.live
         if kind == "B":
-            source = self.corrected[amount]
-        else:
-            ring = {"live": self.plain, "F": self.seen.get(amount), "R": self.again.get(amount)}[kind]
-            assert ring is not None
-            source = ring[version % len(ring)]
-        torch._foreach_copy_(self.live, source)
-        self.flat.publish()
-        self.shown = content
+            return self.corrected.get(amount)
+        ring = self.plain if kind == "live" else {"F": self.seen, "R": self.again}[kind][amount]
+        return ring[version % len(ring)]
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Keep a copy of the live version before its place is taken."""
         if self.saved != self.version:
             torch._foreach_copy_(self.plain[self.version % len(self.plain)], self.live)
@@ -232,14 +241,14 @@ class StageWeights:
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
         self.restore()
-        if self.back and self.plain:
-            self._save()
+        if self.back and len(self.plain) > 1:
+            self.save()
         if self.change is not None:
             self.change.before_step()
         for memory in self.memories.values():
             memory.before_step()
         if self.previous:
-            torch._foreach_copy_(self.previous, self.live)
+            self.begun = self.showing.begun()
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -247,12 +256,12 @@ class StageWeights:
         self.steps += 1
         if self.change is not None:
             self.change.after_step()
-        made = [new - old for new, old in zip(self.live, self.previous, strict=True)] if self.previous else []
+        made = [new - old for new, old in zip(self.live, self.begun, strict=True)] if self.previous else []
         for memory in self.memories.values():
             memory.after_step(made)
         self.version += 1
-        self.shown = ("live", self.version, 0.0)
         self.prepared = False
+        self.showing.reset()
 
     # Memory and state ----------------------------------------------------------------------------------------------
 
@@ -280,18 +289,22 @@ class StageWeights:
         return {
             "version": self.version,
             "steps": self.steps,
-            "saved": self.saved,
-            "rings": self.rings,
-            "memories": {name: memory.buffers for name, memory in self.memories.items()},
+            "saved": self.saved if len(self.plain) > 1 else -1,
+            # A ring of one place is made anew, or to write on.
+            "rings": [[list(each) for each in ring] if len(ring) > 1 else [] for ring in self.rings],
+            "memories": {name: list(memory.buffers) for name, memory in self.memories.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place; the weights and the optimizer must have been restored before."""
-        self.version, self.steps, self.saved = state["version"], state["steps"], state["saved"]
-        self.shown, self.prepared = ("live", self.version, 0.0), False
+        self.version, self.steps = state["version"], state["steps"]
+        self.saved = state["saved"] if len(self.plain) > 1 else -1
+        self.prepared = False
+        self.showing.reset()
         pairs = [
             pair
             for mine, saved in zip(self.rings, state["rings"], strict=True)
+            if len(mine) > 1
             for pair in zip(mine, saved, strict=True)
         ]
         pairs += [(memory.buffers, state["memories"][name]) for name, memory in self.memories.items()]

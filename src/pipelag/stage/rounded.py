@@ -87,20 +87,28 @@ class RoundedParameters(FlatParameters):
     def __init__(self, parameters: Iterable[nn.Parameter], masters: Masters) -> None:
         own = list(dict.fromkeys(parameters))
         super().__init__(masters.get(parameter, parameter) for parameter in own)
-        pairs = [(parameter.data, masters[parameter].data) for parameter in own if parameter in masters]
-        self.shown, self.full = [shown for shown, _ in pairs], [full for _, full in pairs]
-        self.publish()
+        self.shown = [parameter.data for parameter in own if parameter in masters]
+        self.whole = [parameter not in masters for parameter in own]
+        self.publish(self.buffers)
 
     @property
     def held(self) -> list[torch.Tensor]:
         """The weights, and what shows them."""
         return self.buffers + self.shown
 
+    def point(self, buffers: list[torch.Tensor]) -> None:
+        """Round what lies in other buffers; what is not rounded lies in them."""
+        for parameter, view, whole in zip(self.parameters, self.views(buffers), self.whole, strict=True):
+            if whole:
+                parameter.data = view
+        self.publish(buffers)
+
     @torch.no_grad()
-    def publish(self) -> None:
-        """Round what the masters hold now; not counted as a change of the parameters (see `FlatParameters`)."""
+    def publish(self, buffers: list[torch.Tensor]) -> None:
+        """Round what the masters are in these; not counted as a change of the parameters (see `FlatParameters`)."""
         if self.shown:
-            torch._foreach_copy_(self.shown, self.full)
+            views = zip(self.views(buffers), self.whole, strict=True)
+            torch._foreach_copy_(self.shown, [view for view, whole in views if not whole])
 
 
 def flat_of(parameters: Iterable[nn.Parameter], masters: Masters | None) -> FlatParameters:

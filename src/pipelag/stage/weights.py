@@ -13,6 +13,12 @@ import torch
 from torch import nn
 
 
+class Laid(list[torch.Tensor]):
+    """Flat buffers that keep the views of them that the parameters of a stage would be, once these are asked for."""
+
+    views: list[torch.Tensor] | None = None
+
+
 class FlatParameters:
     """The parameters of one stage, made views of one buffer per (dtype, device).
 
@@ -24,7 +30,7 @@ class FlatParameters:
         groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in self.parameters:
             groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-        self.buffers: list[torch.Tensor] = []
+        self.buffers = Laid()
         self.places: dict[nn.Parameter, tuple[int, int]] = {}  # the buffer that holds a parameter, and where in it
         for (dtype, device), members in groups.items():
             # Each view starts on a 64-byte boundary, so vector kernels split it as they split a tensor of its own:
@@ -42,21 +48,35 @@ class FlatParameters:
                 offset += size
             self.buffers.append(flat)
 
+    def like(self) -> Laid:
+        """Zeros in the same layout."""
+        return Laid(torch.zeros_like(buffer) for buffer in self.buffers)
+
     def views(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The parameters' places in other buffers of the same layout, in the order of `parameters`."""
-        return [
+        """The parameters' places in buffers of the same layout, in the order of `parameters`."""
+        if isinstance(buffers, Laid) and buffers.views is not None:
+            return buffers.views
+        made = [
             buffers[which].as_strided(parameter.size(), parameter.stride(), offset)
             for parameter in self.parameters
             for which, offset in [self.places[parameter]]
         ]
+        if isinstance(buffers, Laid):
+            buffers.views = made
+        return made
 
     @property
     def held(self) -> list[torch.Tensor]:
         """What the weights take up."""
         return self.buffers
 
-    def publish(self) -> None:
-        """Tell who shows the weights otherwise that they have changed (`pipelag.stage.rounded`)."""
+    def point(self, buffers: list[torch.Tensor]) -> None:
+        """Let the parameters lie in other buffers of the same layout."""
+        for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
+            parameter.data = view
+
+    def publish(self, buffers: list[torch.Tensor]) -> None:
+        """Tell who shows the weights otherwise that these buffers have changed (`pipelag.stage.rounded`)."""
 
 
 def _dense(tensor: torch.Tensor) -> bool:

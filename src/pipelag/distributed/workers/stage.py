@@ -213,7 +213,7 @@ class StageState:
         self.weights.before_step()
         self.optimizer.step()
         self.weights.after_step()
-        self.flat.publish()
+        self.flat.publish(self.flat.buffers)
         self.optimizer.zero_grad(set_to_none=True)
         if not over:
             self.set_rates(self.version_0 + n + 1)
