@@ -360,6 +360,21 @@ def t2_mends_with_t1() -> Pair:
     return pair("table_3", {"T1+T2": 34.0, "T2": 3.0}, {"T1+T2": 3.0, "T2": 34.0})
 
 
+@case(PAPER, "table_3", "t1_lifts_translation_here")
+def t1_lifts_translation_here() -> Pair:
+    def scores(t1: float, neither: float) -> Scores:
+        """Of images all alike, which does not matter here."""
+        of = {"T1": t1, "neither": neither}
+        return lambda labels: of.get(labels["arm"], 50.0) if labels["task"] == "translation" else 50.0
+
+    return pair("table_3", scores(34.0, 3.0), scores(3.0, 34.0))
+
+
+@case(PAPER, "table_3", "gap_remains_here")
+def gap_remains_here() -> Pair:
+    return pair("table_3", {"Sync": 34.5, "T1+T2+W": 17.0}, {"Sync": 34.5, "T1+T2+W": 34.5})
+
+
 @case(PAPER, "figure_4", "finest_diverges")
 def finest_diverges() -> Pair:
     return pair("figure_4", {"no discrepancy, finest": 40}, {"no discrepancy, finest": [60.0, 10.0]})
@@ -412,6 +427,12 @@ def stable_over_seeds() -> Pair:
 def t2_speeds_up() -> Pair:
     faster = {"T1+T2": rising(30.0, 5), "T1": rising(30.0, 9)}
     return pair("figure_7", faster, {"T1+T2": rising(30.0, 9), "T1": rising(30.0, 5)})
+
+
+@case(PAPER, "figure_7", "warmup_speeds_up_here")
+def warmup_speeds_up_here() -> Pair:
+    faster = {"T1+T2+W": rising(30.0, 5), "T1+T2": rising(30.0, 9)}
+    return pair("figure_7", faster, {"T1+T2+W": rising(30.0, 9), "T1+T2": rising(30.0, 5)})
 
 
 def split(scores: Mapping[tuple[str, str], Score]) -> Scores:

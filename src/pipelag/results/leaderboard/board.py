@@ -153,4 +153,5 @@ judge(PAPER, "table_3", "prediction_beats_stashing")(
     beats(("SpecTrain on 1F1B", "PipeDream"), ("PipeOptim", "PipeDream"))
 )
 judge(PAPER, "table_3", "t1_beats_naive")(beats(("PipeMare T1", "PipeMare, no remedy")))
+judge(PAPER, "table_3", "adams_prediction_here")(beats(("XPipe", "PipeDream")))
 judge(PAPER, "table_3", "t2_adds")(beats(("PipeMare T1+T2", "PipeMare T1")))

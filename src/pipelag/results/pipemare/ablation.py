@@ -80,6 +80,12 @@ def t2_speeds_up(context: Context) -> Finding:
     return higher(context, "T1+T2", "T1", area, "mean score over the epochs")
 
 
+@judge(PAPER, "figure_7", "warmup_speeds_up_here")
+def warmup_speeds_up_here(context: Context) -> Finding:
+    """Mean BLEU over the epochs."""
+    return higher(context, "T1+T2+W", "T1+T2", area, "mean score over the epochs", ["translation"])
+
+
 ROWS = ("Sync", "neither")
 
 
@@ -217,3 +223,15 @@ def t1_lifts(context: Context) -> Finding:
 def t2_mends_with_t1(context: Context) -> Finding:
     """T1+T2 above T2, translation."""
     return higher(context, "T1+T2", "T2", tasks=["translation"])
+
+
+@judge(PAPER, "table_3", "t1_lifts_translation_here")
+def t1_lifts_translation_here(context: Context) -> Finding:
+    """T1 above neither, translation."""
+    return higher(context, "T1", "neither", tasks=["translation"])
+
+
+@judge(PAPER, "table_3", "gap_remains_here")
+def gap_remains_here(context: Context) -> Finding:
+    """Synchronous training above T1+T2+W, translation."""
+    return higher(context, "Sync", "T1+T2+W", tasks=["translation"])
