@@ -1,8 +1,8 @@
 """A real pipeline of two workers against one worker, one thread each: CIFAR ResNets, the cut by measured layer times.
 
 One launch alternates blocks of both; per-step times are steady state (fill and drain left out). Beside it stands the
-most that could be: the cut leaves one worker more than half of the work, and two processes that do not talk at all slow
-each other down too (memory, caches), which is measured by training alone and beside another.
+most that could be: the cut leaves one worker more than half of the work, and two processes that do not talk at all may
+slow each other down too (memory, caches), which is measured by training alone and beside another.
 """
 
 from __future__ import annotations

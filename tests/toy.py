@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
+
+from pipelag.errors import PipelagError
+from pipelag.methods import METHODS
+from pipelag.stage.phase import Phase
 
 
 class Fork(nn.Module):
@@ -67,6 +73,20 @@ class Noise:
 def sgd(params: object) -> torch.optim.Optimizer:
     """Momentum and weight decay."""
     return torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3)  # type: ignore[arg-type]
+
+
+def adamw(params: object) -> torch.optim.Optimizer:
+    """Small steps."""
+    return torch.optim.AdamW(params, lr=0.002)  # type: ignore[arg-type]
+
+
+def simulated(name: str, steps: int, cuts: Sequence[int], microbatches: int) -> bool:
+    """Whether a method is simulated over these cuts, a minibatch in so many microbatches."""
+    try:
+        Phase(METHODS[name], steps, tuple(cuts), microbatches=microbatches).check()
+    except PipelagError:
+        return False
+    return not METHODS[name].data_parallel and METHODS[name].torch_schedule is None
 
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

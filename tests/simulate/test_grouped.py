@@ -9,26 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
-from tests.toy import Noise, convolutional, equal, sgd
+from tests.toy import Noise, adamw, convolutional, equal, sgd, simulated
 
 CUTS, PARTS, STEPS = (1, 2, 4), 4, 9
 loss_of = nn.functional.cross_entropy
 
 
-def splits(name: str) -> bool:
-    """Whether a method takes a minibatch in microbatches."""
-    try:
-        Phase(get(name), STEPS, CUTS, microbatches=PARTS).check()
-    except PipelagError:
-        return False
-    return not METHODS[name].data_parallel and METHODS[name].torch_schedule is None
-
-
-GROUPABLE = [name for name in METHODS if splits(name)]
+GROUPABLE = [name for name in METHODS if simulated(name, STEPS, CUTS, PARTS)]
 
 
 class Precise(Noise):
@@ -51,10 +41,6 @@ def trained(model: nn.Sequential, phases: list[Phase], grouped: bool, batches: N
     training = training_of(model, phases, grouped, **how)
     losses = [float(training.step(*batches[t])) for t in range(sum(phase.steps for phase in phases))]
     return training, losses
-
-
-def adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=0.002)
 
 
 @pytest.mark.parametrize("method", GROUPABLE)

@@ -10,19 +10,14 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from pipelag.stage.showing import ByReference, InPlace
-from tests.toy import Noise, convolutional
+from tests.toy import Noise, adamw, convolutional, simulated
 
 CUTS, STEPS = (1, 2, 4), 9
 loss_of = nn.functional.cross_entropy
-
-
-def adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=0.002)
 
 
 def training_of(method: str, parts: int = 1, copied: bool = False, bf16: bool = False) -> SimulatedTraining:
@@ -35,22 +30,13 @@ def training_of(method: str, parts: int = 1, copied: bool = False, bf16: bool = 
     return SimulatedTraining(convolutional().train(), phases, make, loss_of, rate, 5, bf16=bf16, graphs=copied)
 
 
-def simulated(name: str, parts: int) -> bool:
-    """Whether a method is simulated, with so many microbatches."""
-    try:
-        Phase(get(name), STEPS, CUTS, microbatches=parts).check()
-    except PipelagError:
-        return False
-    return not METHODS[name].data_parallel and METHODS[name].torch_schedule is None
-
-
 def ways(training: SimulatedTraining) -> set[type]:
     return {type(weights.showing) for weights in training.pipeline.weights}
 
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize(
-    ("method", "parts"), [(name, parts) for name in METHODS for parts in (1, 4) if simulated(name, parts)]
+    ("method", "parts"), [(name, parts) for name in METHODS for parts in (1, 4) if simulated(name, STEPS, CUTS, parts)]
 )
 def test_every_method_is_the_same_bit_for_bit(method: str, parts: int, bf16: bool) -> None:
     batches, ends = Noise(), []

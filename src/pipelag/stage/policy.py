@@ -241,7 +241,7 @@ class StageWeights:
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
         self.restore()
-        if self.back and len(self.plain) > 1:
+        if len(self.plain) > 1:
             self.save()
         if self.change is not None:
             self.change.before_step()

@@ -68,7 +68,6 @@ class ByReference:
         self.weights, self.content = weights, weights.alive
         self.buffers: Buffers = weights.live
         self.own: Buffers = []
-        self.copied: Content | None = None  # what `own` holds
 
     @torch.no_grad()
     def show(self, content: Content, apart: bool) -> None:
@@ -81,9 +80,9 @@ class ByReference:
             self.own = self.own or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
             if place is None:
                 weights.readings[content[0]].write_all([(self.own, content[2])])
-            elif self.copied != content:
+            else:
                 torch._foreach_copy_(self.own, place)
-            self.copied, place = content, self.own
+            place = self.own
         if place is self.buffers:
             weights.flat.publish(place)
         else:
@@ -106,6 +105,5 @@ class ByReference:
         return weights.previous
 
     def reset(self) -> None:
-        """The live buffers hold the live version: it is new, or was loaded. What `own` holds may be another's."""
+        """The live buffers hold the live version: it is new, or was loaded."""
         self.restore()
-        self.copied = None
