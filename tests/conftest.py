@@ -6,6 +6,7 @@ Real workers are forks of one warm process, as in a workflow: each would spend m
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -49,6 +50,15 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def in_project(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the project's own folder, with its config read anew."""
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
+    load_paper.cache_clear()
+    load_scale.cache_clear()
+
+
+@pytest.fixture
+def nothing_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the config alone: `make reproduce` has left logs in the project's own."""
+    shutil.copytree(Path(__file__).resolve().parents[1] / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
     load_paper.cache_clear()
     load_scale.cache_clear()
 

@@ -193,7 +193,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_the_command_prints_draws_and_writes_a_config_that_loads(
-    in_project: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nothing_logged: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["advise", *files(tmp_path), "--batch", "9", "--scale", "quick", "--one-minibatch"]
     outs = ["--plot", str(tmp_path / "a.svg"), "--config", str(tmp_path / "run.yaml")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,6 @@ RESULTS = [
     for path in sorted((ROOT / "config/papers").glob("*.yaml"))
     for name in yaml.safe_load(path.read_text())["results"]
 ]
-
-
-@pytest.fixture
-def nothing_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    monkeypatch.chdir(tmp_path)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
 
 
 @pytest.mark.usefixtures("nothing_logged")
