@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from benchmarks.ledger import note
 from pipelag import balanced_cuts, models, profile
+from pipelag.allocator import keep_freed_memory
 from pipelag.runs.kinds.speed import measure
 from pipelag.runs.spec import RunSpec
 
@@ -28,6 +29,7 @@ from pipelag.runs.spec import RunSpec
 def training(depth: int, batch: int, seconds: float, begin: Any, found: Any) -> None:
     """Put the seconds of a step into `found`: plain PyTorch, one thread, for so long once all have begun."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)

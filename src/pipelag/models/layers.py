@@ -68,7 +68,8 @@ class Shortcut(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, into, H, W) -> (N, out, H / stride, W / stride)."""
-        smaller = x[:, :, :: self.stride, :: self.stride]
+        # Pooling of single pixels: a slice's backward loses the memory format, and takes twice as long as this one
+        smaller = nn.functional.avg_pool2d(x, 1, self.stride)
         return nn.functional.pad(smaller, (0, 0, 0, 0, self.before, self.after))
 
 

@@ -28,6 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pipelag import job as client
 from pipelag import precision
+from pipelag.allocator import keep_freed_memory
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
 from pipelag.distributed.launch import namespaces, processes, torchrun
 from pipelag.distributed.p2p import PeerLost
@@ -188,6 +189,7 @@ def join(
         backend = "gloo" if shared else "nccl"
     else:
         place, backend = torch.device("cpu"), "gloo"
+        keep_freed_memory()
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) >= local_world * threads and namespaces.PLACE not in os.environ:  # else it is pinned already
             os.sched_setaffinity(0, cores[here * threads : (here + 1) * threads])
