@@ -146,3 +146,19 @@ def test_no_claim_of_the_leaderboard_needs_a_run_that_the_quick_scale_leaves_out
     assert sorted(set(seeds.values())) == [1, 3]
     for claim in load_paper("leaderboard").results[result].claims:
         assert JUDGES["leaderboard", result, claim.id](quick).holds is True, claim.id
+
+
+@pytest.mark.parametrize("claim", ["t1_beats_naive", "t2_adds"])
+def test_of_remedies_that_do_not_learn_to_translate_nothing_is_said(claim: str) -> None:
+    def made(bleu: float) -> Any:
+        def make(arm: Arm) -> RunLog | None:
+            log = accuracies(ORDER)(arm)
+            if log is not None:
+                log.summary["best"] = {"bleu": bleu}
+            return log
+
+        return context("leaderboard", "table_3", make)
+
+    assert JUDGES["leaderboard", "table_3", claim](made(1.0)).holds is True
+    with pytest.raises(NotLogged, match="does not learn to translate here: seed 0: its best of all .* 0.99"):
+        JUDGES["leaderboard", "table_3", claim](made(0.99))

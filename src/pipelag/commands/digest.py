@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipelag.commands import evidence
 from pipelag.errors import PipelagError
-from pipelag.experiments import load_paper, load_scale, papers, result_of
+from pipelag.experiments import arms, load_paper, load_scale, papers, result_of
 from pipelag.experiments.schema import Paper, Scale, reading_order
 from pipelag.files import read_text, write_whole
 from pipelag.report.gather import title_of
@@ -30,6 +30,11 @@ from pipelag.results.verdict import WORDS, Verdict, verdicts
 BEGIN, BRIEF, END = "<!-- digest -->", "<!-- digest: brief -->", "<!-- end of digest -->"
 BEGINS = re.compile(r"<!-- digest(?:: ([\w. ]+))? -->")  # brief, or tables
 SHOWN = ("stale_weights.table_2", "pipedream.table_1")
+ON_TRAININGS, THEIRS = "of these, of results with trainings", "and claimed by the paper"
+COUNTS = [
+    Col(word, lambda row, word=word: row.get(word, 0))  # type: ignore[misc]
+    for word in (WORDS[True], ON_TRAININGS, THEIRS, WORDS[False], WORDS[None])
+]
 LONG = 260  # characters of a reason; the page has all of it
 
 
@@ -93,12 +98,10 @@ def brief(scale: Scale) -> str:
     rows = []
     for name in claiming():
         found = list(judgements(load_paper(name), scale))
-        counts: Counter[str] = Counter(verdict.verdict for _, verdict in found)
+        counts = counted(load_paper(name), found, scale)
         failing = dict.fromkeys(result for result, verdict in found if verdict.verdict == WORDS[False])
         rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing)) or "–"})
-    cols = [Col("paper", "paper")]
-    cols += [Col(word, lambda row, word=word: row.get(word, 0)) for word in WORDS.values()]  # type: ignore[misc]
-    return table(rows, [*cols, Col("what fails is in", "where")]).markdown()
+    return table(rows, [Col("paper", "paper"), *COUNTS, Col("what fails is in", "where")]).markdown()
 
 
 def claiming() -> list[str]:
@@ -129,11 +132,22 @@ def scoreboard(judged: dict[str, list[tuple[str, Verdict]]]) -> str:
     """A line per paper."""
     rows = []
     for name, found in judged.items():
-        counts: Counter[str] = Counter(verdict.verdict for _, verdict in found)
-        rows.append({"paper": load_paper(name).short, "results": len(load_paper(name).results), **counts})
-    cols = [Col("paper", "paper"), Col("tables, figures, texts", "results")]
-    cols += [Col(word, lambda row, word=word: row.get(word, 0)) for word in WORDS.values()]  # type: ignore[misc]
-    return table(rows, cols).markdown()
+        paper = load_paper(name)
+        rows.append({"paper": paper.short, "results": len(paper.results), **counted(paper, found, scale)})
+    return table(rows, [Col("paper", "paper"), Col("tables, figures, texts", "results"), *COUNTS]).markdown()
+
+
+def counted(paper: Paper, found: Sequence[tuple[str, Verdict]], scale: Scale) -> dict[str, int]:
+    """How many of a paper's claims have each verdict; of those that hold, how many are about trained networks.
+
+    And how many of these the paper makes: a claim whose name ends in `_here` is ours, as all of the leaderboard's are.
+    """
+    trained = {
+        result for result in paper.results if any(a.spec.kind == "train" for a in arms(paper, result, scale))
+    }
+    holding = [v.claim for result, v in found if v.verdict == WORDS[True] and result in trained]
+    theirs = [claim for claim in holding if paper.citation is not None and not claim.endswith("_here")]
+    return Counter(v.verdict for _, v in found) | {ON_TRAININGS: len(holding), THEIRS: len(theirs)}
 
 
 def shortened(why: str) -> str:

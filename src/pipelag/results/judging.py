@@ -20,6 +20,7 @@ from pipelag.results.context import Context
 from pipelag.results.logs import Item, Share
 from pipelag.results.verdict import Finding, NotLogged
 
+LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
 # Student's t, two-sided 95 %, by degrees of freedom.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -116,10 +117,15 @@ def average(values: Sequence[float]) -> Share:
 def learned(context: Context, named: str, /, **labels: str) -> None:
     """Raise `NotLogged` unless every run with these labels ends further from chance than a tenth of the way to 100 %.
 
-    For claims about how well or fast an arm learns that learns in its paper: where it does not learn at a scale's rate,
-    they cannot be judged. Logs that do not say how many classes there are pass.
+    A run that translates has learned where an evaluation reaches a BLEU of 1. For claims about how well or fast an arm
+    learns that learns in its paper: where it does not learn at a scale's rate, they cannot be judged. Logs that say
+    neither how many classes there are nor a BLEU pass.
     """
     for item in context.select(**labels):
+        bleu = ((item.log and item.log.summary.get("best")) or {}).get("bleu")
+        if bleu is not None and bleu < LEAST_BLEU:
+            words = f"its best of all evaluations is a BLEU of {bleu:.2f}"
+            raise NotLogged(f"{named} does not learn to translate here: seed {item.arm.seed}: {words}")
         classes = ((item.log and item.log.summary.get("data")) or {}).get("classes")
         if item.log is None or not classes:
             continue

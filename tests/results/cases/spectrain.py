@@ -432,6 +432,16 @@ def above_vanilla_here() -> Pair:
     return schools("table_1", {("SNN", "SpecTrain"): 67.0}, apart=0.1)
 
 
+@case(PAPER, "table_1", "above_stale_here")
+def above_stale_here() -> Pair:
+    return schools("table_1", {"SpecTrain": 68.0}, apart=0.1)
+
+
+@case(PAPER, "table_1", "as_data_here")
+def as_data_here() -> Pair:
+    return schools("table_1", {"SpecTrain": 68.0}, apart=0.1)
+
+
 def wobbling(result: str, **wobbles: float) -> Pair:
     """A result in which arms fluctuate as by default, and otherwise."""
     names = {name.replace(", ", "_").replace(" ", "_").strip("."): name for name in WOBBLES}

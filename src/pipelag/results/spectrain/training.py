@@ -213,6 +213,25 @@ def above_vanilla_here(context: Context) -> Finding:
     return trend(context, all_of(one.above() for one in lead.values()), f"{said(lead)} points", SEEDS, what="training")
 
 
+@judge(PAPER, "table_1", "above_stale_here")
+def above_stale_here(context: Context) -> Finding:
+    """Against both, means over those models."""
+    models = trained_here(context)
+    mine = mean_best(context, OWN, models)
+    lead = {arm: Difference.of(mine, mean_best(context, arm, models)) for arm in (VANILLA, STASHED)}
+    why = f"SpecTrain over {said(lead)} points, mean over {', '.join(models)}"
+    return trend(context, all_of(one.above() for one in lead.values()), why, SEEDS, what="training")
+
+
+@judge(PAPER, "table_1", "as_data_here")
+def as_data_here(context: Context) -> Finding:
+    """The mean over those models."""
+    models = trained_here(context)
+    lead = Difference.of(mean_best(context, OWN, models), mean_best(context, DATA, models))
+    why = f"SpecTrain over Data P. {lead.text()} points, mean over {', '.join(models)}"
+    return trend(context, lead.above(-ROUNDED), why, SEEDS, what="training")
+
+
 # The headline on accuracy
 
 
