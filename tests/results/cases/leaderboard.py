@@ -56,6 +56,26 @@ def newer_beat_five() -> Pair:
     return table("table_1", {"PipeOptim": 94.0})
 
 
+@case("leaderboard", "table_1", "stashing_helps")
+def stashing_helps() -> Pair:
+    return table("table_1", {"PipeDream": 60.0})
+
+
+@case("leaderboard", "table_1", "prediction_helps")
+def prediction_helps() -> Pair:
+    return table("table_1", {"PipeOptim": 60.0})
+
+
+@case("leaderboard", "table_1", "prediction_beats_stashing")
+def prediction_ahead_of_stashing() -> Pair:
+    return table("table_1", {"SpecTrain on 1F1B": 80.0})
+
+
+@case("leaderboard", "table_1", "spectrain_over_its_schedule")
+def spectrain_over_its_schedule() -> Pair:
+    return table("table_1", {"SpecTrain": 40.0})
+
+
 def over_stages(fails: dict[str, float]) -> Pair:
     """Accuracies that fall by so much with each doubling of the stages."""
     falls = {"1F1B, latest weights": 10.0, "PipeDream": 5.0, "SpecTrain on 1F1B": 4.0, "PipeOptim": 3.0}

@@ -155,9 +155,15 @@ def beats(*pairs: tuple[str, str], learns: tuple[str, ...] = ()) -> Judge:
 
 judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
 judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
-judge(PAPER, "table_3", "prediction_beats_stashing")(
-    beats(("SpecTrain on 1F1B", "PipeDream"), ("PipeOptim", "PipeDream"))
+for _name in ("table_1", "table_3"):
+    judge(PAPER, _name, "prediction_beats_stashing")(
+        beats(("SpecTrain on 1F1B", "PipeDream"), ("PipeOptim", "PipeDream"))
+    )
+judge(PAPER, "table_1", "stashing_helps")(beats(("PipeDream", UNREMEDIED[0])))
+judge(PAPER, "table_1", "prediction_helps")(
+    beats(("SpecTrain on 1F1B", UNREMEDIED[0]), ("PipeOptim", UNREMEDIED[0]))
 )
+judge(PAPER, "table_1", "spectrain_over_its_schedule")(beats(("SpecTrain", UNREMEDIED[1])))
 judge(PAPER, "table_3", "t1_beats_naive")(beats(("PipeMare T1", "PipeMare, no remedy"), learns=("PipeMare T1",)))
 judge(PAPER, "table_3", "adams_prediction_here")(beats(("XPipe", "PipeDream")))
 judge(PAPER, "table_3", "t2_adds")(beats(("PipeMare T1+T2", "PipeMare T1"), learns=("PipeMare T1+T2",)))
