@@ -83,7 +83,7 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     """Markdown: counts of verdicts by paper, the claims that fail, and the tables (PAPER.RESULT)."""
     judged = {name: list(judgements(load_paper(name), scale)) for name in claiming()}
     failing = {name: [v for v in found if v[1].verdict == WORDS[False]] for name, found in judged.items()}
-    lines = [scoreboard(judged), ""]
+    lines = [scoreboard(judged, scale), ""]
     for name, found in failing.items():
         if found:
             lines += [f"**What fails of {load_paper(name).short}:**", ""]
@@ -128,7 +128,7 @@ def judgements(paper: Paper, scale: Scale) -> Iterator[tuple[str, Verdict]]:
         yield from ((result, verdict) for verdict in verdicts(Context.load(paper, result, scale)))
 
 
-def scoreboard(judged: dict[str, list[tuple[str, Verdict]]]) -> str:
+def scoreboard(judged: dict[str, list[tuple[str, Verdict]]], scale: Scale) -> str:
     """A line per paper."""
     rows = []
     for name, found in judged.items():
@@ -142,9 +142,7 @@ def counted(paper: Paper, found: Sequence[tuple[str, Verdict]], scale: Scale) ->
 
     And how many of these the paper makes: a claim whose name ends in `_here` is ours, as all of the leaderboard's are.
     """
-    trained = {
-        result for result in paper.results if any(a.spec.kind == "train" for a in arms(paper, result, scale))
-    }
+    trained = {result for result in paper.results if any(a.spec.kind == "train" for a in arms(paper, result, scale))}
     holding = [v.claim for result, v in found if v.verdict == WORDS[True] and result in trained]
     theirs = [claim for claim in holding if paper.citation is not None and not claim.endswith("_here")]
     return Counter(v.verdict for _, v in found) | {ON_TRAININGS: len(holding), THEIRS: len(theirs)}

@@ -160,9 +160,7 @@ for _name in ("table_1", "table_3"):
         beats(("SpecTrain on 1F1B", "PipeDream"), ("PipeOptim", "PipeDream"))
     )
 judge(PAPER, "table_1", "stashing_helps")(beats(("PipeDream", UNREMEDIED[0])))
-judge(PAPER, "table_1", "prediction_helps")(
-    beats(("SpecTrain on 1F1B", UNREMEDIED[0]), ("PipeOptim", UNREMEDIED[0]))
-)
+judge(PAPER, "table_1", "prediction_helps")(beats(("SpecTrain on 1F1B", UNREMEDIED[0]), ("PipeOptim", UNREMEDIED[0])))
 judge(PAPER, "table_1", "spectrain_over_its_schedule")(beats(("SpecTrain", UNREMEDIED[1])))
 judge(PAPER, "table_3", "t1_beats_naive")(beats(("PipeMare T1", "PipeMare, no remedy"), learns=("PipeMare T1",)))
 judge(PAPER, "table_3", "adams_prediction_here")(beats(("XPipe", "PipeDream")))

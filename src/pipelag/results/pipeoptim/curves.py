@@ -127,8 +127,10 @@ def order_with_adam(context: Context) -> Finding:
     holds = all_of([*(step.above() for step in first), equal.within(-near, near)])
     why = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in best.items())
     steps = ", ".join(step.text() for step in first)
-    why = f"best accuracies: {why}; steps down from {XPIPE} over {GPIPE} over {OPTIM}, and from {PIPEDREAM} to {TWO_BW}: {steps}; "
-    why += f"{OPTIM} over {PIPEDREAM} {equal.text()}"
+    why = (
+        f"best accuracies: {why}; steps down from {XPIPE} over {GPIPE} over {OPTIM}, and from {PIPEDREAM} to {TWO_BW}: "
+    )
+    why += f"{steps}; {OPTIM} over {PIPEDREAM} {equal.text()}"
     return trend(context, holds, why, f"equal: {words}")
 
 
