@@ -64,8 +64,8 @@ def curves(axes: Any) -> None:
     axes.margins(y=0.25)
     axes.set_xticks(range(2, 9, 2))
     axes.set_xlim(1, 14.6)  # room for the legend
-    axes.legend(loc="center right")
-    axes.set_title("Test accuracy that this costs (logs of results/published/cpu; 95 % intervals)", loc="left")
+    axes.legend(loc="upper right")
+    axes.set_title("Test accuracy that such pipelines lose (logs of results/published/cpu; 95 % intervals)", loc="left")
 
 
 def line(axes: Any, context: Context, base: str, title: str, **labels: str) -> None:
