@@ -144,9 +144,8 @@ def staleness_wants_less(context: Context) -> Finding:
     rates = {arm: by_seed(context, arm) for arm in (BASELINE, *UNREMEDIED)}
     outcomes = []
     for arm in UNREMEDIED:
-        smaller = {rates[arm][seed] < rates[BASELINE][seed] for seed in rates[arm] if seed in rates[BASELINE]}
-        several = len(rates[arm].keys() & rates[BASELINE].keys()) > 1
-        outcomes.append(smaller.pop() if several and len(smaller) == 1 else None)
+        smaller = [rates[arm][seed] < rates[BASELINE][seed] for seed in rates[arm] if seed in rates[BASELINE]]
+        outcomes.append(smaller[0] if len(smaller) > 1 and len(set(smaller)) == 1 else None)
     words = "; ".join(
         f"{arm} {', '.join(f'{rate:g} (seed {seed})' for seed, rate in found.items())}" for arm, found in rates.items()
     )

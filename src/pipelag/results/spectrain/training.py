@@ -66,6 +66,11 @@ def mean_best(context: Context, arm: str, models: Sequence[str] = MODELS) -> ByS
     return over_models(as_trained(context, model, arm) for model in models)
 
 
+def ahead(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> Difference:
+    """By how much the first arm's mean over models is above the second's; for a judge."""
+    return Difference.of(mean_best(context, first, models), mean_best(context, second, models))
+
+
 def above(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> dict[str, Difference]:
     """By how much the first arm's best accuracy is above the second's, by model; for a judge."""
     return {m: Difference.of(as_trained(context, m, first), as_trained(context, m, second)) for m in models}
@@ -137,7 +142,7 @@ for _suffix, _piped in READINGS.items():
 @judge(PAPER, "table_1", "spectrain_as_data")
 def spectrain_as_data(context: Context) -> Finding:
     """The mean over the six models."""
-    lead = Difference.of(mean_best(context, OWN), mean_best(context, DATA))
+    lead = ahead(context, OWN, DATA)
     return trend(context, lead.above(-ROUNDED), f"{lead.text()} points", SEEDS, what="training")
 
 
@@ -200,8 +205,7 @@ def trained_here(context: Context) -> list[str]:
 def stale_below_here(context: Context) -> Finding:
     """Vanilla DualPipe and PipeDream with stashing, means over those models."""
     models = trained_here(context)
-    data = mean_best(context, DATA, models)
-    lead = {arm: Difference.of(data, mean_best(context, arm, models)) for arm in (VANILLA, STASHED)}
+    lead = {arm: ahead(context, DATA, arm, models) for arm in (VANILLA, STASHED)}
     why = f"Data P. over {said(lead)} points, mean over {', '.join(models)}"
     return trend(context, all_of(one.above() for one in lead.values()), why, SEEDS, what="training")
 
@@ -217,8 +221,7 @@ def above_vanilla_here(context: Context) -> Finding:
 def above_stale_here(context: Context) -> Finding:
     """Against both, means over those models."""
     models = trained_here(context)
-    mine = mean_best(context, OWN, models)
-    lead = {arm: Difference.of(mine, mean_best(context, arm, models)) for arm in (VANILLA, STASHED)}
+    lead = {arm: ahead(context, OWN, arm, models) for arm in (VANILLA, STASHED)}
     why = f"SpecTrain over {said(lead)} points, mean over {', '.join(models)}"
     return trend(context, all_of(one.above() for one in lead.values()), why, SEEDS, what="training")
 
@@ -227,7 +230,7 @@ def above_stale_here(context: Context) -> Finding:
 def as_data_here(context: Context) -> Finding:
     """The mean over those models."""
     models = trained_here(context)
-    lead = Difference.of(mean_best(context, OWN, models), mean_best(context, DATA, models))
+    lead = ahead(context, OWN, DATA, models)
     why = f"SpecTrain over Data P. {lead.text()} points, mean over {', '.join(models)}"
     return trend(context, lead.above(-ROUNDED), why, SEEDS, what="training")
 
