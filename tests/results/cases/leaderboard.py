@@ -106,6 +106,49 @@ def remedies_keep_more() -> Pair:
     return over_stages({"PipeDream": 12.0})
 
 
+DEEP = {  # with 16 stages, by training; sequential training ends at 80
+    "as figure 1": {"1F1B, latest weights": 30.0},
+    "half the rate": {"1F1B, latest weights": 50.0, "PipeDream": 55.0, "SpecTrain on 1F1B": 60.0, "PipeOptim": 58.0},
+    "warm-up": {"1F1B, latest weights": 45.0, "PipeDream": 56.0, "SpecTrain on 1F1B": 61.0, "PipeOptim": 59.0},
+}
+
+
+def many_stages(training: str, arm: str, end: float) -> Pair:
+    """One arm elsewhere in one training; 8 stages say nothing."""
+
+    def at(ends: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
+        def make(made: Arm) -> RunLog | None:
+            name, labels = made.labels["arm"], made.labels
+            whole = 80.0 if name == "sequential" else 65.0
+            value = ends[labels["training"]].get(name, whole) if labels["stages"] == "16" else whole
+            return trained(value + 0.3 * (made.seed - 1) * (1 + len(name) % 3))
+
+        return make
+
+    other = {**DEEP, training: {**DEEP[training], arm: end}}
+    return both("leaderboard", "table_6", at(DEEP), at(other))
+
+
+@case("leaderboard", "table_6", "warmup_saves_deep")
+def warmup_saves_deep() -> Pair:
+    return many_stages("warm-up", "1F1B, latest weights", 28.0)
+
+
+@case("leaderboard", "table_6", "smaller_rate_saves_deep")
+def smaller_rate_saves_deep() -> Pair:
+    return many_stages("half the rate", "1F1B, latest weights", 28.0)
+
+
+@case("leaderboard", "table_6", "remedies_keep_more_warm")
+def remedies_keep_more_warm() -> Pair:
+    return many_stages("warm-up", "PipeDream", 40.0)
+
+
+@case("leaderboard", "table_6", "deep_price_remains")
+def deep_price_remains() -> Pair:
+    return many_stages("half the rate", "SpecTrain on 1F1B", 84.0)
+
+
 def over_rates(best: dict[str, str], fails: dict[str, str], lost: float = 20.0, result: str = "table_4") -> Pair:
     """Runs whose training loss is least at these rates, else at '1'; away from sequential's some accuracy is lost."""
 

@@ -377,6 +377,21 @@ def coarse(non_pipelined: float, deep: float) -> Callable[[], Make]:
 register("precision", "ends_alike_here", coarse(91.3, 83.2), coarse(91.3, 79.0))
 register("precision", "costs_alike_here", coarse(91.3, 83.2), coarse(91.3, 77.0))
 
+
+def longer(non_pipelined: float, deep: float) -> Callable[[], Make]:
+    """Logs of 85 and 75 (82 with four stages); trained twice as long, these (87 with four)."""
+
+    def make() -> Make:
+        once = ends({"4-stage": 82.0, "8-stage": 75.0}, 85.0)
+        twice = ends({"4-stage": 87.0, "8-stage": deep}, non_pipelined)
+        return lambda arm: (twice if arm.labels["length"] == "twice" else once)(arm)
+
+    return make
+
+
+register("length", "longer_is_better_here", longer(90.0, 84.0), longer(90.0, 74.0))
+register("length", "price_falls_here", longer(90.0, 84.0), longer(90.0, 79.0))
+
 FOUR = {line["arm"]: line["accuracy"] for line in reported("table_4")}
 
 

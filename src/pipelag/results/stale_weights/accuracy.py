@@ -13,7 +13,7 @@ from pipelag.results.context import Context, tidy
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Item
-from pipelag.results.stale_weights.claims_accuracy import PRECISIONS, rounding
+from pipelag.results.stale_weights.claims_accuracy import LENGTHS, PRECISIONS, gained, rounding
 from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, STAGES, arms_of, phase_of
 from pipelag.results.verdict import NotLogged
 
@@ -168,6 +168,29 @@ def precision(context: Context) -> Drawn:
     cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
     cols.append(Col("bfloat16 less float32", "change", "{}"))
     return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
+
+
+@drawing(PAPER, "length")
+def length(context: Context) -> Drawn:
+    """The same arms at two lengths: what each gains, and what its stages cost."""
+    rows: list[Row] = []
+    for arm in arms_of(context):
+        row: Row = {"arm": arm} | {each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}
+        try:
+            row["gained"] = gained(context, arm).text()
+        except NotLogged:
+            row["gained"] = None
+        if arm != BASELINE:
+            row |= {f"lost {each}": drop_text(context, arm, length=each) for each in LENGTHS}
+        rows.append(row)
+    cols = [Col("arm", "arm"), *(Col(each, each, "{}", "final accuracy %") for each in LENGTHS)]
+    cols.append(Col("gained, points", "gained"))
+    cols += [Col(each, f"lost {each}", "{}", "lost to the baseline, points") for each in LENGTHS]
+    more = (
+        "Gained, lost: mean ± half the 95 % interval over the seeds that both have, paired; with one seed, that of the "
+        "test set's samples."
+    )
+    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
 
 
 @drawing(PAPER, "table_4")

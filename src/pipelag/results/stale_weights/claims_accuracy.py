@@ -144,21 +144,48 @@ def ends_alike(context: Context) -> Finding:
     return trend(context, holds, f"bfloat16 less float32, in points: {listed(changes)}", f"two points; {SEEDS}")
 
 
+def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
+    """By how many points a deep arm ends below the baseline, seed by seed."""
+    base, stale = (by_seed(context, arm=arm, **labels) for arm in (BASELINE, deep))
+    return {seed: minus(base[seed], stale[seed]) for seed in base if seed in stale}
+
+
 @judge(PAPER, "precision", "costs_alike_here")
 def costs_alike(context: Context) -> Finding:
     """The drops' difference, seed by seed."""
-    full, coarse = (
-        {
-            seed: minus(base, deep[seed])
-            for seed, base in by_seed(context, arm=BASELINE, precision=name).items()
-            if seed in (deep := by_seed(context, arm="8-stage", precision=name))
-        }
-        for name in PRECISIONS
-    )
+    full, coarse = (costs(context, "8-stage", precision=name) for name in PRECISIONS)
     change = Difference.of(coarse, full)
-    costs = f"{fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16"
-    why = f"8 stages cost {costs}: more by {change.text()}"
+    means = f"{fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16"
+    why = f"8 stages cost {means}: more by {change.text()}"
     return trend(context, change.within(-3, 3), why, f"three points; {SEEDS}")
+
+
+LENGTHS = ("once", "twice")  # table 2's
+
+
+def gained(context: Context, arm: str) -> Difference:
+    """By how many points an arm ends higher when it is trained twice as long."""
+    short, long = (by_seed(context, arm=arm, length=length) for length in LENGTHS)
+    return Difference.of(long, short)
+
+
+@judge(PAPER, "length", "longer_is_better_here")
+def longer_is_better(context: Context) -> Finding:
+    """Each arm at both lengths."""
+    gains = {arm: gained(context, arm) for arm in arms_of(context)}
+    why = f"twice as long less once, in points: {listed(gains)}"
+    return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS, length="twice")
+
+
+@judge(PAPER, "length", "price_falls_here")
+def price_falls(context: Context) -> Finding:
+    """The drops' difference, of the seeds with both lengths."""
+    short, long = (costs(context, "8-stage", length=length) for length in LENGTHS)
+    shared = sorted(set(short) & set(long))
+    saved = Difference.of(short, long)
+    once, twice = (fmean(each[seed] for seed in shared) for each in (short, long))
+    why = f"8 stages cost {once:.2f} points, trained twice as long {twice:.2f}: less by {saved.text()}"
+    return trend(context, saved.above(), why, SEEDS, length="twice")
 
 
 def mostly(context: Context, rate: Difference, drop: Difference, named: str) -> Finding:

@@ -1,0 +1,90 @@
+"""Table 6: many stages at half the rate, and with a rate that is warmed up."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from pipelag.report.tables import Cell, Col
+from pipelag.report.tables import table as tabulated
+from pipelag.results.context import Accuracy, Context
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import all_of, trend
+from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging, said, score
+from pipelag.results.verdict import Finding, Judge, judge
+
+REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")
+COMMON, HALF, WARM = "as figure 1", "half the rate", "warm-up"
+DEEP = "16"
+
+
+def end_of(context: Context, arm: str, stages: str, training: str) -> str | None:
+    """An arm's accuracy, of the runs that end, and how many diverge; None without a log."""
+    items = context.select(arm=arm, stages=stages, training=training)
+    logs = [item.log for item in items if item.log is not None]
+    if not logs:
+        return None
+    ended = [item for item in items if item.log is not None and item.log.accuracy is not None]
+    gone = len(logs) - len(ended)
+    parts = [Accuracy.of(ended).text()] if ended else []
+    parts += [f"{gone} of {len(logs)} diverge"] if gone else []
+    return ", ".join(filter(None, parts))
+
+
+@drawing(PAPER, "table_6")
+def table(context: Context) -> Drawn:
+    """A line per number of stages and method."""
+    trainings = context.values("training")
+    rows: list[dict[str, Cell]] = []
+    for stages in sorted(context.values("stages"), key=int):
+        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(stages=stages)):
+            ends = {training: end_of(context, arm, stages, training) for training in trainings}
+            rows.append({"stages": stages, "method": arm, **ends})
+    columns = [Col("stages", "stages"), Col("method", "method")]
+    columns += [Col(training, training, group="accuracy %") for training in trainings]
+    return Drawn(table=tabulated(rows, columns, context.result.caption, rule_by="stages"))
+
+
+def saved_by(training: str) -> Judge:
+    """A judge: with many stages and no remedy, this training ends above figure 1's."""
+
+    def judged(context: Context) -> Finding:
+        both = {each: score(context, UNREMEDIED, stages=DEEP, training=each) for each in (training, COMMON)}
+        holds, gain = above(*both.values())
+        ends = ", ".join(said(each, values) for each, values in both.items())
+        text = f"{DEEP} stages, {UNREMEDIED}: {ends}; {training} above {COMMON} by {gain}{diverging(both)}"
+        return trend(context, holds, text, PAIRED, what="learning")
+
+    return judged
+
+
+judge(PAPER, "table_6", "warmup_saves_deep")(saved_by(WARM))
+judge(PAPER, "table_6", "smaller_rate_saves_deep")(saved_by(HALF))
+
+
+@judge(PAPER, "table_6", "remedies_keep_more_warm")
+def remedies_keep_more_warm(context: Context) -> Finding:
+    """Each against none, all warmed up."""
+    ends = {arm: score(context, arm, stages=DEEP, training=WARM) for arm in (UNREMEDIED, *REMEDIES)}
+    gains = {arm: above(ends[arm], ends[UNREMEDIED]) for arm in REMEDIES}
+    words = ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
+    text = f"{DEEP} stages, {WARM}, above {UNREMEDIED}: {words} points{diverging(ends)}"
+    return trend(context, all_of(told for told, _ in gains.values()), text, PAIRED, what="learning")
+
+
+@judge(PAPER, "table_6", "deep_price_remains")
+def deep_price_remains(context: Context) -> Finding:
+    """Each method against sequential training that is trained alike."""
+    words, outcomes, everything = [], [], {}
+    for training in (HALF, WARM):
+        base = score(context, BASELINE, training=training)
+        ends = {arm: score(context, arm, stages=DEEP, training=training) for arm in (UNREMEDIED, *REMEDIES)}
+        costs = {arm: above(base, end) for arm, end in ends.items()}
+        outcomes += [told for told, _ in costs.values()]
+        everything |= {f"{arm} ({training})": end for arm, end in ends.items()}
+        whole = fmean(base.values())
+        words.append(
+            f"{training}, {BASELINE} {whole:.2f} %, above " + ", ".join(f"{a} {c}" for a, (_, c) in costs.items())
+        )
+    text = f"{DEEP} stages: {'; '.join(words)} points{diverging(everything)}"
+    return trend(context, all_of(outcomes), text, PAIRED, what="learning")
