@@ -447,6 +447,9 @@ def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
     prediction_rule(Alien)(lambda state, group: group["lr"] * state["sign"] if "sign" in state else None)
     try:
         train("pipeoptim", CUTS, 4, make=Alien)
+        prediction_rule(Alien)(lambda state, group: state.get("momentum_buffer"))
+        with pytest.raises(PipelagError, match="the prediction rule of Alien finds no step in the optimizer's state"):
+            train("pipeoptim", CUTS, 4, make=Alien)
     finally:
         from pipelag.methods.prediction import RULES
 

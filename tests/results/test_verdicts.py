@@ -239,15 +239,19 @@ def counted(activations: int, batch: int) -> RunLog:
 
 @pytest.mark.parametrize(("imagenet_activations", "order"), [(4000, "holds"), (1, "fails")])
 def test_a_memory_model_fitted_to_the_claim_does_not_confirm_it(imagenet_activations: int, order: str) -> None:
+    # Two minibatches under way in stage 1, one in stage 2: by its own schedule PipeDream keeps fewer activations
+    passes = [("F", 1, 0, 1), ("F", 1, 1, 2), ("B", 1, 2, 3), ("F", 2, 1, 2), ("B", 2, 2, 3)]
+    under_way = [{"kind": k, "stage": s, "start": a, "end": b, "minibatch": 0} for k, s, a, b in passes]
+
     def log(arm: Arm) -> RunLog:
         if arm.spec.kind == "timeline":
-            return run_log([], weight_copies=[2, 1] if arm.labels["arm"] == "PipeDream" else [1, 1])
+            return run_log(under_way, weight_copies=[2, 1] if arm.labels["arm"] == "PipeDream" else [1, 1])
         return counted(100 if arm.labels["dataset"] == "CIFAR-10" else imagenet_activations, arm.spec.batch)
 
     found = judged(context("text_memory_vs_pipedream", log))
     assert {found[f"saving_{data}"].verdict for data in ("cifar10", "imagenet")} == {"cannot be judged"}
     assert found["shrinks_with_activations"].verdict == order
-    assert found["less_than_pipedream"].verdict == "holds"
+    assert found["less_than_pipedream"].verdict == "cannot be judged"
 
 
 def test_table_6_says_of_every_row_whether_it_is_as_printed() -> None:

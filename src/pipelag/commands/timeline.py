@@ -97,7 +97,10 @@ def staleness(args: argparse.Namespace) -> str:
         found = steady_delays(build, args.stages, args.microbatches)
     except PipelagError as error:
         return f"no method can use it: {error}"
-    return f"updates missed, by stage: {list(found.forward)} in forwards, {list(found.backward)} in backwards"
+    missed = f"updates missed, by stage: {list(found.forward)} in forwards, {list(found.backward)} in backwards"
+    if args.source in SCHEDULES:
+        return missed
+    return f"{missed} that read the live weights; `pipelag methods {args.source}` says what its own read"
 
 
 def planned(args: argparse.Namespace) -> list[dict[str, Any]]:

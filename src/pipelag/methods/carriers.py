@@ -168,19 +168,30 @@ class ByRule(Reading):
         self.write_all([(out, amount)])
 
     def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
-        """Each with its own s: the step is computed once, and over Adam that is most of the work."""
-        stage, optimizer = self.stage, self.stage.optimizer
+        """Each with its own s: the step is computed once, and over Adam that is most of the work.
+
+        Raises:
+            PipelagError: the optimizer has stepped, and the rule finds no step of any parameter.
+        """
+        stage, optimizer, found = self.stage, self.stage.optimizer, False
         assert optimizer is not None
         group, amounts, views = stage.group, [amount for _, amount in outs], stage.flat.views
         for parameter, live, *places in zip(
             stage.parameters, views(stage.live), *[views(out) for out, _ in outs], strict=True
         ):
             step = self.rule(optimizer.state.get(parameter, {}), group)
+            found |= step is not None
             for place, amount in zip(places, amounts, strict=True):
                 if step is None:
                     place.copy_(live)
                 else:
                     torch.sub(live, step, alpha=amount, out=place)
+        if stage.steps and not found and any(optimizer.state.get(parameter) for parameter in stage.parameters):
+            raise PipelagError(
+                f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
+                f"{stage.steps} updates, so that nothing would be predicted; give the optimizer the momentum that the "
+                "rule reads, or let the rule read what is there"
+            )
 
     def does_as(self, other: Reading) -> bool:
         """By the same rule."""

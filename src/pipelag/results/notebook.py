@@ -46,7 +46,8 @@ class Shelf:
             elif base.with_suffix(".md").exists():
                 display(Markdown(base.with_suffix(".md").read_text()))
             else:
-                print(f"not drawn yet: snakemake --cores all {self.paper.id}_{name}")
+                scale = "" if self.scale.name == "quick" else f" --config scale={self.scale.name} --"
+                print(f"not drawn yet: snakemake --cores all{scale} {self.paper.id}_{name}")
 
     def verdicts(self) -> pd.DataFrame:
         """Every claim of the results that are drawn, with its verdict and the numbers it rests on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pandas as pd
@@ -59,6 +60,19 @@ def busy_once_full(log: RunLog) -> tuple[bool, float, float]:
     start = min(row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
     _, end = full_between(log)
     return idle_free_from(log, start, end), start, end
+
+
+def under_way(log: RunLog) -> list[int]:
+    """The most minibatches of which each stage, in order, keeps activations: from a forward until its backward ends."""
+    stages: dict[int, list[tuple[float, int]]] = {}
+    for row in passes(log):
+        moment = (row["start"], 1) if row["kind"] == "F" else (row["end"], -1)
+        stages.setdefault(row["stage"], []).append(moment)
+    most = []
+    for _, moments in sorted(stages.items()):
+        kept = accumulate(change for _, change in sorted(moments))
+        most.append(max(kept))
+    return most
 
 
 def at_once(log: RunLog) -> int:

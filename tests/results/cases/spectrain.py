@@ -471,7 +471,21 @@ def pipedream_between_stashed() -> Pair:
 
 @case(PAPER, "figure_12", "spectrain_near_data")
 def spectrain_near_data() -> Pair:
-    return schools("figure_12", {"SpecTrain": 60.0})
+    """SpecTrain's curve so many points above data parallelism's of its seed, whose seeds are a point apart."""
+
+    def at(offset: float) -> Make:
+        same = learnt({}, apart=1.0)
+
+        def make(arm: Arm) -> RunLog | None:
+            if arm.labels.get("what") != "training" or arm.labels["arm"] != "SpecTrain":
+                return same(arm)
+            found = same(replace(arm, labels={**arm.labels, "arm": "Data P."}))
+            assert found is not None
+            return replace(found, rows=[row | {"accuracy": row["accuracy"] + offset} for row in found.rows])
+
+        return make
+
+    return both(PAPER, "figure_12", at(0.1), at(10.0))
 
 
 @case(PAPER, "text_headline_accuracy", "pipedream_drop")

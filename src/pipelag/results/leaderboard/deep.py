@@ -75,7 +75,9 @@ def remedies_keep_more_warm(context: Context) -> Finding:
 @judge(PAPER, "table_6", "deep_price_remains")
 def deep_price_remains(context: Context) -> Finding:
     """Each method against sequential training that is trained alike."""
-    words, outcomes, everything = [], [], {}
+    words: list[str] = []
+    outcomes: list[bool | None] = []
+    everything: dict[str, dict[int, float]] = {}
     for training in (HALF, WARM):
         base = score(context, BASELINE, training=training)
         ends = {arm: score(context, arm, stages=DEEP, training=training) for arm in (UNREMEDIED, *REMEDIES)}

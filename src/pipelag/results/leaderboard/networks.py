@@ -9,7 +9,8 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, every_run, exact, trend
+from pipelag.results.judging import Difference, all_of, every_run, exact, trend
+from pipelag.results.leaderboard.scores import PAIRED, above
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -206,8 +207,7 @@ def bleu_not_told_apart(context: Context) -> Finding:
 def delays_cost_both(context: Context) -> Finding:
     """Each network against itself."""
     costs = {
-        network: Difference.of(compared(context, PLAIN, network), compared(context, STALE, network))
-        for network in NETWORKS
+        network: above(compared(context, PLAIN, network), compared(context, STALE, network)) for network in NETWORKS
     }
-    why = "; ".join(f"{network}: {cost.text()} BLEU without delays" for network, cost in costs.items())
-    return trend(context, all_of(cost.above() for cost in costs.values()), why, SEEDS, what="learning")
+    why = "; ".join(f"{network}: {cost} BLEU without delays" for network, (_, cost) in costs.items())
+    return trend(context, all_of(told for told, _ in costs.values()), why, PAIRED, what="learning")

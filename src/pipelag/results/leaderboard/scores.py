@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, trend
+from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
 
 PAPER = "leaderboard"
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
+
+
+def rate_of(item: Item) -> float:
+    """The rate that a run begins with."""
+    assert item.arm.spec.optimizer is not None
+    return item.arm.spec.optimizer.lr
+
+
+def loss_of(item: Item) -> float:
+    """The mean training loss of a run's last stretch; infinite where it diverged."""
+    assert item.log is not None
+    reached = item.log.rows[-1].get("loss") if item.log.rows and item.log.accuracy is not None else None
+    return inf if reached is None else reached
 
 
 def score(context: Context, arm: str, **labels: str) -> dict[int, float]:

@@ -40,8 +40,8 @@ def asp_ratio(context: Context) -> Difference:
         for seed, ours in efficiency.first.items()
         if ours is not None and (other := efficiency.second.get(seed)) is not None
     }
-    if not slower:
-        raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by both")
+    if not slower or len(slower) < len(efficiency.first):
+        raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by both with every seed")
     return Difference.of(slower, dict.fromkeys(slower, 0.0))
 
 

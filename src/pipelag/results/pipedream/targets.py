@@ -8,7 +8,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import Difference
-from pipelag.results.logs import RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
 PIPED, ALONE = "PipeDream", "data parallelism"
@@ -36,6 +36,11 @@ def printed_target(context: Context, model: str) -> float:
     return float(next(row["target"] for row in context.paper.results["table_1"].reported if row["model"] == model))
 
 
+def trainings(context: Context, **labels: str) -> list[Item]:
+    """The runs with these labels that train."""
+    return [item for item in context.select(**labels) if item.arm.spec.kind == "train"]
+
+
 @dataclass(frozen=True)
 class Goal:
     """What is to be reached; `text` says it, and where it is not the paper's."""
@@ -45,13 +50,29 @@ class Goal:
     text: str
 
     def epochs(self, context: Context, **labels: str) -> Epochs:
-        """The epoch of the first evaluation that reaches it, by seed, of the logs that are there."""
-        by_seed: Epochs = {}
-        for item in context.select(**labels):
-            if item.log is not None and item.arm.spec.kind == "train":
-                points = curve(item.log, self.metric)
-                by_seed[item.arm.seed] = next((e for e, v in points if reaches(v, self.value, self.metric)), None)
-        return by_seed
+        """The epoch of the first evaluation that reaches it, by seed.
+
+        Raises:
+            NotLogged: a seed that the scale does not leave out has no log.
+        """
+        logs = {item.arm.seed: item.log for item in trainings(context, **labels) if item.log is not None}
+        missing = [i for i in trainings(context, **labels) if i.log is None and not i.arm.left_out]
+        if logs and missing:
+            raise NotLogged(f"the run {' '.join(labels.values())}, seed {missing[0].arm.seed}, has no log")
+        return {
+            seed: next((e for e, v in curve(log, self.metric) if reaches(v, self.value, self.metric)), None)
+            for seed, log in logs.items()
+        }
+
+    def at_a_fall(self, context: Context, **labels: str) -> bool:
+        """Whether every run reaches it at the first evaluation after a fall of the rate: then the fall decides when."""
+        found = []
+        for item in trainings(context, **labels):
+            if item.log is not None:
+                rows = [row for row in item.log.rows if row.get(self.metric) is not None]
+                at = next((n for n, row in enumerate(rows) if reaches(row[self.metric], self.value, self.metric)), 0)
+                found.append(at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2)
+        return bool(found) and all(found)
 
 
 def goal_of(
@@ -80,11 +101,16 @@ def goal_of(
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Epochs of two arms to one goal. `gain`: how many times fewer the first needs, by seed; 0 where it never comes."""
+    """Epochs of two arms to one goal. `gain`: how many times fewer the first needs, by seed; 0 where it never comes.
+
+    by_rate: every run of both comes at the first evaluation after a fall of the rate, so that the gain says nothing of
+    the arms.
+    """
 
     goal: Goal
     first: Epochs
     second: Epochs
+    by_rate: bool = False
 
     @property
     def gain(self) -> dict[int, float]:
@@ -98,15 +124,21 @@ class Efficiency:
         return fmean(gains) if gains else None
 
     def difference(self, factor: float = 1.0) -> Difference:
-        """The gain, times a factor, as a value over seeds; raises `NotLogged` where there is none."""
+        """The gain, times a factor, as a value over seeds.
+
+        Raises:
+            NotLogged: with some seed the second does not come, so that nobody knows how many times later it would.
+        """
         gains = {seed: factor * value for seed, value in self.gain.items()}
-        if not gains:
-            raise NotLogged(f"{self.goal.text}: not reached by the arm that it is compared with")
+        if not gains or any(value is None for value in self.second.values()):
+            seeds = "" if not gains else " with every seed"
+            raise NotLogged(f"{self.goal.text}: not reached by the arm that it is compared with{seeds}")
         return Difference.of(gains, dict.fromkeys(gains, 0.0))
 
     def text(self, first: str = PIPED, second: str = ALONE) -> str:
         """In words."""
-        return f"epochs to {self.goal.text}: {first} {said(self.first)}, {second} {said(self.second)}"
+        epochs = f"epochs to {self.goal.text}: {first} {said(self.first)}, {second} {said(self.second)}"
+        return epochs + (", all at the first evaluation after a fall of the rate" if self.by_rate else "")
 
 
 def said(epochs: Mapping[int, float | None]) -> str:
@@ -126,7 +158,7 @@ def compared(context: Context, goal: Goal, first: Mapping[str, str], second: Map
     for epochs, labels in zip(pair, (first, second), strict=True):
         if not epochs:
             raise NotLogged(f"the run {' '.join(labels.values())} has no log")
-    return Efficiency(goal, *pair)
+    return Efficiency(goal, pair[0], pair[1], all(goal.at_a_fall(context, **labels) for labels in (first, second)))
 
 
 def against_data_parallelism(context: Context, model: str) -> Efficiency:

@@ -82,7 +82,7 @@ def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
     def judged(context: Context) -> Finding:
         efficiency = against_data_parallelism(context, model)
         gain = efficiency.difference()
-        holds = all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
+        holds = None if efficiency.by_rate else all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
         why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text().lstrip('+')}"
         return judging(context, holds, why, ALIKE_WORDS, model=model)
 
@@ -144,7 +144,8 @@ def earlier(judging: Callable[..., Finding]) -> Judge:
             f"{servers} {gain.text().lstrip('+')} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()
         ]
         why = f"times as early: {', '.join(texts)}; {efficiency.text()}"
-        return judging(context, all_of(gain.above(1.0) for gain in gains.values()), why, SEEDS, model=VGG)
+        holds = None if efficiency.by_rate else all_of(gain.above(1.0) for gain in gains.values())
+        return judging(context, holds, why, SEEDS, model=VGG)
 
     return judged
 

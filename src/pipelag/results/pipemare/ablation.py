@@ -20,11 +20,11 @@ from pipelag.results.pipemare.quality import (
     area,
     below,
     best,
-    between,
     cell,
     each,
-    equal,
+    evaluations,
     final,
+    log_in,
     mean_text,
     metric,
     outcomes,
@@ -44,7 +44,7 @@ def all_reach_sync(context: Context) -> Finding:
     text = f"Sync ends at {mean_text(list(sync.values()))}; " + ", ".join(
         f"{arm} {gap.text()} below" for arm, gap in gaps.items()
     )
-    holds = all_of(equal(gap, POINTS) for gap in gaps.values())
+    holds = all_of(gap.within(-POINTS, POINTS) for gap in gaps.values())
     return sized(context, holds, text, f"equal within {EQUAL_POINTS}", task="images")
 
 
@@ -158,7 +158,7 @@ def cifar_t1_as_both(context: Context) -> Finding:
     """The best accuracies."""
     step = below(context, "T1", "T1+T2", task="images")
     text = f"{each(context, 'T1', 'T1+T2', task='images')}; T1 {step.text()} below"
-    return sized(context, equal(step, POINTS), text, f"equal: within {EQUAL_POINTS}", task="images")
+    return sized(context, step.within(-POINTS, POINTS), text, f"equal: within {EQUAL_POINTS}", task="images")
 
 
 @judge(PAPER, "table_3", "cifar_neither_diverges")
@@ -187,7 +187,7 @@ def iwslt_w_adds(context: Context) -> Finding:
     """About 0.4."""
     step = below(context, "T1+T2", "T1+T2+W", task="translation")
     text = f"{each(context, 'T1+T2', 'T1+T2+W', task='translation')}; W adds {step.text()}"
-    return sized(context, between(step, 0.2, 0.6), text, f"{ABOUT}; {SEEDS}", task="translation")
+    return sized(context, step.within(0.2, 0.6), text, f"{ABOUT}; {SEEDS}", task="translation")
 
 
 @judge(PAPER, "table_3", "iwslt_w_as_sync")
@@ -195,22 +195,27 @@ def iwslt_w_as_sync(context: Context) -> Finding:
     """The best BLEU."""
     step = below(context, "T1+T2+W", task="translation")
     text = f"{each(context, 'Sync', 'T1+T2+W', task='translation')}; {step.text()} below"
-    return sized(context, equal(step, BLEU), text, f"equal: within {EQUAL_BLEU}", task="translation")
+    return sized(context, step.within(-BLEU, BLEU), text, f"equal: within {EQUAL_BLEU}", task="translation")
 
 
 @judge(PAPER, "table_3", "iwslt_t1_twice")
 def iwslt_t1_twice(context: Context) -> Finding:
     """Epochs to the target score, as large a share of our synchronous best as 34.1 is of the paper's 34.5."""
     target = goal(context, "translation")
-    ratios = []
     alone = runs_of(context, task="translation", arm="T1")
+    ratios, never = {}, False
     for seed, item in runs_of(context, task="translation", arm="Sync").items():
         sync, t1 = epochs_to(item, target), epochs_to(alone[seed], target)
-        ratios.append(t1 / sync if sync is not None and t1 is not None else float("inf"))
-    text = f"to {target:.1f} BLEU T1 takes " + ", ".join(f"{ratio:.2f}" for ratio in ratios) + " times the epochs"
-    text = text.replace("inf", "infinitely many")
-    holds = 1.5 <= fmean(ratios) <= 2.5
-    return sized(context, holds, text, "about twice: 1.5 to 2.5 times, the mean over seeds", task="translation")
+        if sync is None:
+            raise NotLogged(f"synchronous training does not come to {target:.1f} BLEU with seed {seed}")
+        never |= t1 is None
+        ratios[seed] = (evaluations(log_in(alone[seed]))[-1]["epoch"] if t1 is None else t1) / sync
+    ratio = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
+    holds = ratio.within(1.5, 2.5)
+    if never:  # it is trained for so many times the epochs at least
+        holds = False if ratio.above(2.5) else None
+    text = f"to {target:.1f} BLEU T1 takes {'at least ' if never else ''}{ratio.text().lstrip('+')} times the epochs"
+    return sized(context, holds, text, f"about twice: 1.5 to 2.5 times; {SEEDS}", task="translation")
 
 
 @judge(PAPER, "table_3", "t1_lifts")

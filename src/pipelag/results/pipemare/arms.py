@@ -35,9 +35,11 @@ def higher(
     """A trend: an arm is above another in every task."""
     texts, holds = [], []
     for task in tasks:
-        step = Difference.of(measure(context, task=task, arm=arm), measure(context, task=task, arm=than))
+        values = [measure(context, task=task, arm=one) for one in (arm, than)]
+        step = Difference.of(*values)
         holds.append(step.above())
-        means = [fmean(measure(context, task=task, arm=one).values()) for one in (arm, than)]
+        shared = set.intersection(*map(set, values))  # those that are compared
+        means = [fmean(each[seed] for seed in shared) for each in values]
         texts.append(f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}")
     labels = {"task": tasks[0]} if len(tasks) == 1 else {}
     return trend(context, all_of(holds), f"{what}: {'; '.join(texts)}", SEEDS, **labels)

@@ -17,7 +17,6 @@ from pipelag.results.pipemare.quality import (
     POINTS,
     below,
     best,
-    between,
     each,
     evaluations,
     log_in,
@@ -217,14 +216,14 @@ def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str
 def cifar_t1_adds(context: Context) -> Finding:
     """About 0.3 points."""
     step, text = t1_under_random_delays(context, "images")
-    return sized(context, between(step, 0.15, 0.45), text, f"{ABOUT}; {SEEDS}", task="images")
+    return sized(context, step.within(0.15, 0.45), text, f"{ABOUT}; {SEEDS}", task="images")
 
 
 @judge(PAPER, "figure_19", "iwslt_t1_adds")
 def iwslt_t1_adds(context: Context) -> Finding:
     """About 30 BLEU."""
     step, text = t1_under_random_delays(context, "translation")
-    return sized(context, between(step, 15, 45), text, f"{ABOUT}; {SEEDS}", task="translation")
+    return sized(context, step.within(15, 45), text, f"{ABOUT}; {SEEDS}", task="translation")
 
 
 @judge(PAPER, "figure_19", "t1_helps_images")

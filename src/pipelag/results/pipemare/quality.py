@@ -150,22 +150,6 @@ def each(context: Context, *arms: str, **labels: str) -> str:
     return ", ".join(f"{arm} {outcomes(context, arm=arm, **labels)}" for arm in arms)
 
 
-def equal(difference: Difference, bound: float) -> bool | None:
-    """Whether two arms are equal within a bound; None where the seeds do not tell."""
-    error = difference.error or 0.0
-    if abs(difference.mean) + error <= bound:
-        return True
-    return False if abs(difference.mean) - error > bound else None
-
-
-def between(difference: Difference, low: float, high: float) -> bool | None:
-    """Whether a difference lies between two bounds; None where the seeds do not tell."""
-    error = difference.error or 0.0
-    if low <= difference.mean - error and difference.mean + error <= high:
-        return True
-    return False if difference.mean + error < low or difference.mean - error > high else None
-
-
 def spec_stages(item: Item) -> int:
     """The stages of a run's last phase."""
     return len(item.arm.spec.phases[-1].cuts) + 1

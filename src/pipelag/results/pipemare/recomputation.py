@@ -16,7 +16,6 @@ from pipelag.results.pipemare.quality import (
     EQUAL_POINTS,
     POINTS,
     best,
-    equal,
     evaluations,
     log_in,
     mean_text,
@@ -67,7 +66,7 @@ def matches(context: Context, arm: str, task: str) -> Finding:
     """Whether recomputation costs an arm nothing."""
     steps, text = lost(context, arm, task)
     bound, words = (POINTS, EQUAL_POINTS) if task == "images" else (BLEU, EQUAL_BLEU)
-    holds = all_of(equal(step, bound) for step in steps.values())
+    holds = all_of(step.within(-bound, bound) for step in steps.values())
     return sized(context, holds, text, f"a match: within {words}", arm=arm)
 
 

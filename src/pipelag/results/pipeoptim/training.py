@@ -45,11 +45,11 @@ def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
 
 
 def one_number(item: Item, how: How, metric: str) -> float | None:
-    """What a run comes to; None without a log, or where it diverged and it is the end that is asked for."""
-    if item.log is None:
+    """What a run comes to; None without a log, or where it diverged: what it reached before says nothing."""
+    if item.log is None or item.log.diverged_at is not None:
         return None
     rows = [row for row in item.log.rows if row.get(metric) is not None]
-    if not rows or (item.log.diverged_at is not None and how is last):
+    if not rows:
         return None
     if how not in (max, last) or metric not in ("accuracy", "top5", "bleu"):
         return how([row[metric] for row in rows])

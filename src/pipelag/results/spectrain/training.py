@@ -55,10 +55,18 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
 
 
 def as_trained(context: Context, model: str, arm: str) -> BySeed:
-    """`best`, for a judge: of PipeDream, which learns in the paper, only where it learns here."""
+    """`best`, for a judge: of no run that diverged; of PipeDream, which learns in the paper, if it learns here."""
     if arm in READINGS.values():
         learned(context, f"{arm} of {model}", what="training", model=model, arm=arm)
+    whole(context, model, arm)
     return best(context, model, arm)
+
+
+def whole(context: Context, model: str, arm: str) -> None:
+    """Raise `NotLogged` where a run diverged: what it reached before says nothing."""
+    for item in context.select(what="training", model=model, arm=arm):
+        if item.log is not None and item.log.diverged_at is not None:
+            raise NotLogged(f"{arm} of {model} diverged with seed {item.arm.seed}, at step {item.log.diverged_at:,}")
 
 
 def mean_best(context: Context, arm: str, models: Sequence[str] = MODELS) -> BySeed:

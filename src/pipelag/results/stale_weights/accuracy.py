@@ -175,7 +175,7 @@ def length(context: Context) -> Drawn:
     """The same arms at two lengths: what each gains, and what its stages cost."""
     rows: list[Row] = []
     for arm in arms_of(context):
-        row: Row = {"arm": arm} | {each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}
+        row: Row = {"arm": arm, **{each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}}
         try:
             row["gained"] = gained(context, arm).text()
         except NotLogged:

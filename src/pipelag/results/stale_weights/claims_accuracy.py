@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, minus, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, average, by_seed, minus, ordered, sized, trend
 from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, arms_of, drops, listed, lost, near
 from pipelag.results.verdict import Finding, Judge, judge
 
@@ -188,10 +188,19 @@ def price_falls(context: Context) -> Finding:
     return trend(context, saved.above(), why, SEEDS, length="twice")
 
 
-def mostly(context: Context, rate: Difference, drop: Difference, named: str) -> Finding:
-    """Whether a smaller rate alone loses more than half of what an arm at that rate does."""
-    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}"
-    return trend(context, rate.above(drop.mean / 2), why, f"more than half; {SEEDS}")
+Values = Mapping[int, float]  # by seed
+
+
+def mostly(context: Context, base: Values, control: Values, both: Values, named: str) -> Finding:
+    """Whether a smaller rate alone loses more than half of what an arm at that rate does.
+
+    It does where, seed by seed, the control ends below half-way between the baseline and the arm, and the arm below the
+    baseline.
+    """
+    rate, drop = Difference.of(base, control), Difference.of(base, both)
+    half = Difference.of({seed: average((base[seed], both[seed])) for seed in base if seed in both}, control)
+    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}: more than half by "
+    return trend(context, all_of((half.above(), drop.above())), why + half.text(), f"more than half; {SEEDS}")
 
 
 def at_equal_rates(context: Context, arm: str) -> Difference:
@@ -202,7 +211,8 @@ def at_equal_rates(context: Context, arm: str) -> Difference:
 @judge(PAPER, "control", "mostly_the_rate_here")
 def rate_of_four(context: Context) -> Finding:
     """The control's drop against that of 4 stages."""
-    return mostly(context, lost(context, CONTROL), lost(context, "4-stage"), "4 stages")
+    base, control, four = (by_seed(context, arm=each) for each in (BASELINE, CONTROL, "4-stage"))
+    return mostly(context, base, control, four, "4 stages")
 
 
 @judge(PAPER, "control", "four_cost_little_here")

@@ -184,11 +184,6 @@ def percent_drives(context: Context) -> Finding:
     return sized(context, left.above(), why, f"the percentage does at least four times what the degree does; {SEEDS}")
 
 
-def lost_to_rate(context: Context) -> Difference:
-    """What training without a pipeline loses at the pipelined arms' rate, a tenth of its own."""
-    return Difference.of(by_seed(context, curve="baseline"), by_seed(context, curve="control"))
-
-
 @judge(PAPER, "figure_6", "costs_beyond_rate_here")
 def costs_beyond_rate(context: Context) -> Finding:
     """20 stages against the control."""
@@ -201,10 +196,9 @@ def costs_beyond_rate(context: Context) -> Finding:
 @judge(PAPER, "figure_6", "mostly_the_rate_here")
 def mostly_the_rate(context: Context) -> Finding:
     """More than half of what one register after layer 7 loses."""
-    rate = lost_to_rate(context)
+    base, control = by_seed(context, curve="baseline"), by_seed(context, curve="control")
     register = by_seed(context, curve=SLIDING, arm="register after 7")
-    drop = Difference.of(by_seed(context, curve="baseline"), register)
-    return mostly(context, rate, drop, "a register after layer 7")
+    return mostly(context, base, control, register, "a register after layer 7")
 
 
 @judge(PAPER, "figure_6", "degree_counts_here")

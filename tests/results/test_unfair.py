@@ -1,0 +1,161 @@
+"""What would flatter an arm, or tell what nobody knows: a reviewer's counter-examples to the judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pipelag.experiments import Arm, load_paper
+from pipelag.results.judging import Difference
+from pipelag.results.loading import load_results
+from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.training import stale_below_here
+from pipelag.results.verdict import JUDGES, Finding, NotLogged
+from tests.results.cases import leaderboard, pipedream, pipemare, spectrain
+from tests.results.made_up import Make, context, trained
+
+pytestmark = pytest.mark.usefixtures("in_project")
+Change = Callable[[Arm, RunLog], RunLog | None]
+
+
+def changed(make: Make, change: Change) -> Make:
+    """Logs, changed by their arms."""
+
+    def made(arm: Arm) -> RunLog | None:
+        found = make(arm)
+        return found if found is None else change(arm, found)
+
+    return made
+
+
+def verdict(paper: str, result: str, claim: str, make: Make) -> Finding:
+    load_results(load_paper(paper))
+    return JUDGES[paper, result, claim](context(paper, result, make))
+
+
+def lost(found: RunLog, at: int = 400) -> RunLog:
+    """A run that diverged there, with what it reached before."""
+    return replace(found, summary=found.summary | {"diverged_at": at, "final": None})
+
+
+def test_what_a_run_reached_before_it_diverged_is_no_best() -> None:
+    made = changed(spectrain.learnt({}, apart=0.1), lambda arm, f: lost(f) if arm.labels["arm"] == "Data P." else f)
+    with pytest.raises(NotLogged, match="Data P. of VGG16 diverged with seed 0, at step 400"):
+        stale_below_here(context("spectrain", "table_1", made))
+
+
+def test_an_arm_that_stays_at_chance_is_not_called_stable() -> None:
+    def still(arm: Arm, found: RunLog) -> RunLog:
+        if arm.labels["arm"] != "Vanilla DualPipe":
+            return found
+        rows = [row | {"accuracy": 50.0} for row in found.rows]
+        data = {"title": "IMDb", "classes": 2, "official": True}
+        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+
+    with pytest.raises(NotLogged, match="does not learn here"):
+        verdict("spectrain", "figure_5", "fluctuates", changed(spectrain.learnt({}), still))
+
+
+def test_a_run_that_diverged_is_not_left_out_of_how_stable_an_arm_is() -> None:
+    def first(arm: Arm, found: RunLog) -> RunLog:
+        return lost(found) if (arm.labels["arm"], arm.seed) == ("Vanilla DualPipe", 0) else found
+
+    with pytest.raises(NotLogged, match="Vanilla DualPipe of Transformer diverged with seed 0"):
+        verdict("spectrain", "figure_5", "fluctuates", changed(spectrain.learnt({}), first))
+
+
+def test_epochs_to_a_target_that_the_rates_fall_decides_say_nothing_of_the_arms() -> None:
+    """Every run passes its target at the first evaluation after the rate has fallen."""
+
+    def falls(arm: Arm, found: RunLog) -> RunLog:
+        if arm.spec.kind != "train":
+            return found
+        best = max(row["accuracy"] for row in found.rows)
+        rows = [
+            row | {"accuracy": best if late else 10.0, "lr": 0.001 if late else 0.01}
+            for row in found.rows
+            for late in [row["epoch"] > 45]
+        ]
+        return replace(found, rows=rows)
+
+    made = pipedream.training(pipedream.ALIKE, pipedream.vgg(5280, 5960))
+    assert verdict("pipedream", "figure_11", "as_many_epochs_here", made).holds is True
+    for result, claim in (("figure_11", "as_many_epochs_here"), ("figure_10", "earlier_here")):
+        found = verdict("pipedream", result, claim, changed(made, falls))
+        assert found.holds is None and "at the first evaluation after a fall of the rate" in found.why, claim
+
+
+def test_a_seed_without_a_log_is_missed() -> None:
+    made = pipedream.training(pipedream.ALIKE)
+    gone = changed(made, lambda arm, f: None if (arm.labels["arm"], arm.seed) == ("PipeDream", 2) else f)
+    found = context("pipedream", "figure_11", gone)
+    asked = [replace(item, arm=replace(item.arm, left_out="")) for item in found.items]
+    with pytest.raises(NotLogged, match="PipeDream, seed 2, has no log"):
+        JUDGES["pipedream", "figure_11", "as_many_epochs_here"](replace(found, items=asked))
+
+
+def test_of_a_seed_with_which_the_other_arm_never_arrives_nobody_knows_how_much_later_it_would() -> None:
+    def never(arm: Arm, found: RunLog) -> RunLog:
+        if (arm.labels["arm"], arm.labels.get("model"), arm.seed) != ("data parallelism", "VGG-16", 1):
+            return found
+        return replace(found, rows=[row | {"accuracy": 10.0} for row in found.rows])
+
+    with pytest.raises(NotLogged, match="not reached by the arm that it is compared with with every seed"):
+        verdict("pipedream", "figure_11", "as_many_epochs_here", changed(pipedream.training(pipedream.ALIKE), never))
+
+
+def test_on_the_leaderboard_a_diverged_run_is_below_by_no_number_of_points() -> None:
+    """As nought points it would widen the interval until nothing is told."""
+
+    def gone(arm: Arm, found: RunLog) -> RunLog:
+        return trained(diverged_at=7) if (arm.labels["arm"], arm.seed) == ("Stale weights", 1) else found
+
+    holds = {
+        (i.arm.labels["arm"], i.arm.labels["rate"], i.arm.seed): i.log
+        for i in leaderboard.ahead_at_every_rate()[0].items
+    }
+    logs = changed(lambda arm: holds.get((arm.labels["arm"], arm.labels["rate"], arm.seed)), gone)
+    found = verdict("leaderboard", "figure_2", "ahead_at_every_rate", logs)
+    assert found.holds is True and "runs that diverge: Stale weights 1 of 3" in found.why
+
+
+def test_a_rate_at_the_end_of_the_search_is_nobodys_own() -> None:
+    least = leaderboard.SMALLER | {"Stale weights": "1/4"}
+    load_results(load_paper("leaderboard"))
+    found = JUDGES["leaderboard", "table_4", "cost_remains"](leaderboard.over_rates(least, least)[0])
+    assert found.holds is None and "Stale weights may want less than the smallest rate tried" in found.why
+
+
+def test_one_seed_whose_error_is_unknown_tells_nothing_of_sizes() -> None:
+    assert Difference.of({0: 34.5}, {0: 34.1}).within(0.2, 0.6) is None
+
+
+def test_how_many_times_as_long_is_not_known_where_the_shorter_never_arrives() -> None:
+    def short(arm: Arm, found: RunLog) -> RunLog:
+        if (arm.labels["arm"], arm.seed) != ("Sync", 2):
+            return found
+        return replace(found, rows=[row | {"bleu": 0.9 * row["bleu"]} for row in found.rows if "bleu" in row])
+
+    made = changed(lambda arm: _twice(arm), short)
+    with pytest.raises(NotLogged, match="synchronous training does not come to"):
+        verdict("pipemare", "table_3", "iwslt_t1_twice", made)
+
+
+def _twice(arm: Arm) -> RunLog | None:
+    logs = {
+        (i.arm.labels.get("task"), i.arm.labels["arm"], i.arm.seed): i.log for i in pipemare.iwslt_t1_twice()[0].items
+    }
+    return logs.get((arm.labels.get("task"), arm.labels["arm"], arm.seed))
+
+
+def test_what_is_mostly_the_rates_doing_is_paired_over_seeds() -> None:
+    """Drops that scatter leave open whether the rate does more than half, whatever their mean."""
+    drops = {"non-pipelined at the pipelined rate": (5.0, 5.2, 4.8), "4-stage": (9.5, 3.0, 14.0)}
+
+    def make(arm: Arm) -> RunLog | None:
+        lost_by = drops.get(arm.labels["arm"], (4.0, 4.0, 4.0))[arm.seed]
+        return trained(90.0 - (0.0 if arm.labels["arm"] == "non-pipelined" else lost_by))
+
+    assert verdict("stale_weights", "control", "mostly_the_rate_here", make).holds is None
