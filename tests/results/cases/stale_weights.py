@@ -379,11 +379,10 @@ register("precision", "costs_alike_here", coarse(91.3, 83.2), coarse(91.3, 77.0)
 
 
 def longer(non_pipelined: float, deep: float) -> Callable[[], Make]:
-    """Logs of 85 and 75 (82 with four stages); trained twice as long, these (87 with four)."""
+    """Logs of 85 and 75; trained twice as long, these."""
 
     def make() -> Make:
-        once = ends({"4-stage": 82.0, "8-stage": 75.0}, 85.0)
-        twice = ends({"4-stage": 87.0, "8-stage": deep}, non_pipelined)
+        once, twice = ends({"8-stage": 75.0}, 85.0), ends({"8-stage": deep}, non_pipelined)
         return lambda arm: (twice if arm.labels["length"] == "twice" else once)(arm)
 
     return make

@@ -9,7 +9,7 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, measured, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, measured, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
@@ -92,6 +92,15 @@ def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
 judge(PAPER, "figure_11", "same_epochs_vgg16")(alike(VGG))
 judge(PAPER, "figure_11", "same_epochs_gnmt16")(alike("GNMT-16"))
 judge(PAPER, "figure_11", "as_many_epochs_here")(alike(VGG, trend))
+
+
+@judge(PAPER, "figure_11", "ends_alike_here")
+def ends_alike(context: Context) -> Finding:
+    """Final accuracies, seed by seed."""
+    gap = Difference.of(*(by_seed(context, model=VGG, arm=arm) for arm in (PIPED, ALONE)))
+    return trend(
+        context, gap.within(-2, 2), f"PipeDream ends {gap.text()} points above", f"two points; {SEEDS}", model=VGG
+    )
 
 
 def plan_name(arm: str, pipeline: str = "15-1") -> str:

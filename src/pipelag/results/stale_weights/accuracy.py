@@ -183,9 +183,10 @@ def length(context: Context) -> Drawn:
         if arm != BASELINE:
             row |= {f"lost {each}": drop_text(context, arm, length=each) for each in LENGTHS}
         rows.append(row)
-    cols = [Col("arm", "arm"), *(Col(each, each, "{}", "final accuracy %") for each in LENGTHS)]
+    titles = dict(zip(LENGTHS, ("as in table 2", "twice as long"), strict=True))
+    cols = [Col("arm", "arm"), *(Col(titles[each], each, "{}", "final accuracy %, trained") for each in LENGTHS)]
     cols.append(Col("gained, points", "gained"))
-    cols += [Col(each, f"lost {each}", "{}", "lost to the baseline, points") for each in LENGTHS]
+    cols += [Col(titles[each], f"lost {each}", "{}", "lost to the baseline, points") for each in LENGTHS]
     more = (
         "Gained, lost: mean ± half the 95 % interval over the seeds that both have, paired; with one seed, that of the "
         "test set's samples."
