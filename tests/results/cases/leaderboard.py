@@ -147,6 +147,11 @@ def remedies_keep_more_warm() -> Pair:
     return many_stages("warm-up", "PipeDream", 40.0)
 
 
+@case("leaderboard", "table_6", "spectrain_keeps_more_warm")
+def spectrain_keeps_more_warm() -> Pair:
+    return many_stages("warm-up", "SpecTrain on 1F1B", 50.0)
+
+
 @case("leaderboard", "table_6", "deep_price_remains")
 def deep_price_remains() -> Pair:
     return many_stages("half the rate", "SpecTrain on 1F1B", 84.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
@@ -62,14 +63,23 @@ judge(PAPER, "table_6", "warmup_saves_deep")(saved_by(WARM))
 judge(PAPER, "table_6", "smaller_rate_saves_deep")(saved_by(HALF))
 
 
-@judge(PAPER, "table_6", "remedies_keep_more_warm")
-def remedies_keep_more_warm(context: Context) -> Finding:
-    """Each against none, all warmed up."""
-    ends = {arm: score(context, arm, stages=DEEP, training=WARM) for arm in (UNREMEDIED, *REMEDIES)}
-    gains = {arm: above(ends[arm], ends[UNREMEDIED]) for arm in REMEDIES}
-    words = ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
-    text = f"{DEEP} stages, {WARM}, above {UNREMEDIED}: {words} points{diverging(ends)}"
-    return trend(context, all_of(told for told, _ in gains.values()), text, PAIRED, what="learning")
+def ahead_warm(pairs: Sequence[tuple[str, str]]) -> Judge:
+    """A judge: in each pair the first ends above the second, both warmed up."""
+
+    def judged(context: Context) -> Finding:
+        ends = {arm: score(context, arm, stages=DEEP, training=WARM) for pair in pairs for arm in pair}
+        gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
+        words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
+        text = f"{DEEP} stages, {WARM}: {words} points{diverging(ends)}"
+        return trend(context, all_of(told for told, _ in gains.values()), text, PAIRED, what="learning")
+
+    return judged
+
+
+judge(PAPER, "table_6", "remedies_keep_more_warm")(ahead_warm([(arm, UNREMEDIED) for arm in REMEDIES]))
+judge(PAPER, "table_6", "spectrain_keeps_more_warm")(
+    ahead_warm([("SpecTrain on 1F1B", other) for other in (UNREMEDIED, "PipeDream")])
+)
 
 
 @judge(PAPER, "table_6", "deep_price_remains")
