@@ -43,7 +43,9 @@ def table(context: Context) -> Drawn:
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, rule_by="stages"))
+    why = context.left_out()
+    notes = [f"–: not run here; {why}."] if why else []
+    return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
 
 
 def saved_by(training: str) -> Judge:
@@ -63,23 +65,39 @@ judge(PAPER, "table_6", "warmup_saves_deep")(saved_by(WARM))
 judge(PAPER, "table_6", "smaller_rate_saves_deep")(saved_by(HALF))
 
 
-def ahead_warm(pairs: Sequence[tuple[str, str]]) -> Judge:
-    """A judge: in each pair the first ends above the second, both warmed up."""
+@judge(PAPER, "table_6", "none_diverges_deep")
+def none_diverges(context: Context) -> Finding:
+    """Runs of all four methods, counted."""
+    arms, trainings = (UNREMEDIED, *REMEDIES), (COMMON, HALF, WARM)
+    lost = {
+        training: [end == 0 for arm in arms for end in score(context, arm, stages=DEEP, training=training).values()]
+        for training in trainings
+    }
+    words = ", ".join(f"{training} {sum(gone)} of {len(gone)}" for training, gone in lost.items())
+    holds: bool | None = not any(lost[HALF] + lost[WARM])
+    if holds and not any(lost[COMMON]):
+        holds = None  # there is nothing to mend
+    return trend(context, holds, f"{DEEP} stages, runs that diverge: {words}", "every run", what="learning")
+
+
+def ahead(training: str, pairs: Sequence[tuple[str, str]]) -> Judge:
+    """A judge: in each pair the first ends above the second, both trained so."""
 
     def judged(context: Context) -> Finding:
-        ends = {arm: score(context, arm, stages=DEEP, training=WARM) for pair in pairs for arm in pair}
+        ends = {arm: score(context, arm, stages=DEEP, training=training) for pair in pairs for arm in pair}
         gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
         words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
-        text = f"{DEEP} stages, {WARM}: {words} points{diverging(ends)}"
+        text = f"{DEEP} stages, {training}: {words} points{diverging(ends)}"
         return trend(context, all_of(told for told, _ in gains.values()), text, PAIRED, what="learning")
 
     return judged
 
 
-judge(PAPER, "table_6", "remedies_keep_more_warm")(ahead_warm([(arm, UNREMEDIED) for arm in REMEDIES]))
-judge(PAPER, "table_6", "spectrain_keeps_more_warm")(
-    ahead_warm([("SpecTrain on 1F1B", other) for other in (UNREMEDIED, "PipeDream")])
-)
+SPECTRAIN_OVER = [("SpecTrain on 1F1B", other) for other in (UNREMEDIED, "PipeDream")]
+judge(PAPER, "table_6", "remedies_keep_more_warm")(ahead(WARM, [(arm, UNREMEDIED) for arm in REMEDIES]))
+judge(PAPER, "table_6", "spectrain_keeps_more_warm")(ahead(WARM, SPECTRAIN_OVER))
+judge(PAPER, "table_6", "spectrain_keeps_more_half")(ahead(HALF, SPECTRAIN_OVER))
+judge(PAPER, "table_6", "stashing_below_none_half")(ahead(HALF, [(UNREMEDIED, "PipeDream")]))
 
 
 @judge(PAPER, "table_6", "deep_price_remains")
