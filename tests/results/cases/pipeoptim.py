@@ -364,6 +364,11 @@ for figure in ("3c", "4a", "4c", "5b", "5c"):
     )
 
 
+@case(PAPER, "figure_5b", "over_stashing_here")
+def over_stashing_here() -> Pair:
+    return arms_of("figure_5b", {"PipeOptim": 79.0})
+
+
 @case(PAPER, "figure_4b", "above_three")
 def above_three() -> Pair:
     """XPipe may be above."""

@@ -114,6 +114,7 @@ def highest(
 for _name in ("figure_3c", "figure_4a", "figure_4c", "figure_5b", "figure_5c"):
     judge(PAPER, _name, "optim_highest")(highest(last))
 judge(PAPER, "figure_4b", "above_three")(highest(last, lambda context: rest(context, (OPTIM, XPIPE)), -0.005))
+judge(PAPER, "figure_5b", "over_stashing_here")(highest(last, lambda context: list(STASHING)))
 judge(PAPER, "figure_5b", "fast_early")(highest(begin(1 / 8)))
 
 
