@@ -10,7 +10,8 @@ import pytest
 
 from pipelag.experiments.expand import Arm
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.learning_curves import distance, limits, named
+from pipelag.results.spectrain.learning_curves import limits, named, spectrain_near_data
+from pipelag.results.verdict import NotLogged
 from tests.results.cases.spectrain import learnt
 from tests.results.made_up import both
 
@@ -53,11 +54,12 @@ def test_a_curve_that_is_not_there_is_said_below_the_figure() -> None:
 @pytest.mark.usefixtures("in_project")
 def test_one_that_diverged_early_is_not_near_to_whom_it_began_beside() -> None:
     def lost(arm: Arm) -> RunLog | None:
-        made = learnt({})(arm)
-        if made is None or arm.labels["arm"] != "Vanilla DualPipe":
+        made = learnt({}, apart=1.0)(arm)
+        if made is None or arm.labels["arm"] != "SpecTrain":
             return made
         return replace(made, rows=made.rows[:3], summary=made.summary | {"diverged_at": 70, "final": None})
 
-    whole, broken = both("spectrain", "figure_12", learnt({}), lost)
-    assert all(value > 40 for value in distance(broken, "Vanilla DualPipe").values())
-    assert all(value < 40 for value in distance(whole, "Vanilla DualPipe").values())
+    whole, broken = both("spectrain", "figure_12", learnt({}, apart=1.0), lost)
+    assert spectrain_near_data(whole).why.startswith("points between accuracies")
+    with pytest.raises(NotLogged, match="SpecTrain of Transformer diverged with seed 0, at step 70"):
+        spectrain_near_data(broken)

@@ -25,7 +25,7 @@ HEADLINES = {
     "stale_weights": ("figure_5a", "figure_5c", "figure_5d", "figure_6"),
     "pipedream": ("links", "figure_10", "figure_13", "figure_15"),
     "pipemare": ("figure_7", "figure_6b"),
-    "pipeoptim": ("figure_3a", "figure_5b"),
+    "pipeoptim": ("figure_3a",),
     "spectrain": ("figure_9", "figure_12"),
 }
 HEAD = """# Headline figures
