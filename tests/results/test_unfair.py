@@ -14,7 +14,7 @@ from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.training import stale_below_here
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases import leaderboard, pipedream, pipemare, spectrain
-from tests.results.made_up import Make, context, trained
+from tests.results.made_up import Make, Pair, context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
 Change = Callable[[Arm, RunLog], RunLog | None]
@@ -28,6 +28,12 @@ def changed(make: Make, change: Change) -> Make:
         return found if found is None else change(arm, found)
 
     return made
+
+
+def of(made: Callable[[], Pair]) -> Make:
+    """The logs of which a case's claim holds."""
+    logs = {(*sorted(item.arm.labels.items()), item.arm.seed): item.log for item in made()[0].items}
+    return lambda arm: logs.get((*sorted(arm.labels.items()), arm.seed))
 
 
 def verdict(paper: str, result: str, claim: str, make: Make) -> Finding:
@@ -112,12 +118,9 @@ def test_on_the_leaderboard_a_diverged_run_is_below_by_no_number_of_points() -> 
     def gone(arm: Arm, found: RunLog) -> RunLog:
         return trained(diverged_at=7) if (arm.labels["arm"], arm.seed) == ("Stale weights", 1) else found
 
-    holds = {
-        (i.arm.labels["arm"], i.arm.labels["rate"], i.arm.seed): i.log
-        for i in leaderboard.ahead_at_every_rate()[0].items
-    }
-    logs = changed(lambda arm: holds.get((arm.labels["arm"], arm.labels["rate"], arm.seed)), gone)
-    found = verdict("leaderboard", "figure_2", "ahead_at_every_rate", logs)
+    found = verdict(
+        "leaderboard", "figure_2", "ahead_at_every_rate", changed(of(leaderboard.ahead_at_every_rate), gone)
+    )
     assert found.holds is True and "runs that diverge: Stale weights 1 of 3" in found.why
 
 
@@ -138,16 +141,9 @@ def test_how_many_times_as_long_is_not_known_where_the_shorter_never_arrives() -
             return found
         return replace(found, rows=[row | {"bleu": 0.9 * row["bleu"]} for row in found.rows if "bleu" in row])
 
-    made = changed(lambda arm: _twice(arm), short)
+    made = changed(of(pipemare.iwslt_t1_twice), short)
     with pytest.raises(NotLogged, match="synchronous training does not come to"):
         verdict("pipemare", "table_3", "iwslt_t1_twice", made)
-
-
-def _twice(arm: Arm) -> RunLog | None:
-    logs = {
-        (i.arm.labels.get("task"), i.arm.labels["arm"], i.arm.seed): i.log for i in pipemare.iwslt_t1_twice()[0].items
-    }
-    return logs.get((arm.labels.get("task"), arm.labels["arm"], arm.seed))
 
 
 def test_what_is_mostly_the_rates_doing_is_paired_over_seeds() -> None:

@@ -23,7 +23,7 @@ DEVICE = "cpu"
 HEADLINES = {
     "leaderboard": ("figure_1", "figure_2"),
     "stale_weights": ("figure_5a", "figure_5c", "figure_5d", "figure_6"),
-    "pipedream": ("links", "figure_10", "figure_13", "figure_15"),
+    "pipedream": ("links", "figure_10", "figure_15"),
     "pipemare": ("figure_7", "figure_6b"),
     "pipeoptim": ("figure_3a",),
     "spectrain": ("figure_9", "figure_12"),

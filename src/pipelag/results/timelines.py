@@ -68,22 +68,19 @@ def under_way(log: RunLog) -> list[int]:
     for row in passes(log):
         moment = (row["start"], 1) if row["kind"] == "F" else (row["end"], -1)
         stages.setdefault(row["stage"], []).append(moment)
-    most = []
-    for _, moments in sorted(stages.items()):
-        kept = accumulate(change for _, change in sorted(moments))
-        most.append(max(kept))
-    return most
+    return [overlapping(moments) for _, moments in sorted(stages.items())]
+
+
+def overlapping(moments: list[tuple[float, int]]) -> int:
+    """The most that is open at a time, of moments that open (+1) or close (-1); of one moment closing comes first."""
+    return max(accumulate((change for _, change in sorted(moments)), initial=0))
 
 
 def at_once(log: RunLog) -> int:
     """The most workers that are busy at a time."""
     moments = [(row["start"], 1) for row in log.rows if row["kind"] != "send"]
     moments += [(row["end"], -1) for row in log.rows if row["kind"] != "send"]
-    now = most = 0
-    for _, change in sorted(moments):  # ends come before starts of the same moment
-        now += change
-        most = max(most, now)
-    return most
+    return overlapping(moments)
 
 
 def one_at_a_time(context: Context) -> Finding:

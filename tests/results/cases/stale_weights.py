@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipelag.experiments import Arm, load_paper
@@ -364,32 +365,26 @@ control_case("four_cost_little_here", four=82.0)
 control_case("eight_cost_here", eight=87.5)
 
 
-def coarse(non_pipelined: float, deep: float) -> Callable[[], Make]:
-    """Float32 logs of 91.5 and 83; these in bfloat16."""
+Ends = tuple[float, float]  # of the non-pipelined arm and of 8 stages
+
+
+def of_kind(label: str, kind: str, others: Ends, own: Ends) -> Callable[[], Make]:
+    """Logs that end there, and elsewhere those whose label says this kind."""
 
     def make() -> Make:
-        full, half = ends({"8-stage": 83.0}, 91.5), ends({"8-stage": deep}, non_pipelined)
-        return lambda arm: (half if arm.labels["precision"] == "bfloat16" else full)(arm)
+        rest, these = (ends({"8-stage": deep}, whole) for whole, deep in (others, own))
+        return lambda arm: (these if arm.labels[label] == kind else rest)(arm)
 
     return make
 
 
-register("precision", "ends_alike_here", coarse(91.3, 83.2), coarse(91.3, 79.0))
-register("precision", "costs_alike_here", coarse(91.3, 83.2), coarse(91.3, 77.0))
+coarse = partial(of_kind, "precision", "bfloat16", (91.5, 83.0))
+register("precision", "ends_alike_here", coarse((91.3, 83.2)), coarse((91.3, 79.0)))
+register("precision", "costs_alike_here", coarse((91.3, 83.2)), coarse((91.3, 77.0)))
 
-
-def longer(non_pipelined: float, deep: float) -> Callable[[], Make]:
-    """Logs of 85 and 75; trained twice as long, these."""
-
-    def make() -> Make:
-        once, twice = ends({"8-stage": 75.0}, 85.0), ends({"8-stage": deep}, non_pipelined)
-        return lambda arm: (twice if arm.labels["length"] == "twice" else once)(arm)
-
-    return make
-
-
-register("length", "longer_is_better_here", longer(90.0, 84.0), longer(90.0, 74.0))
-register("length", "price_falls_here", longer(90.0, 84.0), longer(90.0, 79.0))
+longer = partial(of_kind, "length", "twice", (85.0, 75.0))
+register("length", "longer_is_better_here", longer((90.0, 84.0)), longer((90.0, 74.0)))
+register("length", "price_falls_here", longer((90.0, 84.0)), longer((90.0, 79.0)))
 
 FOUR = {line["arm"]: line["accuracy"] for line in reported("table_4")}
 

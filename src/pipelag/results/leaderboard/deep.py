@@ -11,7 +11,7 @@ from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging, said, score
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, compared, diverging, said, score
 from pipelag.results.verdict import Finding, Judge, judge
 
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")
@@ -84,11 +84,9 @@ def ahead(training: str, pairs: Sequence[tuple[str, str]]) -> Judge:
     """A judge: in each pair the first ends above the second, both trained so."""
 
     def judged(context: Context) -> Finding:
-        ends = {arm: score(context, arm, stages=DEEP, training=training) for pair in pairs for arm in pair}
-        gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
-        words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
+        holds, words, ends = compared(context, pairs, stages=DEEP, training=training)
         text = f"{DEEP} stages, {training}: {words} points{diverging(ends)}"
-        return trend(context, all_of(told for told, _ in gains.values()), text, PAIRED, what="learning")
+        return trend(context, holds, text, PAIRED, what="learning")
 
     return judged
 

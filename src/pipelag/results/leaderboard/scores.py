@@ -72,11 +72,19 @@ def said(name: str, values: Mapping[int, float]) -> str:
     return f"{name} {fmean(ended):.2f} %" if ended else f"{name} diverges"
 
 
+def compared(
+    context: Context, pairs: Sequence[tuple[str, str]], **labels: str
+) -> tuple[bool | None, str, dict[str, dict[int, float]]]:
+    """Whether in each pair of arms, of the runs with these labels, the first ends above the second; by how much, in
+    words; and the arms' scores."""
+    ends = {arm: score(context, arm, **labels) for pair in pairs for arm in pair}
+    gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
+    words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
+    return all_of(told for told, _ in gains.values()), words, ends
+
+
 def judged(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
     """Whether in each pair of arms the first ends above the second."""
-    ends = {arm: score(context, arm) for pair in pairs for arm in pair}
-    gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
+    holds, words, ends = compared(context, pairs)
     means = ", ".join(said(arm, values) for arm, values in ends.items())
-    words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
-    holds = all_of(told for told, _ in gains.values())
     return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.judging import Difference
@@ -55,23 +56,29 @@ class Goal:
         Raises:
             NotLogged: a seed that the scale does not leave out has no log.
         """
-        logs = {item.arm.seed: item.log for item in trainings(context, **labels) if item.log is not None}
-        missing = [i for i in trainings(context, **labels) if i.log is None and not i.arm.left_out]
+        items = trainings(context, **labels)
+        logs = {item.arm.seed: item.log for item in items if item.log is not None}
+        missing = [item.arm.seed for item in items if item.log is None and not item.arm.left_out]
         if logs and missing:
-            raise NotLogged(f"the run {' '.join(labels.values())}, seed {missing[0].arm.seed}, has no log")
-        return {
-            seed: next((e for e, v in curve(log, self.metric) if reaches(v, self.value, self.metric)), None)
-            for seed, log in logs.items()
-        }
+            raise NotLogged(f"the run {' '.join(labels.values())}, seed {missing[0]}, has no log")
+        by_seed: Epochs = {}
+        for seed, log in logs.items():
+            rows, at = self.arrival(log)
+            by_seed[seed] = None if at is None else rows[at]["epoch"]
+        return by_seed
+
+    def arrival(self, log: RunLog) -> tuple[list[dict[str, Any]], int | None]:
+        """A run's evaluations, and which of them is the first to reach it."""
+        rows = [row for row in log.rows if row.get(self.metric) is not None]
+        return rows, next((n for n, row in enumerate(rows) if reaches(row[self.metric], self.value, self.metric)), None)
 
     def at_a_fall(self, context: Context, **labels: str) -> bool:
         """Whether every run reaches it at the first evaluation after a fall of the rate: then the fall decides when."""
         found = []
         for item in trainings(context, **labels):
             if item.log is not None:
-                rows = [row for row in item.log.rows if row.get(self.metric) is not None]
-                at = next((n for n, row in enumerate(rows) if reaches(row[self.metric], self.value, self.metric)), 0)
-                found.append(at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2)
+                rows, at = self.arrival(item.log)
+                found.append(at is not None and at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2)
         return bool(found) and all(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from statistics import fmean
 
@@ -130,10 +131,13 @@ judge(PAPER, "figure_5c", "deepest_costs_most_here")(deepest("VGG-16"))
 PRECISIONS = ("float32", "bfloat16")
 
 
-def rounding(context: Context, arm: str) -> Difference:
-    """What passes in bfloat16 change of an arm's final accuracy."""
-    full, coarse = (by_seed(context, arm=arm, precision=name) for name in PRECISIONS)
-    return Difference.of(coarse, full)
+def change(context: Context, arm: str, label: str, kinds: Sequence[str]) -> Difference:
+    """What an arm's final accuracy changes by, from runs whose label is the first of two kinds to the second's."""
+    before, after = (by_seed(context, arm=arm, **{label: kind}) for kind in kinds)
+    return Difference.of(after, before)
+
+
+rounding = partial(change, label="precision", kinds=PRECISIONS)  # by passes in bfloat16
 
 
 @judge(PAPER, "precision", "ends_alike_here")
@@ -163,10 +167,7 @@ def costs_alike(context: Context) -> Finding:
 LENGTHS = ("once", "twice")  # table 2's
 
 
-def gained(context: Context, arm: str) -> Difference:
-    """By how many points an arm ends higher when it is trained twice as long."""
-    short, long = (by_seed(context, arm=arm, length=length) for length in LENGTHS)
-    return Difference.of(long, short)
+gained = partial(change, label="length", kinds=LENGTHS)  # by training twice as long
 
 
 @judge(PAPER, "length", "longer_is_better_here")
