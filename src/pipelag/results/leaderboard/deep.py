@@ -98,6 +98,19 @@ judge(PAPER, "table_6", "spectrain_keeps_more_half")(ahead(HALF, SPECTRAIN_OVER)
 judge(PAPER, "table_6", "stashing_below_none_half")(ahead(HALF, [(UNREMEDIED, "PipeDream")]))
 
 
+@judge(PAPER, "table_6", "spectrain_keeps_more_eight")
+def over_eight(context: Context) -> Finding:
+    """With fewer stages, in both trainings."""
+    told, words, ends = [], [], {}
+    for training in (HALF, WARM):
+        holds, text, values = compared(context, SPECTRAIN_OVER, stages="8", training=training)
+        told.append(holds)
+        words.append(f"{training}: {text}")
+        ends |= {f"{arm} ({training})": end for arm, end in values.items()}
+    text = f"8 stages, {'; '.join(words)} points{diverging(ends)}"
+    return trend(context, all_of(told), text, PAIRED, what="learning")
+
+
 @judge(PAPER, "table_6", "deep_price_remains")
 def deep_price_remains(context: Context) -> Finding:
     """Each method against sequential training that is trained alike."""
