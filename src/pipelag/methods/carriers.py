@@ -13,7 +13,7 @@ import torch
 from torch.optim import SGD, Adam, NAdam
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import coupled_decay, keeps_velocity, rule_of, sgd_again, velocity
+from pipelag.methods.prediction import BY_NUMBER, coupled_decay, keeps_velocity, rule_of, sgd_again, velocity
 from pipelag.methods.prediction import moments as moments_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Correction(Reading):
 
 
 class ByRule(Reading):
-    """w - s * step, the step of each parameter by the optimizer's state (`pipelag.methods.prediction`)."""
+    """w - s * step, the step by the optimizer's state (`pipelag.methods.prediction`)."""
 
     def __init__(self, stage: StageWeights, rule: Callable[..., torch.Tensor | None]) -> None:
         super().__init__(stage)
@@ -175,11 +175,10 @@ class ByRule(Reading):
         """
         stage, optimizer, found = self.stage, self.stage.optimizer, False
         assert optimizer is not None
-        group, amounts, views = stage.group, [amount for _, amount in outs], stage.flat.views
-        for parameter, live, *places in zip(
-            stage.parameters, views(stage.live), *[views(out) for out, _ in outs], strict=True
-        ):
-            step = self.rule(optimizer.state.get(parameter, {}), group)
+        group, amounts = stage.group, [amount for _, amount in outs]
+        buffers = [stage.live, *[out for out, _ in outs]]
+        for state, live, *places in stage.state_beside(buffers, self.rule in BY_NUMBER):
+            step = self.rule(state, group)
             found |= step is not None
             for place, amount in zip(places, amounts, strict=True):
                 if step is None:

@@ -130,3 +130,7 @@ def keeps_velocity(optimizer: Optimizer) -> bool:
     if isinstance(optimizer, SGD):
         return all(group["momentum"] for group in optimizer.param_groups)
     return isinstance(optimizer, tuple(KEEP_VELOCITY))
+
+
+# The rules that treat every number by itself: these may as well be given larger pieces than parameters.
+BY_NUMBER: set[Callable[..., torch.Tensor | None]] = {sgd, adam, nadam, moments, velocity}

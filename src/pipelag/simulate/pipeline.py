@@ -24,6 +24,7 @@ from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.rounds import Rounds
+from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard
 from pipelag.stage.optimizers import set_rates
 from pipelag.stage.phase import Phase
@@ -95,6 +96,7 @@ class SimulatedPipeline:
                     flat, self.method, number, count, self.delays, optimizer, flat.parameters, back, by_reference
                 )
             )
+        self.flat_step = FlatStep(optimizer, self.weights)
         self.segments = segments_of(count, phase.segment) if phase.segment else []
         self.heads = {segment[0] for segment in self.segments}
         for weights, lags in zip(self.weights, phase.recompute_lags, strict=False):
@@ -280,7 +282,7 @@ class SimulatedPipeline:
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
         for weights in moved:
             weights.before_step()
-        self.optimizer.step()
+        self.flat_step.step()
         for weights in moved:
             weights.after_step()
         for weights in self.weights if self.rounded else ():

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import prediction_rule
+from pipelag.methods.prediction import BY_NUMBER, prediction_rule
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 
@@ -53,6 +53,9 @@ class CaffeSGD(Optimizer):
 def caffe(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
     """Caffe's velocity, which holds the rate already."""
     return state.get("velocity")
+
+
+BY_NUMBER.add(caffe)
 
 
 class LARS(Optimizer):

@@ -8,9 +8,9 @@ stage's state at that version alone, so executors that agree on versions agree b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +23,9 @@ from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage.showing import ByReference, InPlace
 from pipelag.stage.weights import FlatParameters
+
+if TYPE_CHECKING:
+    from pipelag.stage.flat_step import FlatState
 
 Ring = list[Buffers]
 Content = tuple[str, int, float]  # ("live" | "F" | "B" | "R", version, amount)
@@ -59,6 +62,7 @@ class StageWeights:
     ) -> None:
         self.flat, self.live, self.method = flat, flat.buffers, method
         self.optimizer, self.parameters, self.back = optimizer, parameters, back
+        self.laid: FlatState | None = None  # the optimizer's state, where it lies flat (`pipelag.stage.flat_step`)
         self.stage, self.delay = stage, delays.forward[stage - 1]
         self.distance = self.delay - delays.backward[stage - 1]
         self.version = self.first = 0
@@ -102,6 +106,17 @@ class StageWeights:
         """The optimizer's group of this stage. Not kept: restoring an optimizer replaces its groups by new ones."""
         assert self.optimizer is not None
         return self.optimizer.param_groups[self.group_number]
+
+    def state_beside(self, buffers: Sequence[Buffers], by_number: bool) -> Iterable[tuple[Any, ...]]:
+        """(the optimizer's state, that part of each of the buffers), parameter by parameter.
+
+        by_number: or by larger pieces that the parameters lie in, for who treats every number by itself.
+        """
+        assert self.optimizer is not None
+        if by_number and self.laid is not None and self.laid.holds():
+            return self.laid.parts(buffers)
+        state = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        return zip(state, *[self.flat.views(each) for each in buffers], strict=True)
 
     @property
     def prediction(self) -> Reading | None:

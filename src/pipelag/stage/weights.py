@@ -17,6 +17,7 @@ class Laid(list[torch.Tensor]):
     """Flat buffers that keep the views of them that the parameters of a stage would be, once these are asked for."""
 
     views: list[torch.Tensor] | None = None
+    pieces: list[torch.Tensor] | None = None  # as `pipelag.stage.flat_step` takes them
 
 
 class FlatParameters:

@@ -101,7 +101,9 @@ judge(PAPER, "table_6", "stashing_below_none_half")(ahead(HALF, [(UNREMEDIED, "P
 @judge(PAPER, "table_6", "spectrain_keeps_more_eight")
 def over_eight(context: Context) -> Finding:
     """With fewer stages, in both trainings."""
-    told, words, ends = [], [], {}
+    told: list[bool | None] = []
+    words: list[str] = []
+    ends: dict[str, dict[int, float]] = {}
     for training in (HALF, WARM):
         holds, text, values = compared(context, SPECTRAIN_OVER, stages="8", training=training)
         told.append(holds)

@@ -1,0 +1,183 @@
+"""A step over flat buffers is the optimizer's own, bit for bit, and is not taken where it would not be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pipelag import methods
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.flat_step import FlatStep
+from pipelag.stage.optimizers import LARS, CaffeSGD
+from pipelag.stage.phase import Phase
+
+Make = Callable[[Any], torch.optim.Optimizer]
+STEPS = 9
+
+
+def of(kind: type[torch.optim.Optimizer], **options: Any) -> Make:
+    return lambda parameters: kind(parameters, **options)  # type: ignore[call-arg]
+
+
+FLAT = {
+    "sgd": of(torch.optim.SGD, lr=0.1),
+    "momentum": of(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "nesterov": of(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
+    "adam": of(torch.optim.Adam, lr=0.01),
+    "amsgrad": of(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.01),
+    "adamw": of(torch.optim.AdamW, lr=0.01),
+    "nadam": of(torch.optim.NAdam, lr=0.01),
+    "caffe": of(CaffeSGD, lr=0.05, momentum=0.9, weight_decay=1e-3),
+}
+OWN = {
+    "lars": of(LARS, lr=0.1),
+    "rmsprop": of(torch.optim.RMSprop, lr=0.01, momentum=0.9),
+    "fused": of(torch.optim.AdamW, lr=0.01, fused=True),
+    "eps 0": of(torch.optim.Adam, lr=0.01, eps=0.0, betas=(0.9, 0.999)),
+}
+
+
+def network() -> nn.Sequential:
+    """Sizes that end within a vector; a convolution that lies channels last."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 7, 3).to(memory_format=torch.channels_last)
+    layers = [nn.Sequential(conv, nn.ReLU(), nn.Flatten()), nn.Linear(252, 31), nn.Tanh(), nn.Linear(31, 13)]
+    return nn.Sequential(*layers, nn.Linear(13, 5))
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(6, 3, 8, 8), torch.randint(0, 5, (6,))) for _ in range(STEPS)]
+
+
+def training(method: str, make: Make, cuts: tuple[int, ...] = (1, 3)) -> SimulatedTraining:
+    return SimulatedTraining(network(), [Phase(methods.get(method), STEPS, cuts)], make, F.cross_entropy)
+
+
+def never(flat: FlatStep) -> None:
+    """The optimizer's own step from now on."""
+    flat.stages = []
+
+
+def lying(trained: SimulatedTraining) -> list[bool]:
+    return [weights.laid is not None and weights.laid.holds() for weights in trained.pipeline.weights]
+
+
+def ended(trained: SimulatedTraining) -> list[torch.Tensor]:
+    assert trained.optimizer is not None
+    state = trained.optimizer.state
+    numbers = [v for p in trained.model.parameters() for _, v in sorted(state.get(p, {}).items()) if v is not None]
+    return [p.detach() for p in trained.model.parameters()] + [torch.as_tensor(v) for v in numbers]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """NaN is NaN: without an epsilon, what has no gradient yet becomes that in plain training, too."""
+    pairs = zip(one, other, strict=True)
+    return len(one) == len(other) and all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", [*FLAT, *OWN])
+def test_it_is_plain_training_where_nothing_is_late(name: str) -> None:
+    """Weights and the optimizer's state, its counts of steps included."""
+    make = (FLAT | OWN)[name]
+    model = network()
+    optimizer = make(model.parameters())
+    mine = training("sequential", make)
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        mine.step(x, y)
+    plain = [p.detach() for p in model.parameters()]
+    plain += [torch.as_tensor(v) for p in model.parameters() for _, v in sorted(optimizer.state.get(p, {}).items())]
+    assert same(ended(mine), plain)
+    assert any(lying(mine)) == (name in FLAT)
+
+
+@pytest.mark.parametrize("method", ["pipeoptim", "spectrain", "xpipe", "pipemare", "pipedream"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "nadam", "caffe"])
+def test_predictions_go_by_the_same_state(method: str, name: str) -> None:
+    """With the state in flat buffers, and by parameters."""
+    flat, own = training(method, FLAT[name]), training(method, FLAT[name])
+    never(own.pipeline.flat_step)
+    for x, y in batches():
+        assert torch.equal(flat.step(x, y), own.step(x, y))
+    assert same(ended(flat), ended(own))
+    assert any(lying(flat)) and not any(lying(own))
+
+
+def test_a_rate_that_changes_is_that_of_the_step() -> None:
+    make, rate = FLAT["adamw"], lambda step: 1.0 / (1 + step)
+    both = [
+        SimulatedTraining(network(), [Phase(methods.get("pipeoptim"), STEPS, (1, 3))], make, F.cross_entropy, rate=rate)
+        for _ in range(2)
+    ]
+    never(both[1].pipeline.flat_step)
+    for x, y in batches():
+        for each in both:
+            each.step(x, y)
+    assert same(*[ended(each) for each in both])
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_what_is_resumed_goes_on_as_it_would_have(at: int) -> None:
+    """The state that was loaded is the optimizer's, not what lay flat before."""
+    whole, broken, again = (training("pipeoptim", FLAT["adam"]) for _ in range(3))
+    for t, (x, y) in enumerate(batches()):
+        whole.step(x, y)
+        if t < at:
+            broken.step(x, y)
+            again.step(-x, y)  # another state in place
+    again.load_state_dict(copy.deepcopy(broken.state_dict()))
+    for x, y in batches()[at:]:
+        again.step(x, y)
+    assert same(ended(again), ended(whole))
+    assert any(lying(again))
+
+
+def test_a_hook_is_shown_the_optimizer_itself() -> None:
+    """Added in the middle of a run."""
+    mine, plain, seen = training("pipeoptim", FLAT["adam"]), training("pipeoptim", FLAT["adam"]), []
+    never(plain.pipeline.flat_step)
+    for t, (x, y) in enumerate(batches()):
+        if t == 4:
+            assert mine.optimizer is not None
+            mine.optimizer.register_step_post_hook(lambda optimizer, *_: seen.append(optimizer))
+        mine.step(x, y)
+        plain.step(x, y)
+    assert seen == [mine.optimizer] * (STEPS - 4)
+    assert same(ended(mine), ended(plain))
+
+
+class Sometimes(nn.Module):
+    """Uses its second half every other time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.calls = nn.Linear(5, 5), nn.Linear(5, 5), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.first(x) + (self.second(x) if self.calls % 3 else 0)
+
+
+def test_a_parameter_may_be_without_a_gradient() -> None:
+    """Its state stays as it is then, as in the optimizer's own step."""
+    both = []
+    for flat in (True, False):
+        model = nn.Sequential(*network(), Sometimes())
+        phase = Phase(methods.get("pipedream"), STEPS, (1, 3, 5))
+        each = SimulatedTraining(model, [phase], FLAT["adamw"], F.cross_entropy)
+        if not flat:
+            never(each.pipeline.flat_step)
+        for x, y in batches():
+            each.step(x, y)
+        both.append(each)
+    assert same(ended(both[0]), ended(both[1]))
+    assert lying(both[0]) == [True, True, True, False]
