@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +27,7 @@ from pipelag.stage.weights import Laid
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
 
-BY_NUMBER = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # these alone and no subclass, which may do more
+KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # these alone and no subclass, which may do more
 PIECE = 1 << 16  # numbers of which an update's few tensors stay in a core's cache
 State = dict[str, Any]
 
@@ -41,22 +42,25 @@ class FlatState:
         ValueError: the state is not one tensor like the parameter or one number for all, name by name.
     """
 
-    def __init__(self, weights: StageWeights, optimizer: Optimizer) -> None:
-        self.optimizer, self.parameters, flat = optimizer, weights.parameters, weights.flat
-        states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        self.views: dict[str, list[torch.Tensor]] = {}
+    def __init__(self, weights: StageWeights) -> None:
+        assert weights.optimizer is not None
+        self.weights, self.optimizer, flat = weights, weights.optimizer, weights.flat
+        self.gradients = weights.like()
+        self.pieces = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
+        self.states: list[State] = [{} for _ in self.pieces]
         self.counts: dict[str, list[torch.Tensor]] = {}  # one number for all of a stage: the steps made, say
-        self.states: list[State] = [{} for buffer in flat.buffers for _ in buffer.split(PIECE)]
+        states = [self.optimizer.state.get(parameter, {}) for parameter in weights.parameters]
         if any(state.keys() != states[0].keys() for state in states):
             raise ValueError
+        laid: dict[str, list[torch.Tensor]] = {}
         for key in states[0]:
             values = [state[key] for state in states]
             if not all(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in values):
                 raise ValueError
-            if all(v.shape == p.shape and v.dtype == p.dtype for v, p in zip(values, self.parameters, strict=True)):
-                buffers = flat.like()
-                self.views[key] = flat.views(buffers)
-                torch._foreach_copy_(self.views[key], values)
+            if all(v.shape == p.shape and v.dtype == p.dtype for v, p in zip(values, weights.parameters, strict=True)):
+                buffers = weights.like()
+                laid[key] = flat.views(buffers)
+                torch._foreach_copy_(laid[key], values)
                 for mine, piece in zip(self.states, _pieces(buffers), strict=True):
                     mine[key] = piece
             elif all(not value.dim() and value == values[0] for value in values):
@@ -65,10 +69,10 @@ class FlatState:
                     mine[key] = values[0].clone()
             else:
                 raise ValueError
-        for key, views in self.views.items():
+        for key, views in laid.items():
             for state, view in zip(states, views, strict=True):
                 state[key] = view
-        self.kept = [(p, list(state.items())) for p, state in zip(self.parameters, states, strict=True)]
+        self.kept = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
 
     def holds(self) -> bool:
         """Whether the optimizer's state still is what lies here."""
@@ -79,6 +83,21 @@ class FlatState:
             for key, value in kept:
                 if state.get(key) is not value:
                     return False
+        return True
+
+    def take(self) -> bool:
+        """Give the parameters' gradients to the pieces; False, and nothing done, where that cannot be."""
+        parameters = self.weights.parameters
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if len(gradients) < len(parameters) or not self.holds():
+            return False
+        if any(g.layout is not torch.strided for g in gradients):
+            return False
+        torch._foreach_copy_(self.weights.flat.views(self.gradients), gradients)
+        for parameter in parameters:
+            parameter.grad = None
+        for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
+            piece.grad = gradient
         return True
 
     def parts(self, buffers: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
@@ -101,18 +120,9 @@ class FlatStep:
 
     def __init__(self, optimizer: Optimizer | None, stages: Sequence[StageWeights]) -> None:
         self.optimizer = optimizer
-        self.stages: list[StageWeights] = []
-        if optimizer is None or type(optimizer) not in BY_NUMBER:
-            return
-        self.stages = [weights for weights in stages if _small(weights)]
-        self.gradients = {id(weights): weights.like() for weights in self.stages}
-        self.groups = {
-            id(weights): weights.group | {"params": [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]}
-            for weights in self.stages
-        }
-        # The same optimizer, over the pieces.
-        self.flat = copy.copy(optimizer)
-        self.flat.param_groups, self.flat.state = list(self.groups.values()), defaultdict(dict)
+        flat = optimizer is not None and type(optimizer) in KINDS
+        self.stages = [weights for weights in stages if flat and _small(weights)]
+        self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, for the pieces
 
     def step(self) -> None:
         """One update."""
@@ -122,49 +132,33 @@ class FlatStep:
                 weights.laid = None
             self.optimizer.step()
             return
-        taken = [weights for weights in self.stages if self._take(weights)]
+        taken = [weights.laid for weights in self.stages if weights.laid is not None and weights.laid.take()]
         if taken:
-            self.flat.step()
-        for weights in taken:
-            assert weights.laid is not None
-            weights.laid.count()
-            for piece in self.groups[id(weights)]["params"]:
-                piece.grad = None
+            self._over_pieces(taken)
         rest = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
         if rest or len(self.stages) < len(self.optimizer.param_groups):
             self.optimizer.step()
         for weights in rest:
-            self._lay(weights)
-
-    def _take(self, weights: StageWeights) -> bool:
-        """Give the stage's gradients to the pieces, if its state lies flat."""
-        parameters, laid = weights.parameters, weights.laid
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if laid is None or len(gradients) < len(parameters) or not laid.holds():
-            return False
-        if any(g.layout is not torch.strided for g in gradients):
-            return False
-        group = self.groups[id(weights)]
-        group |= {key: value for key, value in weights.group.items() if key != "params"}
-        buffers = self.gradients[id(weights)]
-        torch._foreach_copy_(weights.flat.views(buffers), gradients)
-        for parameter in parameters:
-            parameter.grad = None
-        for piece, gradient, state in zip(group["params"], _pieces(buffers), laid.states, strict=True):
-            piece.grad, self.flat.state[piece] = gradient, state
-        return True
-
-    def _lay(self, weights: StageWeights) -> None:
-        """The optimizer has stepped over the stage's parameters: let the state that it made lie flat."""
-        weights.laid = None
-        if all(p.grad is not None for p in weights.parameters) and _plain(weights.group):
-            try:
-                assert self.optimizer is not None
-                weights.laid = FlatState(weights, self.optimizer)
-            except ValueError:
+            _lay(weights)
+            if weights.laid is None:
                 self.stages.remove(weights)
-        else:
-            self.stages.remove(weights)
+
+    def _over_pieces(self, taken: Sequence[FlatState]) -> None:
+        assert self.flat is not None
+        self.flat.param_groups = [laid.weights.group | {"params": laid.pieces} for laid in taken]
+        pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
+        self.flat.state = defaultdict(dict, pairs)
+        self.flat.step()
+        for laid in taken:
+            laid.count()
+
+
+def _lay(weights: StageWeights) -> None:
+    """The optimizer has stepped over the stage's parameters: let the state that it made lie flat, if it can."""
+    weights.laid = None
+    if all(p.grad is not None for p in weights.parameters) and _plain(weights.group):
+        with suppress(ValueError):
+            weights.laid = FlatState(weights)
 
 
 def _pieces(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:

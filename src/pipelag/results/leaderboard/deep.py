@@ -80,37 +80,25 @@ def none_diverges(context: Context) -> Finding:
     return trend(context, holds, f"{DEEP} stages, runs that diverge: {words}", "every run", what="learning")
 
 
-def ahead(training: str, pairs: Sequence[tuple[str, str]]) -> Judge:
+def ahead(trainings: Sequence[str], pairs: Sequence[tuple[str, str]], stages: str = DEEP) -> Judge:
     """A judge: in each pair the first ends above the second, both trained so."""
 
     def judged(context: Context) -> Finding:
-        holds, words, ends = compared(context, pairs, stages=DEEP, training=training)
-        text = f"{DEEP} stages, {training}: {words} points{diverging(ends)}"
-        return trend(context, holds, text, PAIRED, what="learning")
+        found = {each: compared(context, pairs, stages=stages, training=each) for each in trainings}
+        words = "; ".join(f"{training}: {text}" for training, (_, text, _) in found.items())
+        ends = {f"{arm} ({training})": end for training, (*_, each) in found.items() for arm, end in each.items()}
+        text = f"{stages} stages, {words} points{diverging(ends)}"
+        return trend(context, all_of([holds for holds, *_ in found.values()]), text, PAIRED, what="learning")
 
     return judged
 
 
 SPECTRAIN_OVER = [("SpecTrain on 1F1B", other) for other in (UNREMEDIED, "PipeDream")]
-judge(PAPER, "table_6", "remedies_keep_more_warm")(ahead(WARM, [(arm, UNREMEDIED) for arm in REMEDIES]))
-judge(PAPER, "table_6", "spectrain_keeps_more_warm")(ahead(WARM, SPECTRAIN_OVER))
-judge(PAPER, "table_6", "spectrain_keeps_more_half")(ahead(HALF, SPECTRAIN_OVER))
-judge(PAPER, "table_6", "stashing_below_none_half")(ahead(HALF, [(UNREMEDIED, "PipeDream")]))
-
-
-@judge(PAPER, "table_6", "spectrain_keeps_more_eight")
-def over_eight(context: Context) -> Finding:
-    """With fewer stages, in both trainings."""
-    told: list[bool | None] = []
-    words: list[str] = []
-    ends: dict[str, dict[int, float]] = {}
-    for training in (HALF, WARM):
-        holds, text, values = compared(context, SPECTRAIN_OVER, stages="8", training=training)
-        told.append(holds)
-        words.append(f"{training}: {text}")
-        ends |= {f"{arm} ({training})": end for arm, end in values.items()}
-    text = f"8 stages, {'; '.join(words)} points{diverging(ends)}"
-    return trend(context, all_of(told), text, PAIRED, what="learning")
+judge(PAPER, "table_6", "remedies_keep_more_warm")(ahead([WARM], [(arm, UNREMEDIED) for arm in REMEDIES]))
+judge(PAPER, "table_6", "spectrain_keeps_more_warm")(ahead([WARM], SPECTRAIN_OVER))
+judge(PAPER, "table_6", "spectrain_keeps_more_half")(ahead([HALF], SPECTRAIN_OVER))
+judge(PAPER, "table_6", "stashing_below_none_half")(ahead([HALF], [(UNREMEDIED, "PipeDream")]))
+judge(PAPER, "table_6", "spectrain_keeps_more_eight")(ahead([HALF, WARM], SPECTRAIN_OVER, stages="8"))
 
 
 @judge(PAPER, "table_6", "deep_price_remains")
