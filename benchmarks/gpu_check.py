@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -27,6 +29,8 @@ from pipelag.methods import METHODS, get
 from pipelag.models import build
 from pipelag.runs.carry_out import resolve_device
 from pipelag.runs.folder import environment
+from pipelag.runs.kinds.together import train_together
+from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
@@ -176,6 +180,37 @@ def _graphs(device: torch.device) -> str:
         assert equal(*ends), name
         told.append(f"{name} {1e3 * seconds[0]:.2f} to {1e3 * seconds[1]:.2f} ms")
     return "; ".join(told)
+
+
+@check("several runs in one process, on a GPU each on a stream, end as each does alone")
+def _together(device: torch.device) -> str:
+    names = ("sequential", "stale_weights", "pipedream", "spectrain")
+    content: dict[str, Any] = {"model": {"name": "resnet20"}, "batch": 64, "optimizer": {"lr": 0.05, "momentum": 0.9}}
+    content["data"] = {"name": "shapes", "augment": True, "options": {"train": 600, "test": 100}}
+    steps = 300 if device.type == "cuda" else 6
+    specs = [
+        RunSpec.model_validate(content | {"phases": [{"method": name, "steps": steps, "cuts": [5, 10, 15]}]})
+        for name in names
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        seconds: dict[str, float] = {}
+        for how in ("once", "alone", "together"):  # once: what a GPU sets up at a first use is nobody's time
+            asked = [(spec, Path(folder) / how / spec.id) for spec in specs]
+            begun = time.perf_counter()
+            ends = train_together(asked, device, 1) if how == "together" else []
+            for each in asked if how != "together" else ():
+                ends += train_together([each], device, 1)
+            seconds[how] = time.perf_counter() - begun
+            assert not [end for end in ends if isinstance(end, Exception)], ends
+        logs = {how: [_said(Path(folder) / how / spec.id) for spec in specs] for how in ("alone", "together")}
+    assert logs["alone"] == logs["together"]
+    return f"{len(names)} runs, {seconds['alone']:.1f} s one after the other, {seconds['together']:.1f} s together"
+
+
+def _said(folder: Path) -> list[dict[str, Any]]:
+    """What a run logged, without its times."""
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
 @check("no step waits for the device")

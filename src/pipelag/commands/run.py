@@ -1,9 +1,10 @@
-"""`pipelag run`: carry out one run, of any kind, into a folder."""
+"""`pipelag run`: carry out one run, of any kind, into a folder; or several simulated trainings in turns."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from pydantic import ValidationError
 
 from pipelag.commands.arguments import whole
 from pipelag.distributed.launch.torchrun import leads
+from pipelag.errors import PipelagError
 from pipelag.experiments.names import check_names
 from pipelag.files import folder_for, json_of, read_yaml
-from pipelag.runs.carry_out import carry_out
+from pipelag.runs.carry_out import carry_out, carry_out_together
 from pipelag.runs.folder import finished
 from pipelag.runs.spec import RunSpec
 from pipelag.typed import MOST_WORKERS, mistake
@@ -23,9 +25,17 @@ from pipelag.typed import MOST_WORKERS, mistake
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--spec", help="the run as JSON text (what the workflow passes)")
-    what.add_argument("--config", type=Path, help="the run as a YAML or JSON file, e.g. another run's config.yaml")
-    parser.add_argument("--out", type=Path, required=True, help="the run's folder")
+    what.add_argument("--spec", action="append", help="the run as JSON text (what the workflow passes)")
+    what.add_argument(
+        "--config", action="append", type=Path, help="the run as a YAML or JSON file, e.g. another run's config.yaml"
+    )
+    parser.add_argument(
+        "--out",
+        action="append",
+        type=Path,
+        required=True,
+        help="the run's folder; several runs, each with its --out, are trained in one process, in turns",
+    )
     parser.add_argument("--again", action="store_true", help="where the folder holds this run, finished: make it anew")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
@@ -34,20 +44,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Validate, hand over to the run's kind, and say what came out; a finished run stands."""
-    spec = read_spec(args.spec, args.config)
+    """Validate, hand over to the runs' kind, and say what came out; a finished run stands."""
+    specs = [read_spec(text, None) for text in args.spec or ()] or [read_spec(None, path) for path in args.config]
+    if len(specs) != len(args.out):
+        raise PipelagError(f"runs given: {len(specs)}; folders (--out) given: {len(args.out)}; give each run its own")
     threads = args.threads or os.cpu_count() or 1
-    out = folder_for(args.out)
-    stands = None if args.again else finished(out, spec.id)
+    asked = [(spec, folder_for(out)) for spec, out in zip(specs, args.out, strict=True)]
     say = print if leads() else lambda text: None  # with torchrun, one process tells
-    if stands is not None:
-        say(f"{told(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
-        return 0
-    damaged = not args.again and (out / "summary.json").exists()
-    summary = carry_out(spec, out, args.device, threads)
-    say(told({"id": spec.id, "kind": spec.kind} | summary, out))
-    if damaged:
-        say("what stood here was not whole, and is made anew")
+    to_do, damaged = [], set()
+    for spec, out in asked:
+        stands = None if args.again else finished(out, spec.id)
+        if stands is not None:
+            say(f"{told(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
+            continue
+        to_do.append((spec, out))
+        if not args.again and (out / "summary.json").exists():
+            damaged.add(out)
+    ends: list[dict[str, Any] | Exception]
+    if len(asked) == 1:
+        ends = [carry_out(*each, args.device, threads) for each in to_do]
+    else:
+        ends = carry_out_together(to_do, args.device, threads)
+    broken = []
+    for (spec, out), end in zip(to_do, ends, strict=True):
+        if isinstance(end, Exception):
+            broken.append(end)
+            continue
+        say(told({"id": spec.id, "kind": spec.kind} | end, out))
+        if out in damaged:
+            say("what stood here was not whole, and is made anew")
+    if broken:
+        print(f"pipelag: {len(broken)} of {len(asked)} runs did not end; started again, they go on", file=sys.stderr)
+        raise min(
+            broken, key=lambda end: isinstance(end, PipelagError)
+        )  # a traceback is kept of what nobody foresaw
     return 0
 
 

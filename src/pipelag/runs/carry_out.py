@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,31 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     precision.prepare()
     workers = workers_here(spec.workers) if several else None
     return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)
+
+
+def carry_out_together(
+    asked: Sequence[tuple[RunSpec, Path]], device: str, threads: int
+) -> list[dict[str, Any] | Exception]:
+    """Train several runs in one process, in turns (`pipelag.runs.kinds.together`); returns the summary of each, or
+    what kept it from one.
+
+    Raises:
+        PipelagError: a run that is no simulated training, a folder for two runs or none, or a device that is not there.
+    """
+    for number, (spec, out) in enumerate(asked, 1):
+        check_places(out)
+        if spec.kind != "train" or spec.executor != "simulated":
+            what = f"a {spec.kind} run" if spec.kind != "train" else "a training on real workers"
+            raise PipelagError(
+                f"run {number} is {what}, and simulated trainings alone take turns in one process; start it by itself"
+            )
+        if out.resolve() in [other.resolve() for _, other in asked[: number - 1]]:
+            raise PipelagError(f"the folder {out} is given to two runs; give each its own")
+    check_world(1, "trainings that take turns in one process")
+    import torch
+
+    from pipelag.runs.kinds.together import train_together
+
+    torch.set_num_threads(threads)
+    precision.prepare()
+    return train_together(asked, torch.device(resolve_device(device)), threads)

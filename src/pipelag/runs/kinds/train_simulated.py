@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,24 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
     The end is bit-identical whether or not the run was interrupted: data, augmentation and dropout depend on the seed
     and the minibatch's number alone, and the checkpoint holds everything else.
     """
+    turns = in_turns(spec, out, device, threads)
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def in_turns(
+    spec: RunSpec, out: Path, device: torch.device, threads: int, together: int = 1
+) -> Generator[None, None, dict[str, Any]]:
+    """The same, a step at a time: between two, other runs may have the process, and no bit of this one changes.
+
+    The log's seconds are this run's turns.
+
+    Args:
+        together: so many runs take turns in this process, of which the summary tells.
+    """
     assert spec.optimizer is not None
     keep_freed_memory()
     folder = RunFolder(out, spec)
@@ -161,7 +179,7 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         state = {"training": training.state_dict(), "recorder": recorder.state_dict()}
         checkpoint.save(state, folder.checkpoint, keep=True, of=spec.id)
 
-    diverged_at = advance(training, task.batches, recorder, spec, device, evaluate_now, save)
+    diverged_at = yield from advance(training, task.batches, recorder, spec, device, evaluate_now, save)
     if diverged_at is None and not all_finite(model):
         diverged_at = training.done
     summary = {
@@ -175,7 +193,9 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
         "phases": [row | shortened(training, index) for index, row in enumerate(describe_phases(model, phases))],
         "device": str(device),
     } | precision_of(spec)
-    if device.type == "cuda":
+    if together > 1:
+        summary["together"] = together
+    elif device.type == "cuda":
         summary["peak_memory"] = torch.cuda.max_memory_allocated(device)  # bytes, beside the model's own
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(model.state_dict(), out / "model.pt")
@@ -248,7 +268,7 @@ def advance(
     device: torch.device,
     evaluate_now: Callable[[], None],
     save: Callable[[], None],
-) -> int | None:
+) -> Generator[None, None, int | None]:
     """Train to the end, or to the first loss that is no number; returns that step, None at a good end."""
     model = training.model
     model.train()
@@ -259,20 +279,22 @@ def advance(
             recorder.pending.append(training.step(*batches[training.done]))
             done = training.done
             evaluating = done == training.total or (spec.evaluate_every and done % spec.evaluate_every == 0)
-            if not evaluating and done % FLUSH_STEPS:
-                continue
-            bad = recorder.flush(done)  # waits for the device, so the clock below has seen the work
-            now = time.perf_counter()
-            recorder.seconds += now - tick
-            bar.update(done - bar.n)
-            if bad is not None:
-                return bad
-            if evaluating:
-                evaluate_now()
-                last = recorder.last
-                bar.set_postfix(accuracy=f"{last['accuracy']:.2f}", loss=f"{last['loss'] or math.nan:.3f}")
-            if now - saved_at > CHECKPOINT_SECONDS and done < training.total:
-                save()
-                saved_at = time.perf_counter()
-            tick = time.perf_counter()
+            if evaluating or not done % FLUSH_STEPS:
+                bad = recorder.flush(done)  # waits for the device, so the clock below has seen the work
+                now = time.perf_counter()
+                recorder.seconds += now - tick
+                bar.update(done - bar.n)
+                if bad is not None:
+                    return bad
+                if evaluating:
+                    evaluate_now()
+                    last = recorder.last
+                    bar.set_postfix(accuracy=f"{last['accuracy']:.2f}", loss=f"{last['loss'] or math.nan:.3f}")
+                if now - saved_at > CHECKPOINT_SECONDS and done < training.total:
+                    save()
+                    saved_at = time.perf_counter()
+                tick = time.perf_counter()
+            left = time.perf_counter()
+            yield
+            tick += time.perf_counter() - left
     return None

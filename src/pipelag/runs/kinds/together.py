@@ -1,0 +1,63 @@
+"""Several simulated trainings in one process, in turns of one step: on a GPU, each on a stream of its own.
+
+A small model leaves most of a GPU idle, and processes that share one take turns of milliseconds at it. Kernels of
+several streams run side by side. No run knows of the others: each draws its random numbers by its own seed and
+minibatch, so its log and weights are bit for bit those that it would have had alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelag.checkpoint import alone
+from pipelag.errors import PipelagError
+from pipelag.runs.kinds.train_simulated import in_turns
+from pipelag.runs.spec import RunSpec
+
+Turns = Generator[None, None, dict[str, Any]]
+
+
+def train_together(
+    asked: Sequence[tuple[RunSpec, Path]], device: torch.device, threads: int
+) -> list[dict[str, Any] | Exception]:
+    """Run each spec into its folder, as `train_simulated.train`; returns their summaries, or what kept a run from one.
+
+    A run that cannot go on says why at once, and leaves the process to the others.
+    """
+    ends: dict[int, dict[str, Any] | Exception] = {}
+    with ExitStack() as stack:
+        turns: dict[int, Turns] = {}
+        for number, (spec, out) in enumerate(asked):
+            try:
+                stack.enter_context(alone(out / "partial"))
+            except PipelagError as error:
+                ends[number] = _told(error, out)
+            else:
+                turns[number] = in_turns(spec, out, device, threads, len(asked))
+                stack.callback(turns[number].close)
+        streams = {number: torch.cuda.Stream(device) if device.type == "cuda" else None for number in turns}
+        while turns:
+            for number, each in list(turns.items()):
+                stream = streams[number]
+                try:
+                    with nullcontext() if stream is None else torch.cuda.stream(stream):
+                        next(each)
+                except StopIteration as end:
+                    ends[number] = end.value
+                except Exception as error:  # an unforeseen one, too, is of this run alone
+                    ends[number] = _told(error, asked[number][1])
+                if number in ends:
+                    del turns[number]
+    return [ends[number] for number in range(len(asked))]
+
+
+def _told(error: Exception, out: Path) -> Exception:
+    words = " ".join(str(error).split()) or type(error).__name__
+    print(f"pipelag: the run in {out} has ended, and the others go on: {words}", file=sys.stderr)
+    return error
