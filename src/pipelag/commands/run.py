@@ -75,9 +75,7 @@ def main(args: argparse.Namespace) -> int:
             say("what stood here was not whole, and is made anew")
     if broken:
         print(f"pipelag: {len(broken)} of {len(asked)} runs did not end; started again, they go on", file=sys.stderr)
-        raise min(
-            broken, key=lambda end: isinstance(end, PipelagError)
-        )  # a traceback is kept of what nobody foresaw
+        raise min(broken, key=lambda end: isinstance(end, PipelagError))  # a traceback is kept of what nobody foresaw
     return 0
 
 
