@@ -133,6 +133,8 @@ class SimulatedTraining:
         """Go on from `state` bit for bit as if never interrupted."""
         for weights in self.pipeline.weights:  # what broke off within a step may have left old ones in the parameters
             weights.restore()
+            for parameter in weights.flat.parameters:
+                parameter.grad = None
         if state["phase"] != self.phase:
             self.pipeline.graphs.close()
             self._enter(state["phase"])

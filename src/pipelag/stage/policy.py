@@ -65,6 +65,7 @@ class StageWeights:
         self.laid: FlatState | None = None  # the optimizer's state, where it lies flat (`pipelag.stage.flat_step`)
         self.stage, self.delay = stage, delays.forward[stage - 1]
         self.distance = self.delay - delays.backward[stage - 1]
+        self.single = delays.periods[stage - 1] == 1
         self.version = self.first = 0
         self.memories: dict[str, Memory] = {}
         self.steps = 0  # updates seen, for the bias correction of moments kept here
@@ -209,7 +210,7 @@ class StageWeights:
         if self.plain:
             content = self._content(kind, version, j)
             follows = self._content("B", *then) if then is not None else self.showing.content
-            self.showing.show(content, apart=content != follows)
+            self.showing.show(content, content != follows, kind == "F")
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -238,6 +239,15 @@ class StageWeights:
             return self.corrected.get(amount)
         ring = self.plain if kind == "live" else {"F": self.seen, "R": self.again}[kind][amount]
         return ring[version % len(ring)]
+
+    def read_last(self, content: Content) -> bool:
+        """Whether no pass or update to come has a use for it, so that its place may be written over.
+
+        It is the oldest version, not live, of which one microbatch works for an update.
+        """
+        kind, version, _ = content
+        oldest = version == self.version - self.back and content != self.alive
+        return kind in ("live", "F") and oldest and self.single and self.change is None
 
     def save(self) -> None:
         """Keep a copy of the live version before its place is taken."""
@@ -305,10 +315,14 @@ class StageWeights:
             "version": self.version,
             "steps": self.steps,
             "saved": self.saved if len(self.plain) > 1 else -1,
-            # A ring of one place is made anew, or to write on.
-            "rings": [[list(each) for each in ring] if len(ring) > 1 else [] for ring in self.rings],
+            "rings": [self._kept(ring) for ring in self.rings],
             "memories": {name: list(memory.buffers) for name, memory in self.memories.items()},
         }
+
+    def _kept(self, ring: Ring) -> list[Buffers]:
+        """A ring's versions; nothing of the place into which the live one is written before it is read there."""
+        free = self.version % len(ring) if ring and self.saved != self.version else -1
+        return [[] if place == free else list(each) for place, each in enumerate(ring)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place; the weights and the optimizer must have been restored before."""
@@ -319,8 +333,10 @@ class StageWeights:
         pairs = [
             pair
             for mine, saved in zip(self.rings, state["rings"], strict=True)
-            if len(mine) > 1
-            for pair in zip(mine, saved, strict=True)
+            for pair in zip(
+                mine, saved, strict=bool(saved)
+            )  # some checkpoints of before have no places of a ring of one
+            if pair[1]
         ]
         pairs += [(memory.buffers, state["memories"][name]) for name, memory in self.memories.items()]
         for mine, saved in pairs:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pipelag.errors import PipelagError
 from pipelag.methods.carriers import Buffers
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class InPlace:
         """What the parameters hold."""
         return self.weights.live
 
-    def show(self, content: Content, apart: bool) -> None:
+    def show(self, content: Content, apart: bool, forward: bool) -> None:
         """Let the parameters hold it."""
         weights = self.weights
         if content == self.content:
@@ -45,7 +46,7 @@ class InPlace:
 
     def restore(self) -> None:
         """Let the parameters hold the live version."""
-        self.show(self.weights.alive, False)
+        self.show(self.weights.alive, False, False)
 
     def begun(self) -> Buffers:
         """The weights that an update begins with, kept until it is made."""
@@ -58,8 +59,9 @@ class InPlace:
 
 
 class ByReference:
-    """Parameters point at what their pass reads, if its backward reads the same; else at one buffer of their own, into
-    which that of the forward is copied, and then that of the backward. Between two steps they lie in the live buffers.
+    """Parameters point at what their pass reads, if its backward reads the same. Else the backward's weights are
+    written where the forward's lay: in the place of a version that no later pass reads, or in one buffer of their own,
+    into which the forward's were copied. Between two steps parameters lie in the live buffers.
 
     For an executor that takes one microbatch at a time through its forward and its backward.
     """
@@ -68,31 +70,51 @@ class ByReference:
         self.weights, self.content = weights, weights.alive
         self.buffers: Buffers = weights.live
         self.own: Buffers = []
+        self.apart: Buffers = []  # where a forward's weights lie that its backward writes over
+        self.read = self.overwritten = weights.alive  # by the last forward whose backward reads other weights
 
     @torch.no_grad()
-    def show(self, content: Content, apart: bool) -> None:
-        """Let the parameters hold it. apart: the forward that comes and its backward read different weights."""
+    def show(self, content: Content, apart: bool, forward: bool) -> None:
+        """Let the parameters hold it, of a forward or a backward. apart: these two read different weights.
+
+        Raises:
+            PipelagError: it was written over by a step that broke off.
+        """
         weights = self.weights
-        if content == self.content and (not apart or self.buffers is self.own):
+        if content == self.content and (not apart or self.buffers is self.apart):
             return
         self.content, place = content, weights.source(content)
         if place is None or apart:
-            self.own = self.own or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
-            if place is None:
-                weights.readings[content[0]].write_all([(self.own, content[2])])
+            if forward:
+                self.apart, self.read = self._apart(content, place), content
             else:
-                torch._foreach_copy_(self.own, place)
-            place = self.own
+                self.overwritten = self.read
+            if place is None:
+                weights.readings[content[0]].write_all([(self.apart, content[2])])
+            elif place is not self.apart:
+                torch._foreach_copy_(self.apart, place)
+            place = self.apart
         if place is self.buffers:
             weights.flat.publish(place)
         else:
             weights.flat.point(place)
         self.buffers = place
 
+    def _apart(self, content: Content, place: Buffers | None) -> Buffers:
+        """Where a forward's weights are to lie that its backward writes over."""
+        weights = self.weights
+        if place is None or not weights.read_last(content):
+            self.own = self.own or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
+            return self.own
+        if content == self.overwritten:
+            raise PipelagError("this step was begun before and broke off; go on from a checkpoint")
+        self.own = []  # the pipeline is full: from now on, the oldest version is it
+        return place
+
     def restore(self) -> None:
         """Let the parameters hold the live version, where it lies."""
         if self.buffers is not self.weights.live:
-            self.buffers = self.weights.live
+            self.buffers, self.apart = self.weights.live, []
             self.weights.flat.point(self.buffers)
         self.content = self.weights.alive
 
@@ -107,3 +129,4 @@ class ByReference:
     def reset(self) -> None:
         """The live buffers hold the live version: it is new, or was loaded."""
         self.restore()
+        self.overwritten = self.weights.alive
