@@ -200,7 +200,6 @@ def train(
     wishes.check(kept=checkpoints is not None)
     supply = Supply(batches, asked.epochs_of(epochs), unpack)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
-    sequence.train()
     if executor == "simulated":
         values, evaluations = _simulated(sequence, supply, phases, wishes, place, graphs=graphs, grouped=grouped, **how)
     else:
@@ -224,6 +223,7 @@ def _simulated(
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
             wishes.validation.measure(model, place, most=1)
+        model.train()
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True))
         for inputs, targets in callers.while_drawing(supply.first(total)):
             telling.step(training.step(to(inputs, place), to(targets, place)))

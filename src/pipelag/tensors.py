@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,65 @@ from pipelag.errors import PipelagError, a
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     """A layer's input or output as the tensors that cross its boundary."""
     return value if isinstance(value, tuple) else (value,)
+
+
+class _Entrance(torch.autograd.Function):
+    """The tensors it is given, which are no leaves and no views any more; their memory and version counters stay."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.detach() for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return gradients
+
+
+def entering(value: Any) -> Any:
+    """What a stage is run on, for leaves that are to collect its gradients: a layer may change it in place."""
+    if isinstance(value, Mapping):
+        return value
+    tensors = as_tuple(value)
+    wanted = [place for place, t in enumerate(tensors) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not wanted:
+        return value
+    entered = list(tensors)
+    for place, tensor in zip(wanted, _Entrance.apply(*[tensors[place] for place in wanted]), strict=True):
+        entered[place] = tensor
+    return tuple(entered) if isinstance(value, tuple) else entered[0]
+
+
+@contextmanager
+def kept_whole(value: Any, stage: int) -> Iterator[None]:
+    """Around the forward of a stage that is to be run again from the same input.
+
+    Raises:
+        PipelagError: a layer has changed that input.
+    """
+    tensors = [t for t in as_tuple(value) if isinstance(t, torch.Tensor)]
+    before = [t._version for t in tensors]
+    yield
+    if before != [t._version for t in tensors]:
+        raise PipelagError(
+            f"a layer of stage {stage} changes the stage's input in place, from which recomputation runs the stage "
+            "again; let it make a new tensor (inplace=False)"
+        )
+
+
+def crossing(value: Any, stage: int) -> Any:
+    """What a stage hands on to the next.
+
+    Raises:
+        PipelagError: it is neither a tensor nor a tuple of tensors.
+    """
+    for each in as_tuple(value):
+        if not isinstance(each, torch.Tensor):
+            kind = "None" if each is None else a(type(each).__name__)
+            inside = " in a tuple" if isinstance(value, tuple) else ""
+            raise PipelagError(
+                f"stage {stage} gives {kind}{inside}; what goes on to the next stage is a tensor or a tuple of tensors"
+            )
+    return value
 
 
 def trainable(loss: Any) -> torch.Tensor:

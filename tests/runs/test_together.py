@@ -151,6 +151,31 @@ def test_stopped_and_started_again_they_go_on(tmp_path: Path, alone: Path, monke
         same(tmp_path / name, alone / name)
 
 
+def test_what_was_measured_before_a_stop_counts_after_it(
+    tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped half way between two evaluations, and so soon that predictions wait to be compared."""
+    foreseen = {"options": {"discrepancy": {"horizons": [1, 3], "every": 2}}}
+    for after in (7, 13):
+        assert main(words(tmp_path / "whole", ["watched"], watched=foreseen)) == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(train_simulated, "CHECKPOINT_SECONDS", 0.0)
+            patched.setattr(train_simulated, "FLUSH_STEPS", after)
+            real, steps = train_simulated.SimulatedTraining.step, []
+
+            def step(training: Any, *minibatch: Any, real: Any = real, steps: Any = steps, most: int = after) -> Any:
+                steps.append(training.done)
+                if len(steps) == most + 2:
+                    raise KeyboardInterrupt
+                return real(training, *minibatch)
+
+            patched.setattr(train_simulated.SimulatedTraining, "step", step)
+            assert main(words(tmp_path / str(after), ["watched"], watched=foreseen)) == 130
+        assert main(words(tmp_path / str(after), ["watched"], watched=foreseen)) == 0
+        rows = lines(tmp_path / str(after) / "watched")
+        assert rows == lines(tmp_path / "whole" / "watched") and "rmse_predicted_3" in rows[-1]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

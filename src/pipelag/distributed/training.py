@@ -265,6 +265,14 @@ def check_precision(phase: Phase, bf16: bool) -> None:
         )
 
 
+def workers_of(phase: Phase) -> int:
+    """How many workers a phase makes use of, where nobody says how many there are."""
+    method = phase.method
+    if method.data_parallel or method.torch_schedule or method.random is not None:
+        return phase.stages
+    return len(phase.schedule(lcm(*(phase.replicas or (1,)))).workers)
+
+
 def check_workers(phase: Phase, workers: int) -> None:
     """Refuse a phase that real workers cannot do, or that needs another number of them."""
     method = phase.method

@@ -21,6 +21,8 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
     if optimizer is not None and arm.lr_times != 1.0:
         optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
     phases: list[dict[str, Any]] = []
+    if setup.kind in ("train", "speed") and not setup.steps:
+        raise PipelagError(f"{where}: the setup does not say how many steps a run takes; give it steps")
     for phase in arm.phases or ([arm] if arm.method else []):
         base = optimizer.lr if optimizer is not None else 0.0
         everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer

@@ -20,10 +20,11 @@ from pipelag.checkpoint import alone
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
-from pipelag.distributed.training import RealTraining, check_precision, check_workers
+from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.stage.phase import Phase
+from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import in_full, masters_of
 
 
@@ -47,10 +48,11 @@ def train_real(
         how: what `RealTraining` is told beside job, model and phases.
     """
     ends = list(accumulate(phase.steps for phase in phases))
-    total, workers = ends[-1], workers or max(sum(phase.replicas) or phase.stages for phase in phases)
+    total, workers = ends[-1], workers or max(map(workers_of, phases))
     for phase in phases:
         check_workers(phase, workers)
         check_precision(phase, how["bf16"])
+    check_optimizer(phases, how["optimizer"])
     if device == "auto":
         device = "cuda" if torch.cuda.device_count() >= workers else "cpu"
     epoch = supply.length
@@ -60,6 +62,7 @@ def train_real(
     marks = {*range(every, total, every), *ends} if every else {*ends}
     if wishes.validation is not None:  # an hour later would be late for a mistake
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
+    model.train()
     with _kept(checkpoints, marks, wishes, total) as kept:
         resume = kept.rewind() if kept is not None else 0
         follower = None

@@ -125,9 +125,10 @@ class Validation:
                     if number == most:
                         break
                     inputs, targets = to(inputs, place), to(targets, place)
-                    output, count = model(inputs), _size(targets)
+                    output, shape = model(inputs), _shape(targets)
+                    count = shape[0]
                     for name, function in {LOSS: self.loss, **self.metrics}.items():
-                        means[name].add(name, function(output, targets), count)
+                        means[name].add(name, function(output, targets), count, shape)
             finally:
                 for module, mode in modes:
                     module.training = mode
@@ -143,9 +144,10 @@ class Mean:
     total: float = 0.0
     weight: int = 0
 
-    def add(self, name: str, value: Any, count: int) -> None:
-        """Add a minibatch's mean, or its numbers, of `count` targets."""
-        if isinstance(value, torch.Tensor) and value.dim() and len(value) == count and not value.is_complex():
+    def add(self, name: str, value: Any, count: int, shape: torch.Size) -> None:
+        """Add a minibatch's mean, or its numbers: one of each of `count` targets, or of the `shape` that these have."""
+        each = isinstance(value, torch.Tensor) and value.shape in ((count,), shape)
+        if each and not value.is_complex():
             self.total += float(value.double().sum())
             self.weight += value.numel()
             return
@@ -160,7 +162,7 @@ class Mean:
         self.weight += count
 
 
-def _size(targets: Any) -> int:
-    """How many targets a minibatch has."""
+def _shape(targets: Any) -> torch.Size:
+    """The shape of a minibatch's targets, of several the first's; how many there are is its first number."""
     parts = targets if isinstance(targets, tuple) else targets.values() if isinstance(targets, Mapping) else (targets,)
-    return next(len(part) for part in parts if isinstance(part, torch.Tensor) and part.dim())
+    return next(part.shape for part in parts if isinstance(part, torch.Tensor) and part.dim())

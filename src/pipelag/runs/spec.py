@@ -114,6 +114,10 @@ class RunSpec(Typed):
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
         kind.check(self.options)
+        if self.workers > 1 and self.kind == "train" and self.executor == "simulated":
+            raise ValueError(
+                f"there are {self.workers} workers, and the simulated executor has none; say executor: real"
+            )
         for phase in self.phases:
             if self.data is not None and self.batch % phase.microbatches:
                 raise ValueError(

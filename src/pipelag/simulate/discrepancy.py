@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from pipelag.simulate.pipeline import SimulatedPipeline
 
@@ -96,3 +97,13 @@ class Discrepancy:
                 row |= {f"rmse_{kind}_{s}_most": self.most[kind, s] for kind in ("predicted", "stale")}
         self.sums, self.most, self.counts = {}, {}, {}
         return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Between two steps: what was measured since the last row, and what is foreseen and still to be compared."""
+        return {name: getattr(self, name) for name in ("sums", "most", "counts", "foreseen")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.sums, self.most, self.counts = dict(state["sums"]), dict(state["most"]), dict(state["counts"])
+        place = self.pipeline.device
+        self.foreseen = tree_map(lambda v: v.to(place) if isinstance(v, torch.Tensor) else v, state["foreseen"])

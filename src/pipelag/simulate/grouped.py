@@ -24,7 +24,7 @@ from pipelag.data.split import split
 from pipelag.randomness import seed_stage, set_state, state_of
 from pipelag.simulate.recordable import Results
 from pipelag.stage.recompute import backward_through, fresh
-from pipelag.tensors import alone, as_tuple, unchanged_buffers
+from pipelag.tensors import alone, as_tuple, entering, unchanged_buffers
 
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
@@ -107,14 +107,14 @@ class Passes:
     def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         """The minibatch's loss, detached, once the parameters have its gradients."""
         pipeline, wanted = self.pipeline, split(targets, self.count)
-        entering: list[list[Any]] = []  # by stage and run
+        entered: list[list[Any]] = []  # by stage and run
         leaving: list[list[Any]] = []
         losses: list[torch.Tensor] = []
         value, last = inputs, len(pipeline.stages) - 1
         for index in range(last + 1):
-            entering.append([fresh(part) for part in parted(value, self.runs[index], self.count)])
+            entered.append([fresh(part) for part in parted(value, self.runs[index], self.count)])
             leaving.append([])
-            for run, part in zip(self.runs[index], entering[index], strict=True):
+            for run, part in zip(self.runs[index], entered[index], strict=True):
                 output = self._forward(index, run, part)
                 if index == last:
                     each = zip(split(output, len(run)), wanted[run.start : run.stop], strict=True)
@@ -122,7 +122,7 @@ class Passes:
                     output = sum(ends[1:], ends[0])
                 leaving[index].append(output)
             value = joined(leaving[index]) if index < last else None
-        self._backward(entering, leaving)
+        self._backward(entered, leaving)
         total = losses[0].detach()
         for loss in losses[1:]:
             total = total + loss.detach()
@@ -134,9 +134,9 @@ class Passes:
         begun = pipeline.start * self.count + self.first
         apart = self.apart[index](pipeline.seed, [begun + j for j in run], index + 1)
         with apart, pipeline.computing(), pipeline.guards[index]():
-            return pipeline.stages[index](part)
+            return pipeline.stages[index](entering(part))
 
-    def _backward(self, entering: list[list[Any]], leaving: list[list[Any]]) -> None:
+    def _backward(self, entered: list[list[Any]], leaving: list[list[Any]]) -> None:
         """From the last stage to the first, every run with the weights that its microbatches' backwards read."""
         gradients: tuple[Any, ...] = (None,)
         for index in range(len(leaving) - 1, -1, -1):
@@ -145,7 +145,7 @@ class Passes:
             back = []
             for run, mine in zip(runs, given, strict=True):
                 self._load("B", index, run)
-                back.append(backward_through(leaving[index].pop(0), mine, entering[index].pop(0)))
+                back.append(backward_through(leaving[index].pop(0), mine, entered[index].pop(0)))
             gradients = tuple(torch.cat(each) if len(runs) > 1 else each[0] for each in zip(*back, strict=True))
 
     def _load(self, kind: str, index: int, run: range) -> None:

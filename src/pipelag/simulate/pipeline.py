@@ -32,7 +32,7 @@ from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
 from pipelag.stage.rounded import Masters, computing, flat_of
 from pipelag.stage.where import noted
-from pipelag.tensors import trainable, unchanged_buffers
+from pipelag.tensors import crossing, entering, kept_whole, trainable, unchanged_buffers
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -156,23 +156,25 @@ class SimulatedPipeline:
         for j, (value, target) in enumerate(parts):
             m = t * self.microbatches + j
             self._show(reads, m, "F", j == 0)
-            entering, kept = [], {}
+            entered, kept = [], {}
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
-                    entering.append(value)
+                    entered.append(value)
                 seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
                 with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
-                    value = stage(value)
+                    value = self._first(stage, value, number) if self.recompute else stage(value)
+                if number < len(self.stages):
+                    crossing(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     kept[number] = value
             loss = self.part_of_loss(value, target)
             if self.segments:
-                self._recomputed_by_segments(entering, target, m)
+                self._recomputed_by_segments(entered, target, m)
             else:
                 self._show(reads, m, "B", j == 0)
                 if self.recompute:
-                    self._recomputed(entering, kept, target, m)
+                    self._recomputed(entered, kept, target, m)
                 else:
                     loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -211,11 +213,18 @@ class SimulatedPipeline:
             loss = trainable(self.loss(output, target))
         return loss / self.microbatches if self.microbatches > 1 else loss
 
+    def _first(self, stage: nn.Module, value: Any, number: int) -> Any:
+        """The forward of a stage that is run again from this input, or goes on from the stage before in a segment."""
+        if self.segments and number not in self.heads:
+            return stage(value)
+        with kept_whole(value, number):
+            return stage(entering(value))
+
     def _again(self, number: int, m: int, value: Any) -> Any:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
         with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
-            return self.stages[number - 1](value)
+            return self.stages[number - 1](entering(value))
 
     def _alike(self, index: int, m: int, forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> bool:
         """Whether a stage need not run microbatch m's forward again, since its backward reads the same weights."""
@@ -223,17 +232,17 @@ class SimulatedPipeline:
             return False
         return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
 
-    def _recomputed(self, entering: list[Any], kept: dict[int, Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed(self, entered: list[Any], kept: dict[int, Any], target: torch.Tensor, m: int) -> None:
         """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
         gradients: tuple[torch.Tensor | None, ...] = (None,)
         for number in range(len(self.stages), 0, -1):
-            inputs = entering[number - 1]
+            inputs = entered[number - 1]
             output = kept.pop(number) if number in kept else self._again(number, m, inputs)
             if number == len(self.stages):
                 output = self.part_of_loss(output, target)
             gradients = backward_through(output, gradients, inputs)
 
-    def _recomputed_by_segments(self, entering: list[Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed_by_segments(self, entered: list[Any], target: torch.Tensor, m: int) -> None:
         """The backward of microbatch m: a segment's forward again, then its backward.
 
         The segment's stages recompute with the weights of their own times, and the backward reads what it always does.
@@ -242,7 +251,7 @@ class SimulatedPipeline:
         for segment in reversed(self.segments):
             for number in segment:
                 self.weights[number - 1].load("R", *self.version(number - 1, m, self.phase.recompute_lags))
-            value = inputs = entering[segment[0] - 1]
+            value = inputs = entered[segment[0] - 1]
             for number in segment:
                 value = self._again(number, m, value)
             if segment[-1] == len(self.stages):

@@ -13,6 +13,7 @@ from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
 from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage
 from pipelag.stage.phase import Phase
+from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import Rounding, masters_of
 
 
@@ -53,9 +54,15 @@ class SimulatedTraining:
         for phase in self.phases:
             phase.check()
             stages(self.model, phase.cuts)  # refuses bad cuts now, not at the switch hours later
+        check_optimizer(self.phases[1:], optimizer)
         if bf16:
             self.masters = masters_of(self.model.parameters())
-        self._enter(0)
+        try:
+            self._enter(0)
+        except BaseException:  # refused: the model is as it was
+            if self.masters is not None:
+                self.masters.end()
+            raise
 
     def _enter(self, index: int) -> None:
         phase = self.phases[index]
@@ -115,9 +122,17 @@ class SimulatedTraining:
         return loss
 
     def close(self) -> None:
-        """There will be no more steps: in bfloat16, the model has its masters, in float32, again."""
+        """There will be no more steps, also where one broke off: the model has its live weights, those in float32."""
+        self._at_rest()
         if self.masters is not None:
             self.masters.end()
+
+    def _at_rest(self) -> None:
+        """What broke off within a step may have left old weights in the parameters, and gradients."""
+        for weights in self.pipeline.weights:
+            weights.restore()
+            for parameter in weights.flat.parameters:
+                parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the steps to come depend on."""
@@ -131,10 +146,7 @@ class SimulatedTraining:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state` bit for bit as if never interrupted."""
-        for weights in self.pipeline.weights:  # what broke off within a step may have left old ones in the parameters
-            weights.restore()
-            for parameter in weights.flat.parameters:
-                parameter.grad = None
+        self._at_rest()
         if state["phase"] != self.phase:
             self.pipeline.graphs.close()
             self._enter(state["phase"])

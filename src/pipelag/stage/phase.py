@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
+from numbers import Real
+
+import torch
 
 from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.schedules import Delays, Schedule
 from pipelag.schedules.replicated import check_replicas
 from pipelag.stage.recompute import recompute_lags, segmented
-from pipelag.typed import check_passes
+from pipelag.typed import check_passes, shown
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,12 @@ class Phase:
         """
         minibatch, policy = self.updated_in(stage, version), self.method.learning_rate
         share = policy(stage, self.stages, minibatch, self.rate_taus[stage - 1]) if policy is not None else 1.0
-        return rate(start + minibatch) * share
+        factor = rate(start + minibatch)
+        for what, value in (("the rate schedule", factor), (f"the rate policy of '{self.method.name}'", share)):
+            if not isinstance(value, Real | torch.Tensor) or not 0 <= value < inf:
+                where = f"stage {stage} in step {start + minibatch}"
+                raise PipelagError(f"{what} gives {shown(value)} for {where}; it should give a finite number from 0 on")
+        return factor * share
 
     def check(self) -> None:
         """Refuse what no executor can do, now and not at the switch hours later."""

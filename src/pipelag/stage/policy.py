@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -23,6 +25,7 @@ from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage.showing import ByReference, InPlace
 from pipelag.stage.weights import FlatParameters
+from pipelag.typed import shown
 
 if TYPE_CHECKING:
     from pipelag.stage.flat_step import FlatState
@@ -150,7 +153,13 @@ class StageWeights:
         """Note what passes of a kind read instead of the live weights, unless that changes nothing."""
         if isinstance(reads, str):
             return
-        amounts = reads.amounts(self.passes[kind])
+        amounts, wanted = reads.amounts(self.passes[kind]), len(self.passes[kind].lags)
+        numbers = isinstance(amounts, Sequence) and all(isinstance(a, Real) and isfinite(a) for a in amounts)
+        if not numbers or len(amounts) != wanted:
+            raise PipelagError(
+                f"{type(reads).__name__}.amounts of '{self.method.name}' gives {shown(amounts)} at stage {self.stage}, "
+                f"and should give a finite number for each of {wanted} microbatches"
+            )
         if any(amounts):
             self.amounts[kind], self.readings[kind] = amounts, reads.carry(self)
 

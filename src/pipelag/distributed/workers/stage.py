@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
 from pipelag.stage.rounded import computing, flat_of
 from pipelag.stage.weights import hand_over, shadows
-from pipelag.tensors import as_tuple, kept_for_backward, trainable, unchanged_buffers
+from pipelag.tensors import as_tuple, crossing, entering, kept_for_backward, kept_whole, trainable, unchanged_buffers
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -133,21 +134,24 @@ class StageState:
     def forward(self, m: int, received: Tensors, value: Any) -> Tensors:
         """F(stage, m) of `value`, made of what was received; saves activations. The last output is the loss."""
         self.load("F", m, self.delays.forward_lags)
-        entering = value
+        entered = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
+        kept = self.recompute or (self.runs_again and self.heads)
+        again = kept_whole(entered, self.stage) if kept else nullcontext()
         if not self.measured:
             own = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
-            with kept_for_backward(own, self.guard.look) as held:
-                value = self.compute(entering, m)
+            with again, kept_for_backward(own, self.guard.look) as held:
+                value = self.compute(entered, m)
             self.guard.check()
             self.saved_bytes, self.measured = sum(held.values()), True
         else:
-            value = self.compute(entering, m)
-        outputs = as_tuple(value)
+            with again:
+                value = self.compute(entered, m)
+        outputs = as_tuple(value if self.last else crossing(value, self.stage))
         if self.runs_again:
-            self.saved[m] = Saved(received, (), entering if self.heads else None)
+            self.saved[m] = Saved(received, (), entered if self.heads else None)
         elif self.recompute:
-            self.saved[m] = Saved(received, (), entering, self.part("targets", m) if self.last else None)
+            self.saved[m] = Saved(received, (), entered, self.part("targets", m) if self.last else None)
         else:
             self.saved[m] = Saved(received, outputs)
         return outputs
@@ -162,12 +166,12 @@ class StageState:
             saved.outputs = as_tuple(self.compute(saved.entering, m))
         return saved.outputs
 
-    def compute(self, entering: Any, m: int, target: torch.Tensor | None = None) -> Any:
+    def compute(self, entered: Any, m: int, target: torch.Tensor | None = None) -> Any:
         """The stage's output for microbatch m, or on the last stage the loss."""
         step = self.assignment.start * self.microbatches + m
         seed_stage(self.assignment.seed, step, self.stage, self.device)
         with self.computing(), self.guard.running():
-            value = self.module(entering)
+            value = self.module(entering(entered))
         if self.last:
             target = self.part("targets", m) if target is None else target
             with self.computing():

@@ -22,6 +22,7 @@ from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.kinds.train_simulated import all_finite, describe_phases, in_bf16, phases_of, precision_of
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import computing
 from pipelag.timing.trace import row_of, write_trace
 
@@ -33,9 +34,11 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
     Every stage writes a checkpoint at each evaluation; a broken run goes on from the newest complete set, bit for bit.
     """
+    assert spec.optimizer is not None
     for phase in phases_of(spec):  # now, not when they have been started
         check_workers(phase, spec.workers)
         check_precision(phase, in_bf16(spec))
+    check_optimizer(phases_of(spec), optimizers.factory(spec.optimizer))
     partial = out / "partial"
     kept = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
     each = max(1, threads // workers_here(spec.workers))

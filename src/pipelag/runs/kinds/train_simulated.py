@@ -24,7 +24,6 @@ from pipelag.runs.kinds.options import TrainingOptions, TrainOptions
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.simulate.discrepancy import Discrepancy
-from pipelag.simulate.pipeline import SimulatedPipeline
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import computing
@@ -68,11 +67,7 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
 
 
 class Recorder:
-    """Turns losses and evaluations into log lines; its state is part of the checkpoint.
-
-    With `discrepancy`, lines also say how far the weights read are from the true ones; what was measured between the
-    last line and a kill is measured again from the checkpoint on, so such a line rests on fewer samples.
-    """
+    """Turns losses and evaluations into log lines; its state is part of the checkpoint."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -153,15 +148,15 @@ def in_turns(
     graphs = spec.asked(TrainOptions).graphs == "auto" and device.type == "cuda" and not task.batches.uneven
     how = {"spare_memory": spare, "bf16": bf16, "graphs": graphs, "grouped": spec.asked(TrainOptions).grouped}
     training = SimulatedTraining(model, phases, maker, task.loss, rate, spec.seed, device, **how)
-    recorder = Recorder(folder)
+    recorder, watch = Recorder(folder), Watch(spec, training)
     saved = newest(folder)
     if saved is not None:
         training.load_state_dict(saved["training"])
         recorder.load_state_dict(saved["recorder"])
+        watch.load_state_dict(saved["watch"]) if "watch" in saved else watch.begin()  # older ones do not tell
     else:
         folder.rewind(0)
-
-    watch = watcher(spec, training)
+        watch.begin()
 
     def evaluate_now() -> None:
         position = {
@@ -172,11 +167,12 @@ def in_turns(
         with computing(device, bf16):
             measured = task.measure(model)
         measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | measured  # type: ignore[union-attr]
-        recorder.line(position | measured | (watch() or {}))
+        recorder.line(position | measured | watch.row())
 
     def save() -> None:
         folder.sync()
-        state = {"training": training.state_dict(), "recorder": recorder.state_dict()}
+        state: dict[str, Any] = {"training": training.state_dict(), "recorder": recorder.state_dict()}
+        state["watch"] = watch.state_dict()
         checkpoint.save(state, folder.checkpoint, keep=True, of=spec.id)
 
     diverged_at = yield from advance(training, task.batches, recorder, spec, device, evaluate_now, save)
@@ -239,25 +235,41 @@ def newest(folder: RunFolder) -> dict[str, Any] | None:
     return None
 
 
-def watcher(spec: RunSpec, training: SimulatedTraining) -> Callable[[], dict[str, Any] | None]:
-    """Measures weights read against true ones, as `options.discrepancy` asks: {horizons: [1, 2, 3], every: 10}."""
-    asked = spec.asked(TrainOptions).discrepancy
-    if asked is None:
-        return lambda: None
-    watching: dict[SimulatedPipeline, Discrepancy] = {}
+class Watch:
+    """Measures weights read against true ones, as `options.discrepancy` asks: {horizons: [1, 2, 3], every: 10}.
 
-    def watch() -> dict[str, Any]:
-        pipeline = training.pipeline
-        if pipeline.phase.replicated:
-            raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
-        row = watching[pipeline].row() if pipeline in watching else None
-        if row is None:
-            watching.clear()
-            watching[pipeline] = Discrepancy(pipeline, tuple(asked.horizons), asked.every)
-        return row or {}
+    Raises:
+        PipelagError: stages have replicas.
+    """
 
-    watch()
-    return watch
+    def __init__(self, spec: RunSpec, training: SimulatedTraining) -> None:
+        self.asked, self.training = spec.asked(TrainOptions).discrepancy, training
+        self.measuring: Discrepancy | None = None
+
+    def begin(self) -> Discrepancy | None:
+        """Measure the phase under way, where that is asked for."""
+        if self.asked is not None:
+            if self.training.pipeline.phase.replicated:
+                raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
+            self.measuring = Discrepancy(self.training.pipeline, tuple(self.asked.horizons), self.asked.every)
+        return self.measuring
+
+    def row(self) -> dict[str, Any]:
+        """For a log line: what was measured since the last one; of a phase that is new, nothing yet."""
+        if self.measuring is not None and self.measuring.pipeline is self.training.pipeline:
+            return self.measuring.row()
+        self.begin()
+        return {}
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What was measured since the last line, and what is still to be compared; None of a phase that is new."""
+        current = self.measuring is not None and self.measuring.pipeline is self.training.pipeline
+        return self.measuring.state_dict() if current and self.measuring is not None else None
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on measuring."""
+        if state is not None and (measuring := self.begin()) is not None:
+            measuring.load_state_dict(state)
 
 
 def advance(
