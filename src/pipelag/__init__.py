@@ -51,6 +51,8 @@ _HOMES = {
     "partition": "pipelag.partitioner.search",
 }
 
+_ROOMS = ("data", "distributed", "methods", "models", "partitioner", "runs", "schedules", "simulate", "stage", "timing")
+
 __all__ = [
     "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Timing", "Topology",
     "TrainedRun", "balanced_cuts", "check", "delays", "linearise", "methods", "partition", "profile", "register",
@@ -59,8 +61,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "methods":
-        return import_module("pipelag.methods")
+    if name in _ROOMS:
+        return import_module(f"pipelag.{name}")
     if name == "__version__":
         return _version()
     if name not in _HOMES:

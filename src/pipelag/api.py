@@ -185,7 +185,7 @@ def train(
     for phase in phases:
         cut_stages(sequence, phase.cuts)
         phase.check()
-    asked.refuse_ignored(phases, executor)
+    asked.refuse_ignored(phases, executor, workers)
     if checkpoints is not None and executor == "simulated":
         raise PipelagError(
             "checkpoints are written by the stages of executor='real'; leave them out here, or use `pipelag run`, "

@@ -259,8 +259,13 @@ class Loss:
         return trainable(self.function(output, target))
 
 
-def refuse_ignored(phases: Sequence[Phase], executor: str) -> None:
-    """Refuse microbatches where nobody would split."""
+def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) -> None:
+    """Refuse microbatches where nobody would split, and workers where there are none."""
+    if executor == "simulated" and workers is not None:
+        raise PipelagError(
+            "the simulated executor has no workers; leave workers out (cuts make the stages, and of bsp and asp the "
+            "replicas), or use executor='real'"
+        )
     for phase in phases:
         if executor == "real" and phase.method.data_parallel and phase.microbatches > 1:
             raise PipelagError(

@@ -349,3 +349,37 @@ def test_reading_the_config_and_the_results_loads_no_torch() -> None:
         "assert 'torch' not in sys.modules, 'torch was loaded'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_training_says_how_many_steps_it_takes(config: Path) -> None:
+    (config / "papers/mine.yaml").write_text(
+        """
+id: mine
+title: Mine
+short: Mine
+year: 2026
+setups:
+  one:
+    model: {name: lenet5}
+    data: {name: digits}
+    batch: 32
+    optimizer: {lr: 0.1}
+results:
+  table_1:
+    kind: table
+    caption: One.
+    runs:
+    - {setup: one, arms: {plain: {method: sequential}}}
+"""
+    )
+    with pytest.raises(PipelagError, match="the setup does not say how many steps a run takes"):
+        arms(load_paper("mine"), "table_1", load_scale("quick"))
+
+
+def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
+    text = "name: mine\ntitle: Mine\nnote: shorter\nextends: standard\n"
+    (config / "scales/mine.yaml").write_text(text)
+    assert load_scale("mine").seeds == load_scale("standard").seeds == [0, 1, 2]
+    (config / "scales/mine.yaml").write_text(text + "seeds: [7]\n")
+    load_scale.cache_clear()
+    assert load_scale("mine").seeds == [7]

@@ -158,6 +158,8 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     *(({"seed": seed}, "seed is") for seed in (-1, "a", 2**70)),
     ({"threads": 0}, "threads is 0"),
     ({"workers": 0}, "workers is 0"),
+    ({"workers": 3}, "the simulated executor has no workers"),
+    ({"workers": 3, "method": "asp"}, "cuts make the stages, and of bsp and asp the replicas"),
     ({"rate": 0.1}, "rate is 0.1"),
     *(({"stage_lr": rates}, "rate|stage") for rates in ({1: float("nan")}, {9: 0.1}, {"1": 0.1}, [0.1], {1: "a"})),
     *(({"replicas": replicas}, "replicas") for replicas in (3, (0,), ("a",))),

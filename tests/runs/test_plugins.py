@@ -64,3 +64,23 @@ def test_a_plugin_that_is_not_there_or_fails_is_named(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "the plugin 'my_plugin' fails: ZeroDivisionError: division by zero" in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("makes", "said"),
+    [
+        (
+            "@models.register('odd')\ndef odd(**options): return nn.Linear(784, 10)",
+            "model 'odd' gives a Linear; a model is an",
+        ),
+        ("@models.register('odd')\ndef odd(**options): return [nn.Linear(784, 10)]", "model 'odd' gives a list"),
+        ("@data.register('odd')\ndef odd(): return None", "the data set 'odd' gives None; it should give"),
+    ],
+)
+def test_what_a_plugin_gives_is_looked_at(makes: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "my_plugin.py").write_text(PLUGIN + "from pipelag import data\n" + makes)
+    changed = {"data": {"name": "odd"}} if "data" in said else {"model": {"name": "odd"}}
+    environment = {**os.environ, "PIPELAG_PLUGINS": "my_plugin"}
+    command = [*JOB, "run", "--spec", json.dumps(SPEC | changed), "--out", "run", "--threads", "1"]
+    refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert refused.returncode == 2 and said in refused.stderr and "Traceback" not in refused.stderr

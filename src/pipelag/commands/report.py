@@ -9,18 +9,26 @@ from pathlib import Path
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_scale, papers
+from pipelag.experiments.expand import CONFIG, check_workflow
+from pipelag.files import read_yaml
 from pipelag.report.gather import gather
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("papers", nargs="*", help="papers to show (default: all)")
+    parser.add_argument("papers", nargs="*", help="papers to show (default: those of config/config.yaml)")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
     parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
     parser.add_argument("--pdf", action="store_true", help="typeset reports instead: one per paper, and one over all")
     parser.add_argument(
         "--typeset-beside", action="store_true", help="link to typeset reports that are not there yet, but are made"
     )
+
+
+def _asked() -> list[str]:
+    """The papers of config/config.yaml, in its order; all where it is not there."""
+    path = CONFIG / "config.yaml"
+    return check_workflow(read_yaml(path, "the workflow's config")).papers if path.exists() else papers()
 
 
 def main(args: argparse.Namespace) -> int:
@@ -30,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     """
     scale = load_scale(args.scale, args.published)
     folder = Path("figures") / scale.name
-    chapters = gather(args.papers or papers(), scale, folder)
+    chapters = gather(args.papers or _asked(), scale, folder)
     entries = [entry for chapter in chapters for entry in chapter.entries]
     if not any(entry.record for entry in entries):
         raise PipelagError(entries[0].trouble if entries else "there is no result to show; name a paper that has some")

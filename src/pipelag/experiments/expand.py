@@ -104,7 +104,9 @@ def load_scale(name: str, published: str = "cpu", above: tuple[str, ...] = ()) -
     if scale.extends:
         base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)
-        scale = scale.model_copy(update={"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]})
+        given = {"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]}
+        given |= {} if "seeds" in scale.model_fields_set else {"seeds": base.seeds}
+        scale = scale.model_copy(update=given)
     for paper in [*scale.setups, *(each.paper for each in scale.leave_out)]:
         if paper not in papers():
             raise PipelagError(f"scale '{name}': {unknown('paper', paper, papers())}")

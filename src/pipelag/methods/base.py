@@ -138,7 +138,7 @@ class Method:
                     raise PipelagError(
                         f"method '{self.name}' keeps {max(held) + 1} versions, but with {microbatches} microbatches "
                         f"over {stages} stages the weights of stage {stage} are {max(live)} updates old already; use "
-                        "at least as many microbatches as stages"
+                        "more microbatches (as many as stages are always enough)"
                     )
         if self.backward_reads == "stashed" or self.random is not None:
             backward = forward

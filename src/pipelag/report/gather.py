@@ -173,14 +173,18 @@ def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
             for result in reading_order(paper)
             if not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
         ]
-        chapters.append(Chapter(paper, [read(folder, paper, result) for result in shown]))
+        how = "" if scale.name == "quick" else f"--config scale={scale.name} -- "
+        chapters.append(Chapter(paper, [read(folder, paper, result, how) for result in shown]))
     return chapters
 
 
-def read(folder: Path, paper: Paper, result: str) -> Entry:
-    """A result's record; with a sentence instead where it is missing or damaged, or a file that it needs is missing."""
+def read(folder: Path, paper: Paper, result: str, how: str = "") -> Entry:
+    """A result's record; with a sentence instead where it is missing or damaged, or a file that it needs is missing.
+
+    how: what Snakemake is told before the result's name, to draw it.
+    """
     path = folder / paper.id / f"{result}.json"
-    again = f"snakemake --cores all {paper.id}_{result}"
+    again = f"snakemake --cores all {how}{paper.id}_{result}"
     if not path.exists():
         return Entry(paper, result, folder, None, f"{path} is not there; draw it first: {again}")
     if not path.is_file():

@@ -19,7 +19,7 @@ from pipelag.data.text.labelled import LabelledBatches, LabelledEvaluation, Labe
 from pipelag.data.text.language import LanguageBatches, RunningText
 from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, a
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, METRICS, SAID, Means
 from pipelag.runs.spec import RunSpec
@@ -73,7 +73,14 @@ def _task_of(spec: RunSpec, found: Any, device: torch.device) -> Task:
         return _labelled(spec, found, device)
     if isinstance(found, ImageFolders):
         return _folders(spec, found, device)
-    return _language(spec, found, device) if isinstance(found, RunningText) else _images(spec, found, device)
+    if isinstance(found, RunningText):
+        return _language(spec, found, device)
+    if not isinstance(found, Dataset):
+        kinds = ", ".join(kind.__name__ for kind in (ImageFolders, Corpus, RunningText, LabelledText))
+        kind = "None" if found is None else a(type(found).__name__)
+        name = spec.data.name if spec.data is not None else ""
+        raise PipelagError(f"the data set '{name}' gives {kind}; it should give one of Dataset, {kinds}")
+    return _images(spec, found, device)
 
 
 Examples = Evaluation | FolderEvaluation | LabelledEvaluation

@@ -42,10 +42,12 @@ class Dataset(Released):
                     f"{part}_images of '{self.name}' are {images.dtype} {tuple(images.shape)}; they should be "
                     "torch.uint8 (N, C, H, W)"
                 )
-            if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or not len(labels):
+            if not len(images):
+                raise PipelagError(f"'{self.name}' has no {part} images; let there be at least one")
+            if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
                 raise PipelagError(
                     f"{part}_labels of '{self.name}' are {labels.dtype} {tuple(labels.shape)}; they should be "
-                    f"torch.int64 ({len(images)},), one for each image, and at least one"
+                    f"torch.int64 ({len(images)},), one for each image"
                 )
             low, high = int(labels.min()), int(labels.max())
             if low < 0 or high >= len(self.classes):
