@@ -376,6 +376,16 @@ results:
         arms(load_paper("mine"), "table_1", load_scale("quick"))
 
 
+def test_a_report_is_of_the_papers_that_are_made(config: Path) -> None:
+    from pipelag.commands.report import asked_for
+
+    assert len(asked_for()) > 2
+    change(config / "config.yaml", "papers: [", "papers: [leaderboard, spectrain]  # [")
+    assert asked_for() == ["leaderboard", "spectrain"]
+    (config / "config.yaml").unlink()
+    assert asked_for() == papers()
+
+
 def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
     text = "name: mine\ntitle: Mine\nnote: shorter\nextends: standard\n"
     (config / "scales/mine.yaml").write_text(text)

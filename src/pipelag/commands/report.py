@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _asked() -> list[str]:
+def asked_for() -> list[str]:
     """The papers of config/config.yaml, in its order; all where it is not there."""
     path = CONFIG / "config.yaml"
     return check_workflow(read_yaml(path, "the workflow's config")).papers if path.exists() else papers()
@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     """
     scale = load_scale(args.scale, args.published)
     folder = Path("figures") / scale.name
-    chapters = gather(args.papers or _asked(), scale, folder)
+    chapters = gather(args.papers or asked_for(), scale, folder)
     entries = [entry for chapter in chapters for entry in chapter.entries]
     if not any(entry.record for entry in entries):
         raise PipelagError(entries[0].trouble if entries else "there is no result to show; name a paper that has some")
