@@ -6,7 +6,7 @@ evaluations is lowest, over the seeds that a method has at each of them. Test ac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipelag.results.judging import all_of, trend
 from pipelag.results.leaderboard.board import UNREMEDIED
 from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging, loss_of, rate_of, said, score
 from pipelag.results.logs import Item
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 BASELINE = "sequential"
 NOTES = [
@@ -106,17 +106,23 @@ def table(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_2")
 def over_rates(context: Context) -> Drawn:
-    """A line per method over the rates, of the seed that all have; none for a method that is trained at one rate.
+    """A line per method over the rates, of the seeds that a method has at each; none of a method with one rate.
 
     A diverged run counts as 0.
     """
-    first = min(item.arm.seed for item in context.items)  # table 4's search is made with it
-    rows: list[dict[str, Any]] = [
-        {"method": item.arm.labels["arm"], "rate": rate_of(item), "accuracy": item.log.accuracy or 0.0, "seed": first}
-        for item in context.items
-        if item.log is not None and item.arm.seed == first
-    ]
-    methods = [arm for arm in context.values("arm") if sum(row["method"] == arm for row in rows) > 1]
+    rows: list[dict[str, Any]] = []
+    for arm in context.values("arm"):
+        items = [item for item in context.select(arm=arm) if item.log is not None]
+        seeds: dict[float, set[int]] = {}
+        for item in items:
+            seeds.setdefault(rate_of(item), set()).add(item.arm.seed)
+        shared = set.intersection(*seeds.values()) if seeds else set()
+        rows += [
+            {"method": arm, "rate": rate_of(item), "accuracy": item.log.accuracy or 0.0, "seed": item.arm.seed}
+            for item in items
+            if item.log is not None and item.arm.seed in shared
+        ]
+    methods = [arm for arm in context.values("arm") if len({row["rate"] for row in rows if row["method"] == arm}) > 1]
     rows = [row for row in rows if row["method"] in methods]
     rows.sort(key=lambda row: (methods.index(row["method"]), row["rate"]))
     ticks = tuple(sorted({row["rate"] for row in rows}))
@@ -143,22 +149,34 @@ def staleness_wants_less(context: Context) -> Finding:
     return trend(context, all_of(outcomes), f"rates found: {words}", "every one of several seeds says the same")
 
 
-@judge(PAPER, "table_4", "cost_remains")
-def cost_remains(context: Context) -> Finding:
-    """Both unremedied pipelines against sequential training, each at its own rate.
+def ahead_at_own(first: str, others: Sequence[str]) -> Judge:
+    """A judge: one method ends above others, each at its own rate.
 
-    A pipeline whose rate is the smallest that was tried may have a better one below: nothing is told then.
+    One whose rate is at an end of its search may have a better one beyond: nothing is told of that one then.
     """
-    own = at_their_own(context, (BASELINE, *UNREMEDIED))
-    scores = {arm: score(context, arm, rate=label) for arm, label in own.items()}
-    costs = {arm: above(scores[BASELINE], scores[arm]) for arm in UNREMEDIED}
-    least = {arm: min(map(rate_of, context.select(arm=arm, rate=label))) for arm, label in own.items()}
-    ends = [arm for arm in UNREMEDIED if least[arm] == min(rate_of(item) for item in searched_of(context, arm))]
-    words = ", ".join(f"above {arm} (at {least[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-    words = f"{said(BASELINE, scores[BASELINE])} at {least[BASELINE]:g}, {words}"
-    words += "".join(f"; {arm} may want less than the smallest rate tried" for arm in ends)
-    outcomes = [None if arm in ends else told for arm, (told, _) in costs.items()]
-    return trend(context, all_of(outcomes), words + diverging(scores), PAIRED)
+
+    def judged(context: Context) -> Finding:
+        own = at_their_own(context, (first, *others))
+        scores = {arm: score(context, arm, rate=label) for arm, label in own.items()}
+        costs = {arm: above(scores[first], scores[arm]) for arm in others}
+        found = {arm: rate_of(context.select(arm=arm, rate=label)[0]) for arm, label in own.items()}
+        beyond = {}
+        for arm in others:
+            tried = [rate_of(item) for item in searched_of(context, arm)]
+            if found[arm] in (min(tried), max(tried)):
+                beyond[arm] = "less than the smallest" if found[arm] == min(tried) else "more than the greatest"
+        words = ", ".join(f"above {arm} (at {found[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
+        words = f"{said(first, scores[first])} at {found[first]:g}, {words}"
+        words += "".join(f"; {arm} may want {what} rate tried" for arm, what in beyond.items())
+        outcomes = [None if arm in beyond else told for arm, (told, _) in costs.items()]
+        return trend(context, all_of(outcomes), words + diverging(scores), PAIRED)
+
+    return judged
+
+
+judge(PAPER, "table_4", "cost_remains")(ahead_at_own(BASELINE, UNREMEDIED))
+judge(PAPER, "table_4", "spectrain_ahead_at_own_rate")(ahead_at_own("SpecTrain on 1F1B", (UNREMEDIED[0], "PipeDream")))
+judge(PAPER, "table_4", "spectrain_pays_at_own_rate")(ahead_at_own(BASELINE, ("SpecTrain on 1F1B",)))
 
 
 @judge(PAPER, "figure_2", "ahead_at_every_rate")
