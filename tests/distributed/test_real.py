@@ -27,9 +27,10 @@ from pipelag.distributed.training import RealTraining, check_workers
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
+from pipelag.stage import flat_step
 from pipelag.stage.phase import Phase
 from tests.ending import ended
-from tests.toy import PARTS, VIRTUAL, Noise, convolutional, equal, sgd
+from tests.toy import PARTS, VIRTUAL, Noise, adamw, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +152,31 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
     dist.all_gather_object(all_taken, taken)
     given = [step for rank in all_taken for step in rank if step >= 4 or job.world == 1]
     return training.losses, records[-1][0].ages, given, model.state_dict()
+
+
+def counted(job: Job, phases: list[Phase], optimizer: Any) -> tuple[int, list[float], dict[str, torch.Tensor]]:
+    """Training, and how many of rank 0's updates were made over flat buffers."""
+    made, take = [], flat_step.FlatState.take
+
+    def counting(state: flat_step.FlatState) -> bool:
+        made.append(take(state))
+        return made[-1]
+
+    flat_step.FlatState.take = counting  # type: ignore[method-assign]
+    model, batches = convolutional(), Noise()
+    training = RealTraining(job, model.train(), phases, optimizer, nn.functional.cross_entropy, lambda step: 1.0, 5)
+    training.run(batches.inputs, batches.targets)
+    return sum(made), training.losses, model.state_dict()
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adamw])
+def test_workers_update_small_tensors_over_flat_buffers_too(optimizer: Any) -> None:
+    phases = [Phase(get("pipedream"), 12, (3,)), Phase(get("spectrain"), 8, (2,))]
+    made, losses, state = launch(counted, 2, "cpu", 1, phases=phases, optimizer=optimizer)
+    assert made >= 18  # all but each phase's first
+    model = convolutional()
+    plain = pipelag.train(model, Noise(), phases=phases, optimizer=optimizer, seed=5)
+    assert losses == [row["loss"] for row in plain.metrics] and equal(state, model.state_dict())
 
 
 def test_one_asynchronous_worker_is_plain_training_bit_for_bit() -> None:

@@ -17,6 +17,7 @@ from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
 from pipelag.randomness import seed_stage
 from pipelag.schedules import Action, Schedule
+from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard
 from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import group_by_stage, set_rates
@@ -97,6 +98,7 @@ class StageState:
         self.weights = StageWeights(
             self.flat, phase.method, stage, phase.stages, self.delays, self.optimizer, self.shadows, back
         )
+        self.flat_step = FlatStep(self.optimizer, [self.weights])
         if phase.recompute_lags:
             self.weights.correct_recomputation(phase.recompute_lags[stage - 1])
         self.guard = Guard(module, self.weights, self.recompute)
@@ -215,7 +217,7 @@ class StageState:
             return
         hand_over(self.flat.parameters, self.shadows)
         self.weights.before_step()
-        self.optimizer.step()
+        self.flat_step.step()
         self.weights.after_step()
         self.flat.publish(self.flat.buffers)
         self.optimizer.zero_grad(set_to_none=True)
