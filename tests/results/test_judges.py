@@ -138,7 +138,7 @@ def test_activations_that_a_scale_does_not_keep_are_not_spoken_of() -> None:
 
 @pytest.mark.parametrize("result", ["table_1", "table_2", "table_3"])
 def test_no_claim_of_the_leaderboard_needs_a_run_that_the_quick_scale_leaves_out(in_project: None, result: str) -> None:
-    make = accuracies(ORDER)
+    make = accuracies(ORDER | ({"SpecTrain on 1F1B": 80.0} if result == "table_2" else {}))  # each claim holds
     quick = context("leaderboard", result, lambda arm: None if arm.left_out else make(arm), "quick")
     seeds = {item.arm.labels["arm"]: 0 for item in quick.select(what="learning")}
     for item in quick.select(what="learning"):

@@ -250,6 +250,22 @@ def with_adamw() -> Pair:
     return table("table_2", {"PipeOptim": 80.0})
 
 
+@case("leaderboard", "table_2", "staleness_costs")
+def staleness_costs_adamw() -> Pair:
+    return table("table_2", {"1F1B, latest weights": 97.0})
+
+
+@case("leaderboard", "table_2", "own_rule_predicts")
+def own_rule_predicts() -> Pair:
+    low, high = ({**ORDER, "SpecTrain on 1F1B": end} for end in (80.0, 97.0))
+    return both("leaderboard", "table_2", accuracies(low), accuracies(high))
+
+
+@case("leaderboard", "table_2", "price_remains")
+def price_remains_adamw() -> Pair:
+    return table("table_2", {"PipeOptim": 99.0})
+
+
 @case("leaderboard", "table_3", "pipeoptim_beats_pipedream")
 def on_a_transformer() -> Pair:
     return table("table_3", {"PipeOptim": 80.0})

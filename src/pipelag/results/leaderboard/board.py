@@ -162,6 +162,9 @@ def beats(*pairs: tuple[str, str], learns: tuple[str, ...] = ()) -> Judge:
 
 
 judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
+judge(PAPER, "table_2", "staleness_costs")(beats(("sequential", UNREMEDIED[0])))
+judge(PAPER, "table_2", "own_rule_predicts")(beats(("PipeOptim", UNREMEDIED[0]), ("PipeOptim", "SpecTrain on 1F1B")))
+judge(PAPER, "table_2", "price_remains")(beats(("sequential", "PipeOptim")))
 judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
 for _name in ("table_1", "table_3"):
     judge(PAPER, _name, "prediction_beats_stashing")(
