@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
+from tests.runs.test_runs import lines
 from tests.stage.test_guard import KINDS, gradient
 from tests.toy import Noise, convolutional, equal, parts_of, sgd
 
@@ -202,15 +202,9 @@ def _together(device: torch.device) -> str:
                 ends += train_together([each], device, 1)
             seconds[how] = time.perf_counter() - begun
             assert not [end for end in ends if isinstance(end, Exception)], ends
-        logs = {how: [_said(Path(folder) / how / spec.id) for spec in specs] for how in ("alone", "together")}
+        logs = {how: [lines(Path(folder) / how / spec.id) for spec in specs] for how in ("alone", "together")}
     assert logs["alone"] == logs["together"]
     return f"{len(names)} runs, {seconds['alone']:.1f} s one after the other, {seconds['together']:.1f} s together"
-
-
-def _said(folder: Path) -> list[dict[str, Any]]:
-    """What a run logged, without its times."""
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
 @check("no step waits for the device")

@@ -39,6 +39,15 @@ def a(word: str) -> str:
     return f"{'an' if word[:1] in 'aeiouAEIOU' else 'a'} {word}"
 
 
+def kind_of(value: object) -> str:
+    """What somebody gave where something else was wanted.
+
+    >>> kind_of(None), kind_of([1])
+    ('None', 'a list')
+    """
+    return "None" if value is None else a(type(value).__name__)
+
+
 def shortened(text: str, most: int = 60) -> str:
     """The beginning of a long text, on one line."""
     text = " ".join(str(text).split()) if any(c in str(text) for c in "\n\r\t") else str(text)

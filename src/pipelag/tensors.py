@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.errors import PipelagError, a
+from pipelag.errors import PipelagError, kind_of
 
 
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
@@ -68,10 +68,10 @@ def crossing(value: Any, stage: int) -> Any:
     """
     for each in as_tuple(value):
         if not isinstance(each, torch.Tensor):
-            kind = "None" if each is None else a(type(each).__name__)
             inside = " in a tuple" if isinstance(value, tuple) else ""
             raise PipelagError(
-                f"stage {stage} gives {kind}{inside}; what goes on to the next stage is a tensor or a tuple of tensors"
+                f"stage {stage} gives {kind_of(each)}{inside}; what goes on to the next stage is a tensor or a tuple "
+                "of tensors"
             )
     return value
 
@@ -83,8 +83,7 @@ def trainable(loss: Any) -> torch.Tensor:
         PipelagError: it is no tensor, of several numbers or whole ones, or without a gradient.
     """
     if not isinstance(loss, torch.Tensor):
-        kind = "None" if loss is None else a(type(loss).__name__)
-        raise PipelagError(f"the loss gives {kind}; it should give a tensor of one number")
+        raise PipelagError(f"the loss gives {kind_of(loss)}; it should give a tensor of one number")
     if loss.dim():
         raise PipelagError(f"the loss gives {list(loss.shape)} numbers; it should give one: take their mean")
     if not loss.is_floating_point():

@@ -60,10 +60,10 @@ def main(args: argparse.Namespace) -> int:
         to_do.append((spec, out))
         if not args.again and (out / "summary.json").exists():
             damaged.add(out)
-    ends: list[dict[str, Any] | Exception]
+    ends: list[dict[str, Any] | Exception] = []
     if len(asked) == 1:
-        ends = [carry_out(*each, args.device, threads) for each in to_do]
-    else:
+        ends += [carry_out(*each, args.device, threads) for each in to_do]
+    elif to_do:
         ends = carry_out_together(to_do, args.device, threads)
     broken = []
     for (spec, out), end in zip(to_do, ends, strict=True):

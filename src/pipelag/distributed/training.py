@@ -270,7 +270,12 @@ def workers_of(phase: Phase) -> int:
     method = phase.method
     if method.data_parallel or method.torch_schedule or method.random is not None:
         return phase.stages
-    return len(phase.schedule(lcm(*(phase.replicas or (1,)))).workers)
+    return len(_round_of(phase).workers)
+
+
+def _round_of(phase: Phase) -> Schedule:
+    """The schedule of as many minibatches as bring every replica its turn."""
+    return phase.schedule(lcm(*(phase.replicas or (1,))))
 
 
 def check_workers(phase: Phase, workers: int) -> None:
@@ -292,7 +297,7 @@ def check_workers(phase: Phase, workers: int) -> None:
         )
     if method.torch_schedule and phase.recompute:
         raise PipelagError(f"method '{method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
-    plan = phase.schedule(lcm(*(phase.replicas or (1,))))
+    plan = _round_of(phase)
     routes_of(plan)
     needed = len(plan.workers)
     if needed == workers or phase.stages == 1 == needed:

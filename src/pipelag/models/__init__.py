@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from pipelag.catalogue import HOMES, check_model
-from pipelag.errors import PipelagError, a
+from pipelag.errors import PipelagError, kind_of
 from pipelag.models.alexnet import alexnet
 from pipelag.models.bert import bert
 from pipelag.models.bottleneck import BLOCKS, resnet_bottleneck
@@ -82,9 +82,8 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
             raise
         raise PipelagError(f"model '{name}' does not take these options: {error}") from error
     if not isinstance(made, nn.Sequential):
-        kind = "None" if made is None else a(type(made).__name__)
         raise PipelagError(
-            f"model '{name}' gives {kind}; a model is an nn.Sequential, each of whose children is one layer"
+            f"model '{name}' gives {kind_of(made)}; a model is an nn.Sequential, each of whose children is one layer"
         )
     return made
 

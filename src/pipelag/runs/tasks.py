@@ -19,7 +19,7 @@ from pipelag.data.text.labelled import LabelledBatches, LabelledEvaluation, Labe
 from pipelag.data.text.language import LanguageBatches, RunningText
 from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
-from pipelag.errors import PipelagError, a
+from pipelag.errors import PipelagError, kind_of
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, METRICS, SAID, Means
 from pipelag.runs.spec import RunSpec
@@ -77,9 +77,8 @@ def _task_of(spec: RunSpec, found: Any, device: torch.device) -> Task:
         return _language(spec, found, device)
     if not isinstance(found, Dataset):
         kinds = ", ".join(kind.__name__ for kind in (ImageFolders, Corpus, RunningText, LabelledText))
-        kind = "None" if found is None else a(type(found).__name__)
         name = spec.data.name if spec.data is not None else ""
-        raise PipelagError(f"the data set '{name}' gives {kind}; it should give one of Dataset, {kinds}")
+        raise PipelagError(f"the data set '{name}' gives {kind_of(found)}; it should give one of Dataset, {kinds}")
     return _images(spec, found, device)
 
 

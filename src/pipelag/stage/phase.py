@@ -87,11 +87,15 @@ class Phase:
         minibatch, policy = self.updated_in(stage, version), self.method.learning_rate
         share = policy(stage, self.stages, minibatch, self.rate_taus[stage - 1]) if policy is not None else 1.0
         factor = rate(start + minibatch)
-        for what, value in (("the rate schedule", factor), (f"the rate policy of '{self.method.name}'", share)):
-            if not isinstance(value, Real | torch.Tensor) or not 0 <= value < inf:
-                where = f"stage {stage} in step {start + minibatch}"
-                raise PipelagError(f"{what} gives {shown(value)} for {where}; it should give a finite number from 0 on")
-        return factor * share
+        if _is_rate(factor) and _is_rate(share):
+            return factor * share
+        what, value = ("the rate schedule", factor)
+        if _is_rate(factor):
+            what, value = (f"the rate policy of '{self.method.name}'", share)
+        raise PipelagError(
+            f"{what} gives {shown(value)} for stage {stage} in step {start + minibatch}; it should give a finite "
+            "number from 0 on"
+        )
 
     def check(self) -> None:
         """Refuse what no executor can do, now and not at the switch hours later."""
@@ -110,3 +114,8 @@ class Phase:
         if self.segment and self.replicated:
             raise PipelagError("replicated stages recompute each by itself, not in segments; use recompute=True")
         assert self.delays and self.recompute_lags is not None
+
+
+def _is_rate(value: object) -> bool:
+    """Asked of every stage in every step, mostly of a float."""
+    return (type(value) is float or isinstance(value, (Real, torch.Tensor))) and bool(0 <= value < inf)  # type: ignore[operator]

@@ -342,9 +342,7 @@ class StageWeights:
         pairs = [
             pair
             for mine, saved in zip(self.rings, state["rings"], strict=True)
-            for pair in zip(
-                mine, saved, strict=bool(saved)
-            )  # some checkpoints of before have no places of a ring of one
+            for pair in zip(mine, saved, strict=bool(saved))  # older ones say nothing of a ring of one
             if pair[1]
         ]
         pairs += [(memory.buffers, state["memories"][name]) for name, memory in self.memories.items()]

@@ -108,7 +108,7 @@ def table(context: Context) -> Drawn:
 def over_rates(context: Context) -> Drawn:
     """A line per method over the rates, of the seeds that a method has at each; none of a method with one rate.
 
-    A diverged run counts as 0.
+    Of the runs that end: the figure says how many do not, and a mean with one at 0 would be nobody's accuracy.
     """
     rows: list[dict[str, Any]] = []
     for arm in context.values("arm"):
@@ -118,9 +118,9 @@ def over_rates(context: Context) -> Drawn:
             seeds.setdefault(rate_of(item), set()).add(item.arm.seed)
         shared = set.intersection(*seeds.values()) if seeds else set()
         rows += [
-            {"method": arm, "rate": rate_of(item), "accuracy": item.log.accuracy or 0.0, "seed": item.arm.seed}
+            {"method": arm, "rate": rate_of(item), "accuracy": item.log.accuracy, "seed": item.arm.seed}
             for item in items
-            if item.log is not None and item.arm.seed in shared
+            if item.log is not None and item.log.accuracy is not None and item.arm.seed in shared
         ]
     methods = [arm for arm in context.values("arm") if len({row["rate"] for row in rows if row["method"] == arm}) > 1]
     rows = [row for row in rows if row["method"] in methods]

@@ -254,17 +254,22 @@ class Watch:
             self.measuring = Discrepancy(self.training.pipeline, tuple(self.asked.horizons), self.asked.every)
         return self.measuring
 
+    @property
+    def current(self) -> Discrepancy | None:
+        """What measures the phase under way; None of one that has begun since the last line."""
+        found = self.measuring
+        return found if found is not None and found.pipeline is self.training.pipeline else None
+
     def row(self) -> dict[str, Any]:
         """For a log line: what was measured since the last one; of a phase that is new, nothing yet."""
-        if self.measuring is not None and self.measuring.pipeline is self.training.pipeline:
-            return self.measuring.row()
+        if self.current is not None:
+            return self.current.row()
         self.begin()
         return {}
 
     def state_dict(self) -> dict[str, Any] | None:
         """What was measured since the last line, and what is still to be compared; None of a phase that is new."""
-        current = self.measuring is not None and self.measuring.pipeline is self.training.pipeline
-        return self.measuring.state_dict() if current and self.measuring is not None else None
+        return self.current.state_dict() if self.current is not None else None
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Go on measuring."""
@@ -288,25 +293,26 @@ def advance(
     quiet = 10.0 if not sys.stderr.isatty() else 0.1
     with tqdm(total=training.total, initial=training.done, unit="step", mininterval=quiet, desc=spec.id) as bar:
         while training.done < training.total:
-            recorder.pending.append(training.step(*batches[training.done]))
-            done = training.done
-            evaluating = done == training.total or (spec.evaluate_every and done % spec.evaluate_every == 0)
-            if evaluating or not done % FLUSH_STEPS:
-                bad = recorder.flush(done)  # waits for the device, so the clock below has seen the work
-                now = time.perf_counter()
-                recorder.seconds += now - tick
-                bar.update(done - bar.n)
-                if bad is not None:
-                    return bad
-                if evaluating:
-                    evaluate_now()
-                    last = recorder.last
-                    bar.set_postfix(accuracy=f"{last['accuracy']:.2f}", loss=f"{last['loss'] or math.nan:.3f}")
-                if now - saved_at > CHECKPOINT_SECONDS and done < training.total:
-                    save()
-                    saved_at = time.perf_counter()
-                tick = time.perf_counter()
             left = time.perf_counter()
             yield
             tick += time.perf_counter() - left
+            recorder.pending.append(training.step(*batches[training.done]))
+            done = training.done
+            evaluating = done == training.total or (spec.evaluate_every and done % spec.evaluate_every == 0)
+            if not evaluating and done % FLUSH_STEPS:
+                continue
+            bad = recorder.flush(done)  # waits for the device, so the clock below has seen the work
+            now = time.perf_counter()
+            recorder.seconds += now - tick
+            bar.update(done - bar.n)
+            if bad is not None:
+                return bad
+            if evaluating:
+                evaluate_now()
+                last = recorder.last
+                bar.set_postfix(accuracy=f"{last['accuracy']:.2f}", loss=f"{last['loss'] or math.nan:.3f}")
+            if now - saved_at > CHECKPOINT_SECONDS and done < training.total:
+                save()
+                saved_at = time.perf_counter()
+            tick = time.perf_counter()
     return None
