@@ -15,8 +15,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
 
     >>> print(unknown("model", "resnet2O", ["resnet20", "lenet5"]))
     unknown model 'resnet2O'; did you mean 'resnet20'?
-    >>> print(unknown("model", "unet", ["resnet20", "lenet5"]))
-    unknown model 'unet'; it should be lenet5 or resnet20
+    >>> print(unknown("model", "vgg", ["resnet20", "lenet5"]))
+    unknown model 'vgg'; it should be lenet5 or resnet20
     """
     return PipelagError(f"unknown {kind} '{shortened(name)}'{nearest(name, known, 'it should be')}")
 
