@@ -216,6 +216,28 @@ def test_a_coarser_precision_than_the_papers_is_said() -> None:
     assert context("precision", lambda arm: trained(90.0), "paper").shortfall() == ""  # asked for as such
 
 
+def test_of_what_was_timed_a_smaller_minibatch_is_said_with_its_model() -> None:
+    """In words, and under a figure; once for all where all models have it."""
+    full = context("table_5", lambda arm: run_log([]) if arm.spec.kind == "speed" else None, "paper")
+    assert full.shortfall() == ""
+
+    def cut(*models: str) -> Context:
+        less = {"batch": 32}
+        items = [
+            replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update=less)))
+            if i.arm.spec.model and i.arm.spec.model.name in models
+            else i
+            for i in full.items
+        ]
+        return replace(full, items=items)
+
+    two = "resnet110, resnet56 timed with minibatches of 32 instead of 128"
+    assert cut("resnet56", "resnet110").shortfall() == two
+    assert cut("resnet56", "resnet110").footer().endswith(f" Not the paper's: {two}.")
+    every = cut(*(item.arm.spec.model.name for item in full.items if item.arm.spec.model))
+    assert every.shortfall() == "timed with minibatches of 32 instead of 128"
+
+
 def test_sizes_are_judged_at_the_papers_length_only() -> None:
     accuracies = {"8": 90.3, "8-stage": 83.0}
 

@@ -64,6 +64,7 @@ class Context:
         """
         full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
         reasons: dict[str, None] = {}
+        timed: dict[tuple[int, int], set[str]] = {}  # models by minibatch, here and in the paper
         for item in self.select(**labels):
             spec = item.arm.spec
             theirs = full.get(tuple(sorted(item.arm.labels.items())))
@@ -95,13 +96,18 @@ class Context:
             scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
             if scaled[0] != scaled[1]:
                 reasons["inputs standardised" if scaled[0] else "inputs from 0 to 1"] = None
-            if spec.batch != theirs.batch:
-                timed = "timed with " if spec.kind != "train" else ""
-                reasons[f"{timed}minibatches of {spec.batch} instead of {theirs.batch}"] = None
+            if spec.kind != "train":
+                timed.setdefault((spec.batch, theirs.batch), set()).add(spec.model.name)
+            elif spec.batch != theirs.batch:
+                reasons[f"minibatches of {spec.batch} instead of {theirs.batch}"] = None
             pieces = [sorted({p.microbatches for p in each.phases}) for each in (spec, theirs)]
             if pieces[0] != pieces[1]:
                 words = [" and ".join(map(str, each)) for each in pieces]
                 reasons[f"{words[0]} microbatches instead of {words[1]}"] = None
+        for (batch, other), models in timed.items():
+            if batch != other:
+                some = f"{', '.join(sorted(models))} " if len(timed) > 1 else ""
+                reasons[f"{some}timed with minibatches of {batch} instead of {other}"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
@@ -163,7 +169,8 @@ class Context:
         }
         if cores:
             said.append(f"Measured on {', '.join(sorted(str(each) for each in cores))}.")
-        return " ".join(said)
+        short = self.shortfall() if cores and not any(spec.kind == "train" for spec, _ in logged) else ""
+        return " ".join(said) + (f" Not the paper's: {short}." if short else "")
 
     def left_out(self) -> str:
         """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""
