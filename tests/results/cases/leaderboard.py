@@ -179,6 +179,51 @@ def deep_price_remains() -> Pair:
     return many_stages("half the rate", "SpecTrain on 1F1B", 84.0)
 
 
+LONGER = {  # by length; SpecTrain is ahead of the others and pays less after the longer training, and so does no remedy
+    "once": {"sequential": 60.0, "1F1B, latest weights": 48.0, "PipeDream": 49.0, "SpecTrain on 1F1B": 54.0},
+    "three times": {"sequential": 75.0, "1F1B, latest weights": 67.0, "PipeDream": 66.0, "SpecTrain on 1F1B": 72.0},
+}
+
+
+def longer(arm: str, end: float) -> Pair:
+    """One arm elsewhere after the longer training."""
+
+    def at(ends: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
+        def make(made: Arm) -> RunLog | None:
+            name = made.labels["arm"]
+            return trained(ends[made.labels["length"]][name] + 0.3 * (made.seed - 1) * (1 + len(name) % 3))
+
+        return make
+
+    other = {**LONGER, "three times": {**LONGER["three times"], arm: end}}
+    return both("leaderboard", "table_7", at(LONGER), at(other))
+
+
+@case("leaderboard", "table_7", "price_of_none_falls")
+def price_of_none_falls() -> Pair:
+    return longer("1F1B, latest weights", 61.0)
+
+
+@case("leaderboard", "table_7", "price_of_spectrain_falls")
+def price_of_spectrain_falls() -> Pair:
+    return longer("SpecTrain on 1F1B", 67.0)
+
+
+@case("leaderboard", "table_7", "spectrain_still_pays")
+def spectrain_still_pays() -> Pair:
+    return longer("SpecTrain on 1F1B", 78.0)
+
+
+@case("leaderboard", "table_7", "spectrain_still_ahead")
+def spectrain_still_ahead() -> Pair:
+    return longer("1F1B, latest weights", 74.0)
+
+
+@case("leaderboard", "table_7", "spectrain_still_over_stashing")
+def spectrain_still_over_stashing() -> Pair:
+    return longer("PipeDream", 74.0)
+
+
 def over_rates(best: dict[str, str], fails: dict[str, str], lost: float = 20.0, result: str = "table_4") -> Pair:
     """Runs whose training loss is least at these rates, else at '1'; away from sequential's some accuracy is lost."""
 

@@ -1,0 +1,89 @@
+"""Table 7: whether the price of staleness falls with time: eight stages, trained three times as long."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from pipelag.report.tables import Cell, Col
+from pipelag.report.tables import table as tabulated
+from pipelag.results.context import Accuracy, Context
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import Difference, trend
+from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, compared, diverging, said, score
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
+
+SPECTRAIN = "SpecTrain on 1F1B"
+ONCE, LONG = "once", "three times"
+TITLES = {ONCE: "as in table 6", LONG: "three times as long"}
+
+
+@drawing(PAPER, "table_7")
+def table(context: Context) -> Drawn:
+    """A line per method: where it ends after either length, and how far below sequential training."""
+    rows: list[dict[str, Cell]] = []
+    for arm in context.values("arm"):
+        row: dict[str, Cell] = {"method": arm}
+        for length in TITLES:
+            items = context.select(arm=arm, length=length)
+            row[length] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
+            if arm != BASELINE:
+                row[f"lost {length}"] = lost(context, arm, length)
+        rows.append(row)
+    columns = [Col("method", "method")]
+    columns += [Col(title, length, group="accuracy %, trained") for length, title in TITLES.items()]
+    columns += [Col(title, f"lost {length}", group="below sequential, points") for length, title in TITLES.items()]
+    why = context.left_out()
+    notes = ["Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired."]
+    notes += [f"–: not run here; {why}."] if why else []
+    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+
+
+def lost(context: Context, arm: str, length: str) -> str | None:
+    """How far an arm ends below sequential training of the same length; None without the logs."""
+    try:
+        return above(*(score(context, each, length=length) for each in (BASELINE, arm)))[1]
+    except NotLogged:
+        return None
+
+
+def falling(arm: str) -> Judge:
+    """A judge: what an arm costs against sequential training is less after the longer training.
+
+    Of the seeds with which everything ends; where something diverges, the cost is unknown and nothing is told.
+    """
+
+    def judged(context: Context) -> Finding:
+        ends = {(each, length): score(context, each, length=length) for each in (BASELINE, arm) for length in TITLES}
+        seeds = [seed for seed in ends[arm, ONCE] if all(values.get(seed, 0) > 0 for values in ends.values())]
+        lost_by = {length: {s: ends[BASELINE, length][s] - ends[arm, length][s] for s in seeds} for length in TITLES}
+        gone = diverging({f"{each} ({TITLES[length]})": values for (each, length), values in ends.items()})
+        if not seeds:
+            raise NotLogged(f"no seed with which {BASELINE} training and {arm} end{gone}")
+        saved = Difference.of(lost_by[ONCE], lost_by[LONG])
+        words = " and ".join(f"{fmean(lost_by[length].values()):.2f} {title}" for length, title in TITLES.items())
+        text = f"{arm} costs, in points, {words}: less by {saved.text()}{gone}"
+        return trend(context, None if gone else saved.above(), text, PAIRED, what="learning")
+
+    return judged
+
+
+judge(PAPER, "table_7", "price_of_none_falls")(falling(UNREMEDIED))
+judge(PAPER, "table_7", "price_of_spectrain_falls")(falling(SPECTRAIN))
+
+
+def ahead(first: str, second: str) -> Judge:
+    """A judge: after the longer training the first ends above the second."""
+
+    def judged(context: Context) -> Finding:
+        holds, words, ends = compared(context, [(first, second)], length=LONG)
+        means = ", ".join(said(arm, values) for arm, values in ends.items())
+        text = f"{TITLES[LONG]}: {means}; {words} points{diverging(ends)}"
+        return trend(context, holds, text, PAIRED, what="learning")
+
+    return judged
+
+
+judge(PAPER, "table_7", "spectrain_still_pays")(ahead(BASELINE, SPECTRAIN))
+judge(PAPER, "table_7", "spectrain_still_ahead")(ahead(SPECTRAIN, UNREMEDIED))
+judge(PAPER, "table_7", "spectrain_still_over_stashing")(ahead(SPECTRAIN, "PipeDream"))

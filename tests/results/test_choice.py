@@ -1,0 +1,51 @@
+"""The leaderboard's table of what is left to lose: every number against sequential training of its own work."""
+
+from __future__ import annotations
+
+import pytest
+
+import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
+from pipelag.experiments import Arm
+from pipelag.results.drawing import draw
+from pipelag.results.leaderboard.choice import stages_of
+from pipelag.results.logs import RunLog
+from tests.results.made_up import context, trained
+
+pytestmark = pytest.mark.usefixtures("in_project")
+WHOLE = {"half": 60.0, "adamw": 70.0, "words": 80.0}
+
+
+def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
+    def ending(arm: Arm) -> RunLog | None:
+        name, work = arm.labels["arm"], arm.labels["work"]
+        (phase,) = arm.spec.phases
+        lost = 0.0 if name == "sequential" else float(len(phase.cuts) + 1) + (10.0 if name == "PipeDream" else 0.0)
+        made = trained(WHOLE[work] - lost)
+        made.summary["phases"] = [{"weight_copies": [4 if name == "PipeDream" else 1] * (len(phase.cuts) + 1)}]
+        return made
+
+    found = context("leaderboard", "table_8", ending)
+    table = draw(found).table
+    assert table is not None
+    rows = {
+        line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in table.markdown().splitlines()
+    }
+    zero = "± 0.00"
+    assert rows["1F1B, latest weights"] == ["1", *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 4, 8))]
+    assert rows["PipeDream"] == ["4", *(f"+{cost}.00 {zero}" for cost in (14, 18, 26, 14, 18))]
+    assert list(rows).index("1F1B, latest weights") < list(rows).index("PipeDream")
+    words = {stages_of(item) for item in found.items if item.arm.labels["work"] == "words"}
+    assert words == {8} and rows["XPipe"][2:5] == ["–", "–", "–"]
+
+
+def test_a_run_that_diverges_costs_an_unknown_amount_and_fewer_seeds_are_counted() -> None:
+    def ending(arm: Arm) -> RunLog | None:
+        if arm.labels["arm"] == "PipeOptim":
+            return trained(diverged_at=7, phases=[{}])
+        return trained(50.0, phases=[{}]) if arm.seed == 0 or arm.labels["arm"] != "XPipe" else None
+
+    table = draw(context("leaderboard", "table_8", ending)).table
+    assert table is not None
+    text = table.markdown()
+    assert "an unknown amount (both end with no seed)" in text
+    assert "(one seed" in text
