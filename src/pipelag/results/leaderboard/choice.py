@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import all_of, trend
+from pipelag.results.leaderboard.deep import REMEDIES
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAPER, above, score
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging
 from pipelag.results.logs import Item
-from pipelag.results.verdict import NotLogged
+from pipelag.results.verdict import Finding, NotLogged, judge
 
 GROUPS = {  # of the runs of one work; each is compared with its own sequential training
     "half": "ResNet-20, SGD at half the rate",
     "adamw": "ResNet-20, AdamW",
     "words": "Transformer, AdamW",
 }
+SPECTRAIN, OPTIM = "SpecTrain on 1F1B", "PipeOptim"
 NOTES = [
     "Mean ± half the 95 % interval over seeds, paired, three where nothing else is said; of the Transformer the "
     "accuracy of words. –: not among these runs.",
@@ -48,14 +53,22 @@ def table(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
 
 
+def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]:
+    """An arm's accuracies by seed over so many stages, of one work; sequential training's are the same over any."""
+    items = [i for i in context.select(arm=arm, work=work) if arm == BASELINE or stages_of(i) == stages]
+    found = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
+    if not found:
+        raise NotLogged(f"{arm} over {stages} stages has no log ({GROUPS[work]})")
+    return found
+
+
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
     """How far an arm over so many stages ends below sequential training on the same work; None without the logs."""
-    items = [item for item in context.select(arm=arm, work=work) if stages_of(item) == stages]
-    ends = {i.arm.seed: i.log.accuracy or 0.0 for i in items if i.log is not None}
     try:
-        return above(score(context, BASELINE, work=work), ends)[1].removesuffix(" (3 seeds)") if ends else None
+        text = above(*(ends(context, each, work, stages) for each in (BASELINE, arm)))[1]
     except NotLogged:
         return None
+    return text.removesuffix(" (3 seeds)")
 
 
 def copies(context: Context, arm: str) -> int | None:
@@ -63,3 +76,49 @@ def copies(context: Context, arm: str) -> int | None:
     logs = [item.log for item in context.select(arm=arm) if item.log is not None and stages_of(item) == 4]
     counts = logs[0].summary["phases"][0].get("weight_copies") if logs else None
     return counts[0] if counts else None
+
+
+Run = tuple[str, str, int]  # arm, work, stages
+
+
+def told(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Finding:
+    """Whether in each pair, which the sentence names so, the first ends above the second."""
+    scores = {run: ends(context, *run) for pair in pairs.values() for run in pair}
+    gains = {named: above(*(scores[run] for run in pair)) for named, pair in pairs.items()}
+    words = ", ".join(f"{named} by {gain}" for named, (_, gain) in gains.items())
+    gone = diverging({f"{arm} over {stages} stages": values for (arm, _, stages), values in scores.items()})
+    return trend(context, all_of(outcome for outcome, _ in gains.values()), f"{words} points{gone}", PAIRED)
+
+
+@judge(PAPER, "table_8", "depth_costs_each")
+def depth_costs_each(context: Context) -> Finding:
+    """The shallowest against the deepest, of the arms that have both."""
+    arms = (UNREMEDIED, *REMEDIES)
+    return told(context, {f"{arm}: 4 stages above 16": ((arm, "half", 4), (arm, "half", 16)) for arm in arms})
+
+
+@judge(PAPER, "table_8", "spectrain_ahead_with_sgd")
+def spectrain_ahead(context: Context) -> Finding:
+    """At each number of stages."""
+    return told(
+        context,
+        {
+            f"{stages} stages: {SPECTRAIN} above {OPTIM}": ((SPECTRAIN, "half", stages), (OPTIM, "half", stages))
+            for stages in (4, 8, 16)
+        },
+    )
+
+
+@judge(PAPER, "table_8", "pipeoptim_ahead_with_adamw")
+def pipeoptim_ahead(context: Context) -> Finding:
+    """On both networks."""
+    return told(
+        context,
+        {
+            f"{GROUPS[work]}, {stages} stages: {OPTIM} above {SPECTRAIN}": (
+                (OPTIM, work, stages),
+                (SPECTRAIN, work, stages),
+            )
+            for work, stages in (("adamw", 4), ("words", 8))
+        },
+    )
