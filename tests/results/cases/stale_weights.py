@@ -355,13 +355,14 @@ AT_A_TENTH = {"4-stage": 86.0, "6-stage": 85.0, "8-stage": 83.0, CONTROL: 86.5}
 
 def control_case(claim: str, **fails: float) -> None:
     """Arms at a tenth of the baseline's rate, and two of them elsewhere."""
-    names = {"four": "4-stage", "eight": "8-stage", "control": CONTROL}
+    names = {"four": "4-stage", "six": "6-stage", "eight": "8-stage", "control": CONTROL}
     other = {names[key]: value for key, value in fails.items()}
     register("control", claim, lambda: ends(AT_A_TENTH, 91.5), lambda: ends({**AT_A_TENTH, **other}, 91.5))
 
 
 control_case("mostly_the_rate_here", control=91.0)
 control_case("four_cost_little_here", four=82.0)
+control_case("six_cost_here", six=87.5)
 control_case("eight_cost_here", eight=87.5)
 
 

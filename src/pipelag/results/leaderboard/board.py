@@ -10,8 +10,8 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned
-from pipelag.results.leaderboard.scores import PAPER, judged, loss_of
+from pipelag.results.judging import learned, trend
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, cheaper, diverging, judged, loss_of, said, score
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
@@ -21,6 +21,7 @@ from pipelag.timing.timed import Timing, time_schedule
 PERIODS = 40  # minibatches of a timed schedule: a few fills' worth
 UNREMEDIED = ("1F1B, latest weights", "Stale weights")
 OTHERS = ("SC", "LWP_w + SC", "Nesterov look-ahead", "DC-ASGD")  # LWP_v over SGD with momentum is PipeOptim
+LOOK_AHEAD = "PipeDream with NAdam"
 OF_THE_FIVE = {  # the methods of each paper, and the unremedied pipeline on the same schedule
     "PipeDream": (("PipeDream", "PipeDream, vertical sync"), "1F1B, latest weights"),
     "SpecTrain": (("SpecTrain",), "Stale weights"),
@@ -86,7 +87,7 @@ COLUMNS = [
     Col("timed, 4 workers", "timed", "{:.2f}", "speedup"),
     Col("measured, 2 workers", "speed", "{:.2f}", "speedup"),
     Col("torch's own, 2 workers", "torch", "{:.2f}", "speedup"),
-    Col("memory, MB", "memory", "{:.1f}"),
+    Col("memory, MiB", "memory", "{:.1f}"),
     Col("weight copies per stage", "copies"),
     Col("forward staleness per stage, updates", "staleness"),
     Col("to own weights", "distance", "{:.3f}", "distance of the forward's weights"),
@@ -161,10 +162,23 @@ def beats(*pairs: tuple[str, str], learns: tuple[str, ...] = ()) -> Judge:
     return judgement
 
 
+@judge(PAPER, "table_2", "look_ahead_hides_delay")
+def look_ahead_hides_delay(context: Context) -> Finding:
+    """Each against sequential training with its own optimizer."""
+    pairs = (("sequential", "PipeDream"), ("sequential with NAdam", LOOK_AHEAD))
+    ends = {arm: score(context, arm) for pair in pairs for arm in pair}
+    before, after = ((ends[base], ends[arm]) for base, arm in pairs)
+    holds, (old, new), less = cheaper(before, after)
+    means = ", ".join(said(arm, values) for arm, values in ends.items())
+    text = f"{means}; stashing costs {old:.2f} points with AdamW, {new:.2f} with NAdam: less by {less}{diverging(ends)}"
+    return trend(context, holds, text, PAIRED, what="learning")
+
+
 judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
 judge(PAPER, "table_2", "staleness_costs")(beats(("sequential", UNREMEDIED[0])))
 judge(PAPER, "table_2", "own_rule_predicts")(beats(("PipeOptim", UNREMEDIED[0]), ("PipeOptim", "SpecTrain on 1F1B")))
 judge(PAPER, "table_2", "price_remains")(beats(("sequential", "PipeOptim")))
+judge(PAPER, "table_2", "look_ahead_over_pipeoptim")(beats((LOOK_AHEAD, "PipeOptim")))
 judge(PAPER, "table_3", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))
 for _name in ("table_1", "table_3"):
     judge(PAPER, _name, "prediction_beats_stashing")(

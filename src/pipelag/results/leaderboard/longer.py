@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from statistics import fmean
-
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, trend
+from pipelag.results.judging import trend
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, compared, diverging, said, score
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, cheaper, compared, diverging, said, score
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"
@@ -48,22 +46,15 @@ def lost(context: Context, arm: str, length: str) -> str | None:
 
 
 def falling(arm: str) -> Judge:
-    """A judge: what an arm costs against sequential training is less after the longer training.
-
-    Of the seeds with which everything ends; where something diverges, the cost is unknown and nothing is told.
-    """
+    """A judge: what an arm costs against sequential training is less after the longer training."""
 
     def judged(context: Context) -> Finding:
-        ends = {(each, length): score(context, each, length=length) for each in (BASELINE, arm) for length in TITLES}
-        seeds = [seed for seed in ends[arm, ONCE] if all(values.get(seed, 0) > 0 for values in ends.values())]
-        lost_by = {length: {s: ends[BASELINE, length][s] - ends[arm, length][s] for s in seeds} for length in TITLES}
+        ends = {(each, length): score(context, each, length=length) for length in TITLES for each in (BASELINE, arm)}
+        pairs = [(ends[BASELINE, length], ends[arm, length]) for length in TITLES]
+        holds, prices, less = cheaper(pairs[0], pairs[1])
+        words = " and ".join(f"{price:.2f} {title}" for price, title in zip(prices, TITLES.values(), strict=True))
         gone = diverging({f"{each} ({TITLES[length]})": values for (each, length), values in ends.items()})
-        if not seeds:
-            raise NotLogged(f"no seed with which {BASELINE} training and {arm} end{gone}")
-        saved = Difference.of(lost_by[ONCE], lost_by[LONG])
-        words = " and ".join(f"{fmean(lost_by[length].values()):.2f} {title}" for length, title in TITLES.items())
-        text = f"{arm} costs, in points, {words}: less by {saved.text()}{gone}"
-        return trend(context, None if gone else saved.above(), text, PAIRED, what="learning")
+        return trend(context, holds, f"{arm} costs, in points, {words}: less by {less}{gone}", PAIRED, what="learning")
 
     return judged
 

@@ -59,6 +59,23 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     return told.pop() if len(told) == 1 else None, gain.text() if both else "an unknown amount (both end with no seed)"
 
 
+def cheaper(
+    before: tuple[Mapping[int, float], Mapping[int, float]], after: tuple[Mapping[int, float], Mapping[int, float]]
+) -> tuple[bool | None, tuple[float, float], str]:
+    """Whether an arm's price, its points below a base, is less in the second pair of base and arm than in the first.
+
+    With both prices, and by how much in words; of the seeds with which all four end. Where others do not, nothing is
+    told.
+    """
+    every = (*before, *after)
+    seeds = [seed for seed in before[1] if all(values.get(seed, 0) > 0 for values in every)]
+    prices = [{seed: base[seed] - arm[seed] for seed in seeds} for base, arm in (before, after)]
+    less = Difference.of(*prices)
+    whole = all(value > 0 for values in every for value in values.values())
+    old, new = (fmean(price.values()) for price in prices)
+    return less.above() if whole else None, (old, new), less.text()
+
+
 def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
     """Which arms diverge, by accuracies by seed; or empty."""
     gone_of = {arm: [accuracy == 0 for accuracy in values.values()] for arm, values in ends.items()}
@@ -67,9 +84,10 @@ def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def said(name: str, values: Mapping[int, float]) -> str:
-    """An arm and its mean, of the runs that end."""
+    """An arm and its mean, of the runs that end; how many these are, where not all do."""
     ended = [value for value in values.values() if value > 0]
-    return f"{name} {fmean(ended):.2f} %" if ended else f"{name} diverges"
+    some = f" (of {len(ended)} of {len(values)} seeds)" if len(ended) < len(values) else ""
+    return f"{name} {fmean(ended):.2f} %{some}" if ended else f"{name} diverges"
 
 
 def compared(

@@ -65,8 +65,8 @@ def table_2(context: Context) -> Drawn:
     notes = [
         "utilisation from schedules of the paper's P and N; PipeMareW's amortised over the epochs that the runs here "
         "take to as large a share of their synchronous best as the paper's target is of its own",
-        "memory from the schedules' weight copies, the parameters of full-size models and what a training step holds; "
-        "the paper's ratios of PipeDream do not follow from its formula",
+        "memory from the schedules' weight copies, the parameters of full-size models and what a training step holds, "
+        "in MB of 2^20 bytes; the paper's ratios of PipeDream do not follow from its formula",
     ]
     trained = [name for task in TASK_OF.values() if (name := trained_as(context, task))]
     notes += [f"trained here: {'; '.join(trained)}"] if trained else []

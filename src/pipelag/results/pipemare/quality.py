@@ -108,7 +108,7 @@ def diverged(item: Item) -> bool:
 
 
 def outcomes(context: Context, **labels: str) -> str:
-    """The best scores in words, mean and spread; and how many runs diverged, and when."""
+    """The best scores in words, mean and standard deviation; and how many runs diverged, and when."""
     try:
         items = list(runs_of(context, **labels).values())
     except NotLogged as missing:
@@ -136,8 +136,8 @@ def reasons(context: Context) -> list[str]:
 
 
 def mean_text(values: list[float]) -> str:
-    """Mean, with the standard deviation where there are several."""
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    """Mean, with the standard deviation where there are several; ± would be half an interval (`Difference`)."""
+    return f"{fmean(values):.1f}" + (f" (sd {stdev(values):.1f})" if len(values) > 1 else "")
 
 
 def below(context: Context, arm: str, than: str = "Sync", **labels: str) -> Difference:

@@ -96,7 +96,7 @@ def over_stages(context: Context) -> Drawn:
     rows.sort(key=lambda row: (names.index(row["panel"]), list(STYLES).index(row["method"])))
     y = [
         Axis("value", "utilisation (%)", limits=(0, 105)),
-        Axis("value", "weight + optimizer memory (MB)", limits=(0, None)),
+        Axis("value", "weight + optimizer memory (MiB)", limits=(0, None)),
         Axis("value", f"best {metric(task)}", limits=(0, None)),
     ]
     chart = Lines(
@@ -185,7 +185,7 @@ def memory_grows(context: Context) -> Finding:
     reach = max(y for _, y in points) - min(y for _, y in points)
     off = max(abs(y - mean_y - slope * (x - mean_x)) for x, y in points)
     share = off / reach if reach else float("inf")
-    text = f"from {points[0][1]:.0f} MB (P = {points[0][0]}) to {points[-1][1]:.0f} MB (P = {points[-1][0]})"
+    text = f"from {points[0][1]:.0f} MiB (P = {points[0][0]}) to {points[-1][1]:.0f} MiB (P = {points[-1][0]})"
     why = "linear: no point further from the straight line than a tenth of the range"
     return exact(growing and share <= 0.1, f"{text}; off the line by at most {100 * share:.0f} % of the range", why)
 
@@ -197,7 +197,7 @@ def memory_constant(context: Context) -> Finding:
     for method in ("GPipe", "PipeMare"):
         sizes = [megabytes(context, method, row) for row in of_method(context, method)]
         holds &= max(sizes) - min(sizes) < 1e-6
-        texts.append(f"{method} from {min(sizes):.0f} to {max(sizes):.0f} MB")
+        texts.append(f"{method} from {min(sizes):.0f} to {max(sizes):.0f} MiB")
     return exact(holds, ", ".join(texts))
 
 

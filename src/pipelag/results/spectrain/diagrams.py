@@ -38,7 +38,7 @@ def crossing(log: RunLog) -> list[int]:
 
 def megabytes(size: float) -> str:
     """For a label."""
-    return f"{size / 2**20:,.1f} MB"
+    return f"{size / 2**20:,.1f} MiB"
 
 
 def table_of(context: Context) -> pd.DataFrame:

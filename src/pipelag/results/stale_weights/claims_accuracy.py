@@ -223,8 +223,15 @@ def four_cost_little(context: Context) -> Finding:
     return trend(context, cost.below(2), f"4 stages cost {cost.text()} points at their rate", f"two points; {SEEDS}")
 
 
-@judge(PAPER, "control", "eight_cost_here")
-def eight_cost(context: Context) -> Finding:
-    """8 stages against the control."""
-    cost = at_equal_rates(context, "8-stage")
-    return trend(context, cost.above(), f"8 stages cost {cost.text()} points at their rate", SEEDS)
+def cost_at_equal_rates(stages: int) -> Judge:
+    """A judge: so many stages end below the control."""
+
+    def judged(context: Context) -> Finding:
+        cost = at_equal_rates(context, f"{stages}-stage")
+        return trend(context, cost.above(), f"{stages} stages cost {cost.text()} points at their rate", SEEDS)
+
+    return judged
+
+
+judge(PAPER, "control", "six_cost_here")(cost_at_equal_rates(6))
+judge(PAPER, "control", "eight_cost_here")(cost_at_equal_rates(8))
