@@ -396,7 +396,7 @@ def epoch_speedups() -> Pair:
     return real("table_1", long(TABLE_1), long(TABLE_1 | {("VGG-16", "4x4 (A)"): ("15-1", 2.25)}))
 
 
-@case(PAPER, "table_1", "slower_links_gain_more")
+@case(PAPER, "table_1", "vgg16_gains_more_here")
 def slower_links_gain_more() -> Pair:
     """As much on B as on A."""
     return table_1({("VGG-16", "2x8 (B)"): ("15-1", 5.28)})

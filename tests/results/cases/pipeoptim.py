@@ -427,7 +427,7 @@ def on_time(result: str, fails: Mapping[str, int], holds: Mapping[str, int] | No
     return both(PAPER, result, training(by_arm(lines[0]), True), training(by_arm(lines[1]), True))
 
 
-@case(PAPER, "figure_9a", "fewest_epochs")
+@case(PAPER, "figure_9a", "fewest_epochs_here")
 def fewest_epochs() -> Pair:
     return on_time("figure_9a", {"XPipe": 49})
 

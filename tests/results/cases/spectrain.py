@@ -347,7 +347,7 @@ def transfers_as_printed() -> Pair:
     return plans("figure_11", but(times("transfers", 0.5), "Data P."))
 
 
-@case(PAPER, "text_headline_throughput", "above_1_5")
+@case(PAPER, "text_headline_throughput", "above_1_5_here")
 def above_1_5() -> Pair:
     return plans("text_headline_throughput", but(times("speedup", 1.3), "PipeDream"))
 

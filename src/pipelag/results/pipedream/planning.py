@@ -50,7 +50,9 @@ def table_2(context: Context) -> Drawn:
             "planned for",
         ),
     ]
-    notes = ["the paper gives no rate inside a server: NVLink's is the data sheet's, PCIe's is an assumption (config)"]
+    notes = [
+        "inside a server: NVLink's 30 GB/s and a quarter of a shared PCIe tree's 12 GB/s, by section 2.3 (10 to 15 GB/s)"
+    ]
     return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
 
 

@@ -163,7 +163,7 @@ def epoch_speedups(context: Context) -> Finding:
     return measured(context, holds, why, SPEED_WORDS, what="plan")
 
 
-@judge(PAPER, "table_1", "slower_links_gain_more")
+@judge(PAPER, "table_1", "vgg16_gains_more_here")
 def slower_links(context: Context) -> Finding:
     """VGG-16 on A and B, by the recurrence as printed."""
     slow, fast = (entry for entry in entries(context) if entry.paper["model"] == "VGG-16")

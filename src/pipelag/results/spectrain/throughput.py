@@ -265,7 +265,7 @@ def in_readings(context: Context, other: str) -> str:
     return ", ".join(texts)
 
 
-@judge(PAPER, "text_headline_throughput", "above_1_5")
+@judge(PAPER, "text_headline_throughput", "above_1_5_here")
 def above_one_and_a_half(context: Context) -> Finding:
     """The mean of the six models."""
     by_model = headline(context, PIPED, CHARGED, False)

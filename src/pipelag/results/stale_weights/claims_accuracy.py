@@ -47,7 +47,7 @@ def about(model: str, printed: float, half: float, arms: Sequence[str] = ()) -> 
     return judged
 
 
-judge(PAPER, "figure_5a", "drop_at_most_0_55")(at_most("LeNet-5", 0.5))
+judge(PAPER, "figure_5a", "drop_within_0_5")(at_most("LeNet-5", 0.5))
 judge(PAPER, "table_2", "lenet_within_half_a_point")(at_most("LeNet-5", 0.5))
 judge(PAPER, "figure_5c", "four_and_six_within_2_4")(at_most("VGG-16", 2.4, ("4-stage", "6-stage")))
 judge(PAPER, "figure_5d", "four_and_six_within_3_5")(at_most("ResNet-20", 3.5, ("4-stage", "6-stage")))

@@ -20,7 +20,7 @@ def hybrid_alike(context: Context) -> Finding:
     return alike(context, HYBRIDS, ["Baseline 30k", "Pipelined 30k"], "Baseline 30k")
 
 
-@judge(PAPER, "figure_7", "jumps_to_baseline")
+@judge(PAPER, "figure_7", "jumps_to_baseline_here")
 def jumps(context: Context) -> Finding:
     """In the first quarter of its second phase a hybrid is above the pipelined run, and nearer to the baseline."""
     baseline, pipelined = (curves(context, arm) for arm in ("Baseline 30k", "Pipelined 30k"))

@@ -85,14 +85,14 @@ def near_60(context: Context) -> Finding:
     return exact(holds, f"increase in %: {words}", "5 points: the printed 57 and 58 are called close to 60, to the ten")
 
 
-@judge(PAPER, "table_6", "falls_with_depth")
+@judge(PAPER, "table_6", "falls_with_depth_here")
 def falls_with_depth(context: Context) -> Finding:
     """Each depth below the one before."""
     ours = [counted["increase_percent"] for counted in memory(context).values()]
     return exact(all(a > b for a, b in pairwise(ours)), f"increase in %, by depth: {numbers(ours)}")
 
 
-@judge(PAPER, "table_6", "towards_4_7")
+@judge(PAPER, "table_6", "towards_4_7_here")
 def towards(context: Context) -> Finding:
     """The deepest network's increase, and the share of activations in its first group, beside 4/7."""
     model = DEPTHS[-1]

@@ -218,5 +218,5 @@ def bubble(context: Context) -> Finding:
 def over_half(context: Context) -> Finding:
     """The share from the layer profile."""
     share = need(early_share(context), "ResNet-20's profile")
-    why = f"layers 1 to 7 take {share:.1f} % of forward and backward time"
+    why = f"layers 2 to 7 take {share:.1f} % of forward and backward time"
     return on_gpus(context, share > 50, why, "none: one profile, medians over its rounds")

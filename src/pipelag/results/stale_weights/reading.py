@@ -196,9 +196,9 @@ def phase_of(log: RunLog) -> Mapping[str, Any]:
 
 
 def early_share(context: Context) -> float | None:
-    """Percent of ResNet-20's time in the first convolution and the first three residual blocks: layers 1 to 7."""
+    """Percent of ResNet-20's time in the first three residual functions: layers 2 to 7."""
     log = context.log()
     if log is None:
         return None
     total = {row["layer"]: row["forward_ms"] + row["backward_ms"] for row in log.rows}
-    return 100 * sum(ms for layer, ms in total.items() if layer <= 7) / sum(total.values())
+    return 100 * sum(ms for layer, ms in total.items() if 2 <= layer <= 7) / sum(total.values())
