@@ -51,7 +51,7 @@ def table_2(context: Context) -> Drawn:
         ),
     ]
     notes = [
-        "inside a server: NVLink's 30 GB/s and a quarter of a shared PCIe tree's 12 GB/s, by section 2.3 (10 to 15 GB/s)"
+        "inside a server: NVLink's 30 GB/s and a quarter of a PCIe tree's 12 GB/s, by section 2.3 (10 to 15, shared)"
     ]
     return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
 
