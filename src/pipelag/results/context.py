@@ -104,10 +104,10 @@ class Context:
             if pieces[0] != pieces[1]:
                 words = [" and ".join(map(str, each)) for each in pieces]
                 reasons[f"{words[0]} microbatches instead of {words[1]}"] = None
-        for (batch, other), models in timed.items():
-            if batch != other:
+        for (batch, printed), models in timed.items():
+            if batch != printed:
                 some = f"{', '.join(sorted(models))} " if len(timed) > 1 else ""
-                reasons[f"{some}timed with minibatches of {batch} instead of {other}"] = None
+                reasons[f"{some}timed with minibatches of {batch} instead of {printed}"] = None
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 

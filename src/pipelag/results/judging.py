@@ -200,11 +200,12 @@ class Difference:
             return False
         return True if abs(self.mean) > reach else None
 
-    def text(self) -> str:
-        """In words."""
+    def text(self, digits: int = 2) -> str:
+        """In words. digits: after the point."""
         seeds = f"{self.seeds} seeds" if self.seeds > 1 else "one seed"
         seeds += ", error unknown" if self.error is None else ""
-        return f"{self.mean:+.2f}" + ("" if self.error is None else f" ± {self.error:.2f}") + f" ({seeds})"
+        error = "" if self.error is None else f" ± {self.error:.{digits}f}"
+        return f"{self.mean:+.{digits}f}{error} ({seeds})"
 
 
 def agreed(*readings: bool) -> bool | None:

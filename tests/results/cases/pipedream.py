@@ -123,6 +123,22 @@ def versions_by_stage() -> Pair:
     return real("figure_4", as_it_is, rows(lambda row: row | {"reads": row["reads"] - 1}))
 
 
+@case(PAPER, "figure_4", "vertical_sync")
+def vertical_sync() -> Pair:
+    """The last stage's forward of minibatch 5 reads what is current."""
+    current = only(lambda row: (row["kind"], row["stage"], row["minibatch"]) == ("F", 4, 4), reads=4)
+    return real("figure_4", as_it_is, current)
+
+
+@case(PAPER, "figure_4", "staleness")
+def staleness() -> Pair:
+    """Stage 2 reads an update less in the backward of one minibatch."""
+    older = only(
+        lambda row: (row["kind"], row["stage"], row["minibatch"]) == ("B", 2, 6), reads=lambda row: row["reads"] - 1
+    )
+    return real("figure_4", as_it_is, older)
+
+
 @case(PAPER, "figure_5", "overlap")
 def overlap() -> Pair:
     """Worker 3 waits while it sends: each of its passes ends when its message has arrived."""

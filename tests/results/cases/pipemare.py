@@ -539,6 +539,24 @@ def iwslt_t1_adds() -> Pair:
     )
 
 
+@case(PAPER, "figure_19", "t1_reaches_sync_images")
+def t1_reaches_sync_images() -> Pair:
+    return pair(
+        "figure_19",
+        {"Sync": 95.0, "Hogwild": 94.5, "Hogwild+T1": 94.8},
+        {"Sync": 95.0, "Hogwild": 94.5, "Hogwild+T1": 93.0},
+    )
+
+
+@case(PAPER, "figure_19", "t1_reaches_sync_translation")
+def t1_reaches_sync_translation() -> Pair:
+    return pair(
+        "figure_19",
+        {"Sync": 34.5, "Hogwild": 3.6, "Hogwild+T1": 33.8},
+        {"Sync": 34.5, "Hogwild": 3.6, "Hogwild+T1": 30.0},
+    )
+
+
 @case(PAPER, "figure_19", "t1_helps_images")
 def t1_helps_images() -> Pair:
     return pair(

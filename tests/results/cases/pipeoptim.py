@@ -258,6 +258,11 @@ def above_pipedream() -> Pair:
     return planned("table_5", {}, {}, worse=BATCHES | {"PipeOptim": 109})
 
 
+@case(PAPER, "table_5", "slightly_larger")
+def slightly_larger() -> Pair:
+    return planned("table_5", {}, {}, worse=BATCHES | {"PipeDream-2BW": 110})
+
+
 @case(PAPER, "table_5", "gpipe_smaller")
 def gpipe_smaller() -> Pair:
     return planned("table_5", {}, {}, worse=BATCHES | {"GPipe": 121})
@@ -343,11 +348,13 @@ against_table("sgdm_predicts", printed("SGDM", PipeOptim=0.5))
 against_table("alexnet_drops", printed("SGDM", XPipe=-5.0))
 against_table("adamw_above_gpipe", printed("AdamW", PipeOptim=0.9))
 against_table("best_of_all", printed("Adam", PipeOptim=0.12))
+against_table("adamw_over_xpipe", printed("AdamW", PipeOptim=0.5))
+against_table("on_par_with_gpipe", printed(PipeOptim=5.0))
 against_table("sgdm_gains", printed("SGDM", PipeOptim=0.5))
 against_table("adamw_gains", printed("AdamW", PipeOptim=0.5))
 against_table("xpipe_fluctuates", lambda labels: 70.0 if labels["optimizer"] == "SGDM" else printed()(labels))
 
-for figure in ("3a", "3b"):
+for figure in ("3a", "3b", "3c"):
     case(PAPER, f"figure_{figure}", "close_to_gpipe")(
         lambda figure=figure: arms_of(f"figure_{figure}", {"PipeOptim": 76.0})  # type: ignore[misc]
     )

@@ -172,6 +172,33 @@ def versions_by_stage(context: Context) -> Finding:
     return exact(holds, f"updates up to {read} on stages 1 to {len(read)}, made {[seen_by(log, row) for row in rows]}")
 
 
+@judge(PAPER, "figure_4", "vertical_sync")
+def vertical_sync(context: Context) -> Finding:
+    """What both passes of minibatch 5 read on every stage."""
+    log = log_of(context, arm="vertical sync")
+    read = {kind: [row["reads"] for row in passes(log, FOLLOWED, kind)] for kind in "FB"}
+    first = context.result.reported["minibatch_5_versions"][0]
+    holds = all(version == first for versions in read.values() for version in versions)
+    return exact(holds, f"updates up to {read['F']} by forwards, {read['B']} by backwards")
+
+
+@judge(PAPER, "figure_4", "staleness")
+def staleness(context: Context) -> Finding:
+    """Every pass of the minibatches after the first n: minibatch t + 1 makes w(t+1)."""
+    words, holds = [], True
+    for arm, each_its_own in (("weight stashing", True), ("vertical sync", False)):
+        log = log_of(context, arm=arm)
+        stages = max(row["stage"] for row in passes(log))
+        rows = [row for row in passes(log) if row["minibatch"] >= stages]
+        if not rows:
+            raise NotLogged(f"the log has no minibatch after the first {stages}")
+        printed = {stage: stage - stages if each_its_own else 1 - stages for stage in range(1, stages + 1)}
+        off = sum(row["reads"] != row["minibatch"] + printed[row["stage"]] for row in rows)
+        holds = holds and off == 0
+        words.append(f"{arm}: {off} of {len(rows)} passes read another version")
+    return exact(holds, "; ".join(words))
+
+
 def sent_and_covered(log: RunLog, worker: int, kind: str) -> tuple[float, float]:
     """Units of a worker's steady state in which it sends what passes of a kind made; those in which it computes, too.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
@@ -30,6 +31,7 @@ from pipelag.results.pipemare.quality import (
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
+MATCHED = 1.0  # points or BLEU: the pairs that the paper calls matching are 0.2 and 0.7 apart
 
 
 @drawing(PAPER, "figure_4")
@@ -224,6 +226,17 @@ def iwslt_t1_adds(context: Context) -> Finding:
     """About 30 BLEU."""
     step, text = t1_under_random_delays(context, "translation")
     return sized(context, step.within(15, 45), text, f"{ABOUT}; {SEEDS}", task="translation")
+
+
+def t1_reaches_sync(context: Context, task: str) -> Finding:
+    """Hogwild with T1 against synchronous training, best against best."""
+    gap = below(context, "Hogwild+T1", task=task)
+    text = f"{each(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
+    return sized(context, gap.below(MATCHED), text, f"below by at most {MATCHED:g}; {SEEDS}", task=task)
+
+
+for _task in ("images", "translation"):
+    judge(PAPER, "figure_19", f"t1_reaches_sync_{_task}")(partial(t1_reaches_sync, task=_task))
 
 
 @judge(PAPER, "figure_19", "t1_helps_images")

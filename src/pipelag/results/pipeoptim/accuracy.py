@@ -156,6 +156,28 @@ def adamw_above_gpipe(context: Context) -> Finding:
     return in_all(context, [row for row in rows_of(context) if row[0] == "AdamW"], (GPIPE,))
 
 
+def on_average(context: Context, rows: Iterable[tuple[str, str]], other: str) -> Difference:
+    """PipeOptim's best over another approach's, mean over rows."""
+    named = [{"optimizer": optimizer, "model": model} for optimizer, model in rows]
+    sides = ([scores(context, max, "", arm=arm, **labels) for labels in named] for arm in (OPTIM, other))
+    return Difference.of(*(over_models(side) for side in sides))
+
+
+@judge(PAPER, "table_4", "adamw_over_xpipe")
+def adamw_over_xpipe(context: Context) -> Finding:
+    """The mean of the three rows."""
+    lead = on_average(context, [row for row in rows_of(context) if row[0] == "AdamW"], XPIPE)
+    return trend(context, lead.above(), f"over {XPIPE} {lead.text()} points on average", SEEDS, optimizer="AdamW")
+
+
+@judge(PAPER, "table_4", "on_par_with_gpipe")
+def on_par_with_gpipe(context: Context) -> Finding:
+    """The mean of all rows, accuracies and BLEU alike."""
+    near, words = about(context)
+    lead = on_average(context, rows_of(context), GPIPE)
+    return trend(context, lead.above(-near), f"over {GPIPE} {lead.text()} points on average", f"on par: {words}")
+
+
 @judge(PAPER, "table_4", "best_of_all")
 def best_of_all(context: Context) -> Finding:
     """The six rows."""

@@ -55,6 +55,7 @@ def accuracy_curves(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_3a", "close_to_gpipe")
 @judge(PAPER, "figure_3b", "close_to_gpipe")
+@judge(PAPER, "figure_3c", "close_to_gpipe")
 def close_to_gpipe(context: Context) -> Finding:
     """Where the two curves end."""
     pair = [scores(context, last, arm=arm) for arm in (OPTIM, GPIPE)]
@@ -74,6 +75,7 @@ def stashing_ends_below(context: Context) -> Finding:
 
 
 @judge(PAPER, "figure_3b", "stashing_below")
+@judge(PAPER, "figure_3c", "stashing_below")
 def stashing_learns_slower(context: Context) -> Finding:
     """By the mean of all evaluations: the paper's own PipeDream ends above GPipe, its convergence is what is worse."""
     outcomes = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]

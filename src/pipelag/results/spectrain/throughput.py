@@ -111,6 +111,16 @@ def cnn_scale(context: Context) -> Finding:
     return timed(context, agreed(holds and scales[DATA], holds and scales[RING]), "; ".join(texts), FASTER_WORDS)
 
 
+@judge(PAPER, "figure_10", "dense_gain_four")
+def dense_gain_four(context: Context) -> Finding:
+    """Both pipelines on 4 GPUs, each of the three models."""
+    data = speedups(context, DATA, DENSE, 4)
+    piped = {scheme: speedups(context, scheme, DENSE, 4) for scheme in (PIPED, DUAL)}
+    holds = all(four[model] >= FASTER * max(1.0, data[model]) for four in piped.values() for model in DENSE)
+    texts = [f"{name} " + ", ".join(f"{m} {by[m]:.2f}x" for m in DENSE) for name, by in (piped | {DATA: data}).items()]
+    return timed(context, holds, "; ".join(texts), FASTER_WORDS)
+
+
 @judge(PAPER, "figure_10", "dense_falls")
 def dense_falls(context: Context) -> Finding:
     """Data parallelism from 2 to 4 GPUs, each of the three models."""
