@@ -9,6 +9,7 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
+from pipelag.results.leaderboard.board import SEQUENTIAL_NADAM
 from pipelag.results.leaderboard.deep import REMEDIES
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
 from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging
@@ -18,8 +19,10 @@ from pipelag.results.verdict import Finding, NotLogged, judge
 GROUPS = {  # of the runs of one work; each is compared with its own sequential training
     "half": "ResNet-20, SGD at half the rate",
     "adamw": "ResNet-20, AdamW",
+    "nadam": "ResNet-20, NAdam",
     "words": "Transformer, AdamW",
 }
+BASELINES = {work: SEQUENTIAL_NADAM if work == "nadam" else BASELINE for work in GROUPS}
 SPECTRAIN, OPTIM = "SpecTrain on 1F1B", "PipeOptim"
 NOTES = [
     "Mean ± half the 95 % interval over seeds, paired, three where nothing else is said; of the Transformer the "
@@ -33,6 +36,11 @@ def stages_of(item: Item) -> int:
     return len(item.arm.spec.phases[0].cuts) + 1
 
 
+def of_baseline(item: Item) -> bool:
+    """Whether it is training without a pipeline."""
+    return item.arm.labels["arm"] in BASELINES.values()
+
+
 @drawing(PAPER, "table_8")
 def table(context: Context) -> Drawn:
     """A line per method; no remedy first."""
@@ -43,7 +51,7 @@ def table(context: Context) -> Drawn:
             {stages_of(item) for item in context.select(work=work) if item.arm.labels["arm"] != BASELINE}
         )
     }
-    arms = [arm for arm in context.values("arm") if arm != BASELINE]
+    arms = [arm for arm in context.values("arm") if arm not in BASELINES.values()]
     rows: list[dict[str, Cell]] = []
     for arm in sorted(arms, key=lambda arm: arm != UNREMEDIED):
         costs = {f"{work} {stages}": cost(context, arm, work, stages) for work, stages in works}
@@ -55,7 +63,7 @@ def table(context: Context) -> Drawn:
 
 def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]:
     """An arm's accuracies by seed over so many stages, of one work; sequential training's are the same over any."""
-    items = [i for i in context.select(arm=arm, work=work) if arm == BASELINE or stages_of(i) == stages]
+    items = [i for i in context.select(arm=arm, work=work) if of_baseline(i) or stages_of(i) == stages]
     found = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
     if not found:
         raise NotLogged(f"{arm} over {stages} stages has no log ({GROUPS[work]})")
@@ -65,7 +73,7 @@ def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
     """How far an arm over so many stages ends below sequential training on the same work; None without the logs."""
     try:
-        text = above(*(ends(context, each, work, stages) for each in (BASELINE, arm)))[1]
+        text = above(*(ends(context, each, work, stages) for each in (BASELINES[work], arm)))[1]
     except NotLogged:
         return None
     return text.removesuffix(" (3 seeds)")
