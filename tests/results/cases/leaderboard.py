@@ -241,7 +241,7 @@ def left_over(work: str, stages: int, arm: str, points: float) -> Pair:
     def at(left: dict[tuple[str, int], dict[str, float]]) -> Callable[[Arm], RunLog | None]:
         def make(made: Arm) -> RunLog | None:
             name, place = made.labels["arm"], (made.labels["work"], len(made.spec.phases[0].cuts) + 1)
-            lost = 0.0 if name == "sequential" else left[place].get(name, 20.0)
+            lost = 0.0 if name.startswith("sequential") else left.get(place, {}).get(name, 20.0)
             return trained(80.0 - lost + 0.1 * (made.seed - 1) * (1 + len(name) % 3))
 
         return make
