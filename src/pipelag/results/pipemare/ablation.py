@@ -68,7 +68,7 @@ def stable_over_seeds(context: Context) -> Finding:
             if len(values) < 2:
                 raise NotLogged("the spread over seeds needs several, and one is trained here")
             outcomes_.append(stdev(values) <= full / 100)
-            texts.append(f"{arm} ± {stdev(values):.2f}")
+            texts.append(f"{arm} sd {stdev(values):.2f}")
         texts[-1] += f" {metric(task)}"
     why = "negligible: standard deviations of at most 1 % of the figure's axes, which end at 100 % and at 35 BLEU"
     return sized(context, all(outcomes_), ", ".join(texts), why)
