@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -393,3 +394,10 @@ def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
     (config / "scales/mine.yaml").write_text(text + "seeds: [7]\n")
     load_scale.cache_clear()
     assert load_scale("mine").seeds == [7]
+
+
+def test_no_published_log_names_a_folder_of_the_machine_that_made_it() -> None:
+    told = (ROOT / "results/published").glob("*/runs/*/environment.json")
+    commands = {path: json.loads(path.read_text())["command"] for path in told}
+    assert commands
+    assert [path.parent.name for path, words in commands.items() if any(word.startswith("/") for word in words)] == []

@@ -35,7 +35,7 @@ def check_names(spec: RunSpec, where: str) -> None:
         if spec.executor == "real" and METHODS[phase.method].random is not None:
             raise PipelagError(f"{where}: {random_for_real(phase.method)}")
         # What a method refuses it refuses of few stages too; deriving the delays of 1,712 would take seconds.
-        pipeline = min(len(phase.cuts) + 1, 32), phase.microbatches
+        pipeline = min(phase.stages, 32), phase.microbatches
         refused = refusal(phase.method, json.dumps(phase.options, sort_keys=True), *pipeline)
         if refused:
             raise PipelagError(f"{where}: {refused}")

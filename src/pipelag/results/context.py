@@ -90,7 +90,7 @@ class Context:
             if spec.kind == "train" and spec.optimizer and theirs.optimizer:
                 used, asked = spec.optimizer.name, theirs.optimizer.name
                 reasons |= {f"the optimizer {used} instead of {asked}": None} if used != asked else {}
-            mine, paper = (max((len(p.cuts) + 1 for p in each.phases), default=1) for each in (spec, theirs))
+            mine, paper = (max((p.stages for p in each.phases), default=1) for each in (spec, theirs))
             if mine != paper:
                 reasons[f"{mine} stages instead of {paper}"] = None
             scaled = [each.options.get("standardise", True) for each in (spec, theirs)]

@@ -119,7 +119,7 @@ def compared(source: str, scale: Scale, base: list[Kept], runs: list[Kept]) -> E
         spec.model.name,
         str(data.get("title", spec.data.name)),
         spec.optimizer.name,
-        len(phase.cuts) + 1,
+        phase.stages,
         tuple(phase_of(item)["forward_delays"]),
         tuple(each.arm.spec.id for each, _ in runs),
         base[0][1].method,

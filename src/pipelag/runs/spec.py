@@ -64,20 +64,23 @@ class PhaseSpec(Typed):
         Annotated[int, Field(ge=1, le=MOST_WORKERS)]
     ] = ()  # workers of each stage (1F1B-RR); none: one each
 
+    @property
+    def stages(self) -> int:
+        """How many the cuts make."""
+        return len(self.cuts) + 1
+
     @model_validator(mode="after")
     def _increasing(self) -> PhaseSpec:
         if any(later <= cut for cut, later in zip((0, *self.cuts), self.cuts, strict=False)):
             raise ValueError(
                 f"cuts are the layers after which a stage ends, increasing from 1, not {shown(list(self.cuts))}"
             )
-        check_passes(len(self.cuts) + 1, self.microbatches)
-        late = [stage for stage in self.stage_lr if stage > len(self.cuts) + 1]
+        check_passes(self.stages, self.microbatches)
+        late = [stage for stage in self.stage_lr if stage > self.stages]
         if late:
-            raise ValueError(f"stage_lr names stage {late[0]}, and the cuts make stages 1 to {len(self.cuts) + 1}")
-        if self.replicas and len(self.replicas) != len(self.cuts) + 1:
-            raise ValueError(
-                f"replicas are the workers of each stage: {len(self.cuts) + 1} numbers, not {len(self.replicas)}"
-            )
+            raise ValueError(f"stage_lr names stage {late[0]}, and the cuts make stages 1 to {self.stages}")
+        if self.replicas and len(self.replicas) != self.stages:
+            raise ValueError(f"replicas are the workers of each stage: {self.stages} numbers, not {len(self.replicas)}")
         return self
 
 

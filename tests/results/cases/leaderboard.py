@@ -118,19 +118,27 @@ DEEP = {  # with many stages, by training; sequential training ends at 80
 }
 
 
+def ending(end: Callable[[Arm], float], apart: float = 0.3) -> Callable[[Arm], RunLog | None]:
+    """Runs that end where their labels say (0: they diverge); seeds differ by a little, arm by arm."""
+
+    def make(arm: Arm) -> RunLog | None:
+        value = end(arm)
+        noise = apart * (arm.seed - 1) * (1 + len(arm.labels["arm"]) % 3)
+        return trained(value + noise) if value else trained(diverged_at=7)
+
+    return make
+
+
 def many_stages(training: str, arm: str, end: float, stages: str = "16") -> Pair:
     """One arm elsewhere in one training; another number of stages says nothing."""
 
     def at(ends: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        def make(made: Arm) -> RunLog | None:
+        def value(made: Arm) -> float:
             name, labels = made.labels["arm"], made.labels
             whole = 80.0 if name == "sequential" else 65.0
-            value = ends[labels["training"]].get(name, whole) if labels["stages"] == stages else whole
-            return (
-                trained(diverged_at=7) if value == 0 else trained(value + 0.3 * (made.seed - 1) * (1 + len(name) % 3))
-            )
+            return ends[labels["training"]].get(name, whole) if labels["stages"] == stages else whole
 
-        return make
+        return ending(value)
 
     other = {**DEEP, training: {**DEEP[training], arm: end}}
     return both("leaderboard", "table_6", at(DEEP), at(other))
@@ -191,11 +199,7 @@ def longer(arm: str, end: float) -> Pair:
     """One arm elsewhere after the longer training."""
 
     def at(ends: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        def make(made: Arm) -> RunLog | None:
-            name = made.labels["arm"]
-            return trained(ends[made.labels["length"]][name] + 0.3 * (made.seed - 1) * (1 + len(name) % 3))
-
-        return make
+        return ending(lambda made: ends[made.labels["length"]][made.labels["arm"]])
 
     other = {**LONGER, "three times": {**LONGER["three times"], arm: end}}
     return both("leaderboard", "table_7", at(LONGER), at(other))
@@ -239,12 +243,11 @@ def left_over(work: str, stages: int, arm: str, points: float) -> Pair:
     """One method elsewhere on one work."""
 
     def at(left: dict[tuple[str, int], dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        def make(made: Arm) -> RunLog | None:
-            name, place = made.labels["arm"], (made.labels["work"], len(made.spec.phases[0].cuts) + 1)
-            lost = 0.0 if name.startswith("sequential") else left.get(place, {}).get(name, 20.0)
-            return trained(80.0 - lost + 0.1 * (made.seed - 1) * (1 + len(name) % 3))
+        def value(made: Arm) -> float:
+            name, place = made.labels["arm"], (made.labels["work"], made.spec.phases[0].stages)
+            return 80.0 - (0.0 if name.startswith("sequential") else left.get(place, {}).get(name, 20.0))
 
-        return make
+        return ending(value, apart=0.1)
 
     place = (work, stages)
     return both("leaderboard", "table_8", at(LEFT), at({**LEFT, place: {**LEFT[place], arm: points}}))

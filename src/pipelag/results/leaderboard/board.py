@@ -41,7 +41,7 @@ def profile_of(context: Context) -> Profile | None:
 def timed(phase: PhaseSpec, profile: Profile) -> Timing | None:
     """The phase's schedule over the profiled stages; None for methods whose staleness no schedule makes."""
     method = methods.get(phase.method, **phase.options)
-    stages = len(phase.cuts) + 1
+    stages = phase.stages
     if method.random is not None or method.name == "asp":
         return None
     plan = method.schedule(stages, PERIODS, phase.microbatches)

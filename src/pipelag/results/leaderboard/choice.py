@@ -33,7 +33,7 @@ NOTES = [
 
 def stages_of(item: Item) -> int:
     """How many stages a run has."""
-    return len(item.arm.spec.phases[0].cuts) + 1
+    return item.arm.spec.phases[0].stages
 
 
 def of_baseline(item: Item) -> bool:
@@ -47,9 +47,7 @@ def table(context: Context) -> Drawn:
     works = {
         (work, stages): f"{stages} stages"
         for work in GROUPS
-        for stages in sorted(
-            {stages_of(item) for item in context.select(work=work) if item.arm.labels["arm"] != BASELINE}
-        )
+        for stages in sorted({stages_of(item) for item in context.select(work=work) if not of_baseline(item)})
     }
     arms = [arm for arm in context.values("arm") if arm not in BASELINES.values()]
     rows: list[dict[str, Cell]] = []

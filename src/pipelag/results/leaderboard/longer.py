@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import trend
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, cheaper, compared, diverging, said, score
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, cheaper, diverging, judged, score
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"
@@ -48,7 +50,7 @@ def lost(context: Context, arm: str, length: str) -> str | None:
 def falling(arm: str) -> Judge:
     """A judge: what an arm costs against sequential training is less after the longer training."""
 
-    def judged(context: Context) -> Finding:
+    def told(context: Context) -> Finding:
         ends = {(each, length): score(context, each, length=length) for length in TITLES for each in (BASELINE, arm)}
         pairs = [(ends[BASELINE, length], ends[arm, length]) for length in TITLES]
         holds, prices, less = cheaper(pairs[0], pairs[1])
@@ -56,25 +58,16 @@ def falling(arm: str) -> Judge:
         gone = diverging({f"{each} ({TITLES[length]})": values for (each, length), values in ends.items()})
         return trend(context, holds, f"{arm} costs, in points, {words}: less by {less}{gone}", PAIRED, what="learning")
 
-    return judged
+    return told
 
 
 judge(PAPER, "table_7", "price_of_none_falls")(falling(UNREMEDIED))
 judge(PAPER, "table_7", "price_of_spectrain_falls")(falling(SPECTRAIN))
 
 
-def ahead(first: str, second: str) -> Judge:
-    """A judge: after the longer training the first ends above the second."""
-
-    def judged(context: Context) -> Finding:
-        holds, words, ends = compared(context, [(first, second)], length=LONG)
-        means = ", ".join(said(arm, values) for arm, values in ends.items())
-        text = f"{TITLES[LONG]}: {means}; {words} points{diverging(ends)}"
-        return trend(context, holds, text, PAIRED, what="learning")
-
-    return judged
-
-
-judge(PAPER, "table_7", "spectrain_still_pays")(ahead(BASELINE, SPECTRAIN))
-judge(PAPER, "table_7", "spectrain_still_ahead")(ahead(SPECTRAIN, UNREMEDIED))
-judge(PAPER, "table_7", "spectrain_still_over_stashing")(ahead(SPECTRAIN, "PipeDream"))
+for _claim, _pair in (
+    ("spectrain_still_pays", (BASELINE, SPECTRAIN)),
+    ("spectrain_still_ahead", (SPECTRAIN, UNREMEDIED)),
+    ("spectrain_still_over_stashing", (SPECTRAIN, "PipeDream")),
+):
+    judge(PAPER, "table_7", _claim)(partial(judged, pairs=[_pair], length=LONG))

@@ -7,7 +7,7 @@ from math import inf
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
 
@@ -69,7 +69,7 @@ def cheaper(
     """
     every = (*before, *after)
     seeds = [seed for seed in before[1] if all(values.get(seed, 0) > 0 for values in every)]
-    prices = [{seed: base[seed] - arm[seed] for seed in seeds} for base, arm in (before, after)]
+    prices = [{seed: minus(base[seed], arm[seed]) for seed in seeds} for base, arm in (before, after)]
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
     old, new = (fmean(price.values()) for price in prices)
@@ -101,8 +101,8 @@ def compared(
     return all_of(told for told, _ in gains.values()), words, ends
 
 
-def judged(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
-    """Whether in each pair of arms the first ends above the second."""
-    holds, words, ends = compared(context, pairs)
+def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) -> Finding:
+    """Whether in each pair of arms, of the runs with these labels, the first ends above the second."""
+    holds, words, ends = compared(context, pairs, **labels)
     means = ", ".join(said(arm, values) for arm, values in ends.items())
     return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")

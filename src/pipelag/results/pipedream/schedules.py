@@ -176,7 +176,7 @@ def versions_by_stage(context: Context) -> Finding:
 def vertical_sync(context: Context) -> Finding:
     """What both passes of minibatch 5 read on every stage."""
     log = log_of(context, arm="vertical sync")
-    read = {kind: [row["reads"] for row in passes(log, FOLLOWED, kind)] for kind in "FB"}
+    read = {kind: reads_of(log, FOLLOWED, kind) for kind in "FB"}
     first = context.result.reported["minibatch_5_versions"][0]
     holds = all(version == first for versions in read.values() for version in versions)
     return exact(holds, f"updates up to {read['F']} by forwards, {read['B']} by backwards")
@@ -192,8 +192,7 @@ def staleness(context: Context) -> Finding:
         rows = [row for row in passes(log) if row["minibatch"] >= stages]
         if not rows:
             raise NotLogged(f"the log has no minibatch after the first {stages}")
-        printed = {stage: stage - stages if each_its_own else 1 - stages for stage in range(1, stages + 1)}
-        off = sum(row["reads"] != row["minibatch"] + printed[row["stage"]] for row in rows)
+        off = sum(row["reads"] != row["minibatch"] - stages + (row["stage"] if each_its_own else 1) for row in rows)
         holds = holds and off == 0
         words.append(f"{arm}: {off} of {len(rows)} passes read another version")
     return exact(holds, "; ".join(words))

@@ -152,7 +152,7 @@ def each(context: Context, *arms: str, **labels: str) -> str:
 
 def spec_stages(item: Item) -> int:
     """The stages of a run's last phase."""
-    return len(item.arm.spec.phases[-1].cuts) + 1
+    return item.arm.spec.phases[-1].stages
 
 
 def title(context: Context, task: str, stages: bool = True) -> str:

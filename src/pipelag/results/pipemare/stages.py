@@ -50,7 +50,7 @@ def trained_stages(context: Context) -> list[Trained]:
 
 def stages_by_setup(context: Context, some: list[Any]) -> dict[str, int]:
     """The stages of the training runs, by the label of their setup."""
-    return {arm.labels["setup"]: len(arm.spec.phases[0].cuts) + 1 for arm in some if arm.spec.phases}
+    return {arm.labels["setup"]: arm.spec.phases[0].stages for arm in some if arm.spec.phases}
 
 
 def methods(context: Context) -> list[str]:

@@ -227,9 +227,8 @@ def as_printed(optimizer: str, gains: dict[str, tuple[float, float, str]]) -> An
         models = [model for name, model in rows_of(context) if name == optimizer]
         outcomes, texts = [], []
         for arm, (mean, most, where) in gains.items():
-            sides = [[scores(context, model=m, optimizer=optimizer, arm=a) for m in models] for a in (OPTIM, arm)]
-            average = Difference.of(*(over_models(side) for side in sides))
-            largest = Difference.of(*(side[models.index(where)] for side in sides))
+            average = on_average(context, [(optimizer, model) for model in models], arm)
+            largest = on_average(context, [(optimizer, where)], arm)
             outcomes += [average.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
             texts.append(
                 f"over {arm} {average.text()} on average and {largest.text()} for {where}, for {mean:g} and {most:g}"

@@ -81,14 +81,18 @@ def ahead(context: Context, first: str, second: str, models: Sequence[str] = MOD
     return Difference.of(mean_best(context, first, models), mean_best(context, second, models))
 
 
-def above(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> dict[str, Difference]:
-    """By how much the first arm's best accuracy is above the second's, by model; for a judge."""
-    return {m: Difference.of(as_trained(context, m, first), as_trained(context, m, second)) for m in models}
+def above(
+    context: Context, first: str, second: str, models: Sequence[str] = MODELS, metric: str = "accuracy"
+) -> dict[str, Difference]:
+    """By how much the first arm's best accuracy, or least loss, is above the second's, by model; for a judge."""
+    return {
+        m: Difference.of(as_trained(context, m, first, metric), as_trained(context, m, second, metric)) for m in models
+    }
 
 
-def said(differences: Mapping[str, Difference]) -> str:
+def said(differences: Mapping[str, Difference], digits: int = 2) -> str:
     """Differences by name in words."""
-    return ", ".join(f"{name} {one.text()}" for name, one in differences.items())
+    return ", ".join(f"{name} {one.text(digits)}" for name, one in differences.items())
 
 
 # Table 1
@@ -224,12 +228,8 @@ def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Any:
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model not in excepted]
-        losses = {arm: {m: as_trained(context, m, arm, metric) for m in models} for arm in (OWN, VANILLA, piped)}
-        less = {arm: {m: Difference.of(losses[arm][m], losses[OWN][m]) for m in models} for arm in (VANILLA, piped)}
-        why = "; ".join(
-            f"{arm} above SpecTrain " + ", ".join(f"{m} {one.text(4)}" for m, one in by_model.items())
-            for arm, by_model in less.items()
-        )
+        less = {arm: above(context, arm, OWN, models, metric) for arm in (VANILLA, piped)}
+        why = "; ".join(f"{arm} above SpecTrain {said(by_model, digits=4)}" for arm, by_model in less.items())
         holds = all_of(one.above() for by_model in less.values() for one in by_model.values())
         return trend(context, holds, why, SEEDS, what="training")
 

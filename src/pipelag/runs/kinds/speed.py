@@ -39,7 +39,7 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
 
     With options.links it is `pipelag.runs.kinds.link_speed` that measures.
     """
-    if len(spec.phases) != 1 or len(spec.phases[0].cuts) + 1 != spec.workers:
+    if len(spec.phases) != 1 or spec.phases[0].stages != spec.workers:
         raise PipelagError(
             f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
             f"{spec.workers} workers"

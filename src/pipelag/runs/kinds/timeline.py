@@ -36,7 +36,7 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     """
     (phase,) = spec.phases
     method = methods.get(phase.method, **phase.options)
-    stages = len(phase.cuts) + 1
+    stages = phase.stages
     options = spec.asked(TimelineOptions)
     plan = plan_of(method, phase, stages, options)
     check(plan)
