@@ -63,7 +63,7 @@ def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    fitting = max(1, int(width / (0.55 + 0.062 * max(map(len, handles)))))
+    fitting = max(1, int(width / (0.55 + 0.055 * max(map(len, handles)))))
     lines = -(-len(handles) // fitting)
     columns = -(-len(handles) // lines)  # equally many in each line
     fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)

@@ -100,7 +100,7 @@ def over_stages(context: Context) -> Drawn:
         Axis("value", f"best {metric(task)}", limits=(0, None)),
     ]
     chart = Lines(
-        Axis("stages", "pipeline stages"),
+        Axis("stages", "pipeline stages", limits=(0, None)),
         dict(zip(names, y, strict=True)),
         line="method",
         panel="panel",
