@@ -268,6 +268,58 @@ def pipeoptim_ahead_with_adamw() -> Pair:
     return left_over("words", 8, "PipeOptim", 12.0)
 
 
+AHEAD = {  # points below sequential training, 80 with each optimizer, by optimizer and stages
+    ("AdamW", "4"): {"PipeDream": 6.0, "PipeOptim": 4.0},
+    ("AdamW", "8"): {"PipeDream": 9.0, "PipeOptim": 7.0},
+    ("AdamW", "16"): {"PipeDream": 15.0, "PipeOptim": 12.0},
+    ("Adam", "4"): {"PipeDream": 8.0},
+    ("Adam", "8"): {"PipeDream": 12.0},
+    ("Adam", "16"): {"PipeDream": 20.0},
+    ("NAdam", "4"): {"PipeDream": 1.0},
+    ("NAdam", "8"): {"PipeDream": 3.0},
+    ("NAdam", "16"): {"PipeDream": 6.0},
+}
+
+
+def look_ahead(optimizer: str, stages: str, points: float, arm: str = "PipeDream") -> Pair:
+    """One arm elsewhere over so many stages."""
+
+    def at(left: dict[tuple[str, str], dict[str, float]]) -> Callable[[Arm], RunLog | None]:
+        def value(made: Arm) -> float:
+            labels = made.labels
+            return 80.0 - left.get((labels["optimizer"], labels["stages"]), {}).get(labels["arm"], 0.0)
+
+        return ending(value, apart=0.1)
+
+    place = (optimizer, stages)
+    return both("leaderboard", "table_9", at(AHEAD), at({**AHEAD, place: {**AHEAD[place], arm: points}}))
+
+
+@case("leaderboard", "table_9", "look_ahead_not_momentum")
+def look_ahead_not_momentum() -> Pair:
+    return look_ahead("Adam", "8", 2.0)
+
+
+@case("leaderboard", "table_9", "look_ahead_over_pipeoptim")
+def look_ahead_over_pipeoptim_deeper() -> Pair:
+    return look_ahead("AdamW", "16", 5.0, arm="PipeOptim")
+
+
+@case("leaderboard", "table_9", "look_ahead_hides_delay")
+def look_ahead_hides_delay_deeper() -> Pair:
+    return look_ahead("NAdam", "16", 17.0)
+
+
+@case("leaderboard", "table_9", "look_ahead_pays_for_depth")
+def look_ahead_pays_for_depth() -> Pair:
+    return look_ahead("NAdam", "16", 0.0)
+
+
+@case("leaderboard", "table_9", "momentum_alone")
+def momentum_alone() -> Pair:
+    return look_ahead("Adam", "4", 5.0)
+
+
 def over_rates(best: dict[str, str], fails: dict[str, str], lost: float = 20.0, result: str = "table_4") -> Pair:
     """Runs whose training loss is least at these rates, else at '1'; away from sequential's some accuracy is lost."""
 

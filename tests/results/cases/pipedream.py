@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -615,6 +616,71 @@ def on_par() -> Pair:
 def about_one() -> Pair:
     """The same."""
     return real("text_memory_bound", held(1.05), held(1.2))
+
+
+def grown(most: float) -> Make:
+    """Straight pipelines whose worst stage holds what data parallelism does; AlexNet's over 16 GPUs more."""
+
+    def make(arm: Arm) -> RunLog:
+        stages = math.prod(level["workers"] for level in arm.spec.options["cluster"]["levels"])
+        share = most if stages > 4 and arm.labels["model"] == "AlexNet" else 1.0
+        straight = {"what": "plan", "plan": "straight", "stages": [{}] * stages, "memory": [share * 1e9] * stages}
+        return log([straight, {"what": "plan", "plan": "data parallel", "memory": [1e9]}])
+
+    return make
+
+
+@case(PAPER, "text_memory_over_stages", "stays")
+def stays() -> Pair:
+    """One model's grows by half."""
+    return both(PAPER, "text_memory_over_stages", grown(1.05), grown(1.5), scale="quick")
+
+
+def sped_up(half: float) -> Callable[[Arm, RunLog], RunLog]:
+    """Plans that are twice as fast as data parallelism in single precision, and so many times in half."""
+
+    def change(arm: Arm, found: RunLog) -> RunLog:
+        alone = next(row for row in found.rows if row.get("plan") == "data parallel")["timed"]
+        gain = half if arm.labels["precision"] == "fp16" else 2.0
+        return only(named("PipeDream", "PipeDream, ring"), timed=alone / gain)(arm, found)
+
+    return change
+
+
+@case(PAPER, "figure_12", "speedup_carries_over")
+def speedup_carries_over() -> Pair:
+    """A little less is less."""
+    return real("figure_12", sped_up(2.5), sped_up(1.9))
+
+
+@case(PAPER, "table_1", "gnmt8_less_overhead")
+def gnmt8_less_overhead() -> Pair:
+    """Data parallelism of one of the two waits for most of its time."""
+
+    def slow(model: str) -> Callable[[Arm, RunLog], RunLog | None]:
+        def change(arm: Arm, found: RunLog) -> RunLog | None:
+            if arm.labels["what"] != "plan":
+                return None
+            waits = only(named("data parallel"), timed=lambda row: 100 * row["timed"])
+            return waits(arm, found) if arm.labels["model"] == model else found
+
+        return change
+
+    return real("table_1", slow("GNMT-16"), slow("GNMT-8"))
+
+
+@case(PAPER, "table_1", "gnmt8_too_few_layers")
+def gnmt8_too_few_layers() -> Pair:
+    """A straight plan whose stages all have work; the data sheet's profile has ten layers."""
+
+    def planned(arm: Arm, found: RunLog) -> RunLog | None:
+        if arm.labels["what"] != "plan":
+            return None
+        stages = [{"forward_ms": 1.0, "backward_ms": 2.0}] * 16
+        straight = {"what": "plan", "plan": "straight", "stages": stages, "samples_per_second": 99.0}
+        return log([*found.rows, straight], **found.summary)
+
+    return real("table_1", as_it_is, planned)
 
 
 def sent(model: str, share: float) -> Callable[[Arm, RunLog], RunLog]:

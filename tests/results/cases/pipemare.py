@@ -184,12 +184,16 @@ def discrepancy_raises() -> Pair:
     return changed("figure_16", of_arm("no recompute", with_rows(lambda row: row | {"radius": 0.5})))
 
 
-def stable_ranges(original: Callable[[float], float], mended: Callable[[float], float], pairs: int = 820) -> Make:
+def stable_ranges(
+    original: Callable[[float], float], mended: Callable[[float], float], pairs: int = 820, deepest: int = 27
+) -> Make:
     """Figure 10's logs, with the largest stable step sizes by Delta."""
     all_of_them = [(f, b) for f in range(1, 41) for b in range(f)][:pairs]
 
     def make(arm: Arm) -> RunLog:
-        if arm.labels["panel"] == "all":
+        if arm.labels["panel"] == "pipelines":
+            return log([{"method": "PipeMare", "stages": 9, "microbatches": 2, "forward_delays": [deepest, 0]}])
+        if arm.labels["panel"] in ("all", "below 0"):
             rows = [
                 {"forward": f, "backward": b, "delta": d, "original": original(d), "T2": mended(d)}
                 for f, b in all_of_them
@@ -218,6 +222,26 @@ def t2_wider() -> Pair:
 @case(PAPER, "figure_10", "sometimes_worse")
 def sometimes_worse() -> Pair:
     return both(PAPER, "figure_10", stable_ranges(narrow, wide), stable_ranges(narrow, lambda d: 2 * narrow(d)))
+
+
+@case(PAPER, "figure_10", "seldom_worse")
+def seldom_worse() -> Pair:
+    return both(PAPER, "figure_10", stable_ranges(narrow, lambda d: 2 * narrow(d)), stable_ranges(narrow, wide))
+
+
+@case(PAPER, "figure_10", "own_delays_worse_here")
+def own_delays_worse_here() -> Pair:
+    return both(PAPER, "figure_10", stable_ranges(narrow, wide), stable_ranges(narrow, lambda d: 2 * narrow(d)))
+
+
+@case(PAPER, "figure_10", "covers_the_delays")
+def covers_the_delays() -> Pair:
+    return both(
+        PAPER,
+        "figure_10",
+        stable_ranges(narrow, wide, deepest=40),
+        stable_ranges(narrow, wide, deepest=41),
+    )
 
 
 @case(PAPER, "figure_10", "all_pairs")
@@ -299,6 +323,28 @@ def third() -> Pair:
 @case(PAPER, "text_t2_memory", "quarter")
 def quarter() -> Pair:
     return changed("text_t2_memory", of_arm("Adam", no_average))
+
+
+def activations_times(factor: float) -> Callable[[Arm, RunLog], RunLog]:
+    """The real counts with so many times the activations of each layer."""
+    return with_rows(lambda row: row | {"activations": factor * row["activations"]} if "activations" in row else row)
+
+
+@case(PAPER, "text_activation_memory", "major")
+def activations_are_major() -> Pair:
+    return changed("text_activation_memory", activations_times(1 / 1000))
+
+
+@case(PAPER, "text_activation_memory", "less_than_pipedream_here")
+def less_than_pipedream_here() -> Pair:
+    small, own = altered(activations_times(1 / 1000)), altered(activations_times(1.0))
+    return both(PAPER, "text_activation_memory", small, own, scale="quick")
+
+
+@case(PAPER, "text_activation_memory", "more_than_gpipe_here")
+def more_than_gpipe_here() -> Pair:
+    no_queues = with_rows(lambda row: row | {"with": [1] * row["stages"]} if "without" in row else row)
+    return changed("text_activation_memory", no_queues)
 
 
 @case(PAPER, "text_recompute_compute_share", "a_quarter")

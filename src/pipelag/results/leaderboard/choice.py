@@ -8,11 +8,10 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import all_of, trend
 from pipelag.results.leaderboard.board import SEQUENTIAL_NADAM
 from pipelag.results.leaderboard.deep import REMEDIES
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging
+from pipelag.results.leaderboard.scores import PAPER, above, told
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
 
@@ -87,26 +86,22 @@ def copies(context: Context, arm: str) -> int | None:
 Run = tuple[str, str, int]  # arm, work, stages
 
 
-def told(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Finding:
+def told_apart(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Finding:
     """Whether in each pair, which the sentence names so, the first ends above the second."""
-    scores = {run: ends(context, *run) for pair in pairs.values() for run in pair}
-    gains = {named: above(*(scores[run] for run in pair)) for named, pair in pairs.items()}
-    words = ", ".join(f"{named} by {gain}" for named, (_, gain) in gains.items())
-    gone = diverging({f"{arm} over {stages} stages": values for (arm, _, stages), values in scores.items()})
-    return trend(context, all_of(outcome for outcome, _ in gains.values()), f"{words} points{gone}", PAIRED)
+    return told(context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages")
 
 
 @judge(PAPER, "table_8", "depth_costs_each")
 def depth_costs_each(context: Context) -> Finding:
     """The shallowest against the deepest, of the arms that have both."""
     arms = (UNREMEDIED, *REMEDIES)
-    return told(context, {f"{arm}: 4 stages above 16": ((arm, "half", 4), (arm, "half", 16)) for arm in arms})
+    return told_apart(context, {f"{arm}: 4 stages above 16": ((arm, "half", 4), (arm, "half", 16)) for arm in arms})
 
 
 @judge(PAPER, "table_8", "spectrain_ahead_with_sgd")
 def spectrain_ahead(context: Context) -> Finding:
     """At each number of stages."""
-    return told(
+    return told_apart(
         context,
         {
             f"{stages} stages: {SPECTRAIN} above {OPTIM}": ((SPECTRAIN, "half", stages), (OPTIM, "half", stages))
@@ -118,7 +113,7 @@ def spectrain_ahead(context: Context) -> Finding:
 @judge(PAPER, "table_8", "pipeoptim_ahead_with_adamw")
 def pipeoptim_ahead(context: Context) -> Finding:
     """On both networks."""
-    return told(
+    return told_apart(
         context,
         {
             f"{GROUPS[work]}, {stages} stages: {OPTIM} above {SPECTRAIN}": (

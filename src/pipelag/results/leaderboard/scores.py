@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from statistics import fmean
+from typing import TypeVar
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
+
+Run = TypeVar("Run")
 
 PAPER = "leaderboard"
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
@@ -106,3 +109,19 @@ def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) ->
     holds, words, ends = compared(context, pairs, **labels)
     means = ", ".join(said(arm, values) for arm, values in ends.items())
     return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")
+
+
+def told(
+    context: Context,
+    pairs: Mapping[str, tuple[Run, Run]],
+    ends: Callable[[Run], Mapping[int, float]],
+    named: Callable[[Run], str],
+) -> Finding:
+    """Whether in each pair of runs, which the sentence names so, the first ends above the second."""
+    scores = {run: ends(run) for pair in pairs.values() for run in pair}
+    gains = {words: above(*(scores[run] for run in pair)) for words, pair in pairs.items()}
+    words = ", ".join(f"{each} by {gain}" for each, (_, gain) in gains.items())
+    gone = diverging({named(run): values for run, values in scores.items()})
+    return trend(
+        context, all_of(holds for holds, _ in gains.values()), f"{words} points{gone}", PAIRED, what="learning"
+    )

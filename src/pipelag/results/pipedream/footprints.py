@@ -23,6 +23,7 @@ from pipelag.results.plans import (
     by_model,
     config_of,
     plan_in,
+    planned,
     saved,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
@@ -103,6 +104,51 @@ def about_one(context: Context) -> Finding:
     held = {model: versions(log_of(context, model=model)) for model in context.values("model")}
     within = all(max(counts) <= len(counts) for counts in held.values())
     return measured(context, within and most <= PAR, f"{why}; versions {next(iter(held.values()))}", PAR_WORDS)
+
+
+def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float]]]:
+    """By model and servers, of those whose pipeline is logged: stages, and the worst over data parallelism."""
+    factors: dict[str, dict[str, tuple[int, float]]] = {model: {} for model in context.values("model")}
+    for item in context.items:
+        line, alone = (planned(item.log, name) for name in ("straight", ALONE))
+        if line and alone:
+            share = max(line["memory"]) / alone["memory"][0]
+            factors[item.arm.labels["model"]][item.arm.labels["servers"]] = (len(line["stages"]), share)
+    return factors
+
+
+@drawing(PAPER, "text_memory_over_stages")
+def memory_over_stages(context: Context) -> Drawn:
+    """A line per model, a column per cluster."""
+    factors = over_alone(context)
+    servers = [name for name in context.values("servers") if any(name in row for row in factors.values())]
+    rows: list[dict[str, Any]] = []
+    for model, by_servers in factors.items():
+        row: dict[str, Any] = {"model": model}
+        for name, (stages, share) in by_servers.items():
+            row |= {f"{name} n": stages, f"{name} x": share}
+        rows.append(row)
+    cols = [Col("Model", "model")]
+    for name in servers:
+        cols += [Col("stages", f"{name} n", group=name), Col("factor", f"{name} x", "{:.2f}", name)]
+    notes = ["factor: the worst worker's memory over that of a worker of data parallelism"]
+    return Drawn(table=table(rows, cols, context.result.caption, notes))
+
+
+@judge(PAPER, "text_memory_over_stages", "stays")
+def stays(context: Context) -> Finding:
+    """Per model the factor with the fewest stages against every other."""
+    texts, grown = [], 0
+    for model, by_servers in over_alone(context).items():
+        (few, first), *others = sorted(by_servers.values()) or [(0, 0.0)]
+        if not others:
+            continue  # too few layers for the longer ones
+        grown += any(share > PAR * first for stages, share in others if stages > few)
+        texts.append(f"{model} {first:.2f} with {few}, " + ", ".join(f"{share:.2f} with {n}" for n, share in others))
+    if not texts:
+        raise NotLogged("no model has straight pipelines of different lengths")
+    why = f"the worst worker over data parallelism, by stages: {'; '.join(texts)}"
+    return measured(context, not grown, why, f"at most a tenth more than with the fewest, of {len(texts)} models")
 
 
 def per_sample(log: RunLog, model: str) -> tuple[float, float]:

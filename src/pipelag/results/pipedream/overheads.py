@@ -10,8 +10,8 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import measured
-from pipelag.results.plans import PRINTED_WORDS, SPEED_WORDS, near, planned
+from pipelag.results.judging import agreed, measured
+from pipelag.results.plans import ALONE, PRINTED_WORDS, READINGS, SPEED_WORDS, near, needed, planned
 from pipelag.results.verdict import Finding, judge, log_of, need
 
 PAPER = "pipedream"
@@ -178,6 +178,22 @@ def half_worse(context: Context) -> Finding:
         texts.append(f"{servers}: " + ", ".join(f"{half[n]:.1f} and {single[n]:.1f} % on {n}" for n in gpus))
     words = f"higher everywhere, and on {MOST} GPUs by {VISIBLE_WORDS}"
     return measured(context, holds, f"fp16 and fp32, {'; '.join(texts)}", words)
+
+
+@judge(PAPER, "figure_12", "speedup_carries_over")
+def carries_over(context: Context) -> Finding:
+    """The found plans' speedups in both precisions, on both kinds of server, by both forms of the cost."""
+    texts, kept = [], {reading: True for reading in READINGS}
+    for servers in context.values("arm"):
+        gains = {}
+        for precision in ("fp32", "fp16"):
+            log = log_of(context, precision=precision, arm=servers)
+            gains[precision] = [needed(log, ALONE, plan, f"{plan}, {servers}") for plan in READINGS]
+        for i, reading in enumerate(READINGS):
+            kept[reading] &= gains["fp16"][i] >= gains["fp32"][i] - 0.005
+        texts.append(f"{servers}: " + ", ".join(f"{name} {a:.2f}x ({b:.2f}x)" for name, (a, b) in gains.items()))
+    why = f"over data parallelism (by a ring's cost): {'; '.join(texts)}"
+    return measured(context, agreed(*kept.values()), why, PRINTED_WORDS)
 
 
 def cloud_ratio(context: Context, row: Mapping[str, Any], precision: str) -> float | None:

@@ -9,6 +9,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, measured, sized
 from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, Entry, entries, unpublished
+from pipelag.results.pipedream.overheads import VISIBLE, VISIBLE_WORDS
 from pipelag.results.pipedream.targets import ALIKE, ALIKE_WORDS, METRICS, against_data_parallelism
 from pipelag.results.plans import (
     ALONE,
@@ -19,11 +20,13 @@ from pipelag.results.plans import (
     SPEED_WORDS,
     near,
     plan_in,
+    planned,
     samples_per_second,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge, need
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
+FAST = "2x8 (B)"
 
 
 def epochs_gain(context: Context, entry: Entry) -> float | None:
@@ -146,6 +149,37 @@ for _claim, _model in (
     ("plan_s2vt", "S2VT"),
 ):
     judge(PAPER, "table_1", _claim)(same_plans(_model))
+
+
+@judge(PAPER, "table_1", "gnmt8_less_overhead")
+def less_overhead(context: Context) -> Finding:
+    """The share of its time that data parallelism over 16 GPUs waits for gradients; each model's own."""
+    shares = {}
+    for model in ("GNMT-8", "GNMT-16"):
+        log = log_of(context, what="plan", model=model, servers=FAST)
+        alone = plan_in(log, ALONE, f"data parallelism, {model}")
+        computing = (log.summary["forward_ms"] + log.summary["backward_ms"]) / 1e3
+        shares[model] = 100 * (1 - computing / (alone["timed"] * log.summary["workers"]))
+    less = shares["GNMT-16"] - shares["GNMT-8"]
+    why = f"of data parallelism's time on {FAST}, " + ", ".join(
+        f"{model} {share:.1f} %" for model, share in shares.items()
+    )
+    return measured(context, less >= VISIBLE, why, f"less by {VISIBLE_WORDS}", what="plan", model="GNMT-8")
+
+
+@judge(PAPER, "table_1", "gnmt8_too_few_layers")
+def too_few_layers(context: Context) -> Finding:
+    """The stages of the straight plan over all workers of 2x8 that have nothing to compute; or that there is none."""
+    log = log_of(context, what="plan", model="GNMT-8", servers=FAST)
+    straight = planned(log, "straight")
+    stages = straight["stages"] if straight else []
+    idle = sum(stage["forward_ms"] + stage["backward_ms"] == 0 for stage in stages)
+    found = f"a straight pipeline has {len(stages)} stages, {idle} without work" if stages else "no straight pipeline"
+    if stages:
+        found += f", and {need(samples_per_second(log, 'straight'), 'its rate'):.0f} samples/s"
+        found += f" for data parallelism's {need(samples_per_second(log, ALONE), 'its rate'):.0f}"
+    why = f"{log.summary['layers']} layers in the profile, {log.summary['workers']} workers: {found}"
+    return measured(context, not stages or idle > 0, why, "exact", what="plan", model="GNMT-8")
 
 
 @judge(PAPER, "table_1", "epoch_speedups")

@@ -16,4 +16,5 @@ from pipelag.results.pipemare import (  # noqa: F401
     sensitivity,
     settings,
     stages,
+    whole_memory,
 )

@@ -198,6 +198,10 @@ def discrepancy_raises(context: Context) -> Finding:
     return exact(holds, "; ".join(texts), RANGE)
 
 
+BELOW, TRAINED = "below 0", "pipelines"  # figure 10's panels that are judged, not drawn
+SELDOM = 0.25
+
+
 def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
     """Rows of (panel, delta, original, T2): the largest stable step sizes."""
     rows = []
@@ -211,7 +215,7 @@ def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
 
 def shown_pairs(context: Context) -> list[str]:
     """The pairs of delays that are drawn, the paper's first."""
-    return [panel for panel in context.values("panel") if panel != "all"]
+    return [panel for panel in context.values("panel") if panel not in ("all", BELOW, TRAINED)]
 
 
 @drawing(PAPER, "figure_10")
@@ -266,3 +270,41 @@ def all_pairs(context: Context) -> Finding:
     if worse:
         text += f", as at tau_fwd = {worse[0]['forward']}, tau_bkwd = {worse[0]['backward']}"
     return exact(False if worse else len(pairs) == 820 or None, text, EIGENVALUES)
+
+
+def narrowed(context: Context, own: bool) -> tuple[int, int, str]:
+    """At how many pairs of delays and Delta below 0 T2 narrows the stable range, of how many, and so in words.
+
+    own: only pairs without a backward delay.
+    """
+    rows = [row for row in log_of(context, panel=BELOW).rows if row["backward"] == 0 or not own]
+    worse = {
+        delta: [row["T2"] < row["original"] - 1e-9 for row in rows if row["delta"] == delta]
+        for delta in sorted({row["delta"] for row in rows})
+    }
+    words = [f"{sum(some)} of {len(some)} at Delta = {delta:g}" for delta, some in worse.items()]
+    return sum(map(sum, worse.values())), len(rows), f"T2 narrows the stable range of {', '.join(words)}"
+
+
+@judge(PAPER, "figure_10", "seldom_worse")
+def seldom_worse(context: Context) -> Finding:
+    """Every pair of delays, at values of Delta evenly from the range of the figure."""
+    worse, total, words = narrowed(context, own=False)
+    return exact(worse < SELDOM * total, words, f"occasionally: in less than a quarter; {EIGENVALUES}")
+
+
+@judge(PAPER, "figure_10", "own_delays_worse_here")
+def own_delays_worse(context: Context) -> Finding:
+    """The pairs without a backward delay."""
+    worse, total, words = narrowed(context, own=True)
+    return exact(2 * worse > total, f"tau_bkwd = 0: {words}", f"most: more than half; {EIGENVALUES}")
+
+
+@judge(PAPER, "figure_10", "covers_the_delays")
+def covers_the_delays(context: Context) -> Finding:
+    """The first stage's delay of each pipeline, in updates."""
+    rows = [row for row in log_of(context, panel=TRAINED).rows if row["method"] == "PipeMare"]
+    delays = {f"{row['stages']} stages, {row['microbatches']} microbatches": max(row["forward_delays"]) for row in rows}
+    words = ", ".join(f"{name} {delay}" for name, delay in delays.items())
+    most = log_of(context, panel="all").rows[-1]["forward"]
+    return exact(max(delays.values()) <= most, f"largest delay in updates, {most} covered: {words}", "exact")

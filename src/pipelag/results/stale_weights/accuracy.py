@@ -154,6 +154,18 @@ def control(context: Context) -> Drawn:
     return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
 
 
+@drawing(PAPER, "hybrid_control")
+def hybrid_control(context: Context) -> Drawn:
+    """Where each arm ends, and how far above pipelined training."""
+    rows: list[Row] = []
+    for arm in arms_of(context):
+        above = drop_text(context, "Pipelined 30k", arm) if arm != "Pipelined 30k" else None
+        rows.append({"arm": arm, "ours": context.accuracy(arm=arm).text(), "above": above})
+    cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
+    more = "Above: mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
+    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
+
+
 @drawing(PAPER, "precision")
 def precision(context: Context) -> Drawn:
     """The same arms in two precisions, and what the coarser one changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
@@ -101,3 +102,27 @@ def long_above(context: Context) -> Finding:
     """About +0.2 (0.22 by the table)."""
     gain = Difference.of(by_seed(context, arm=HYBRIDS[1]), by_seed(context, arm="Baseline 30k"))
     return sized(context, gain.matches(0.2, 0.05), f"long hybrid minus baseline: {gain.text()} points", near(0.05))
+
+
+SHORT, PIPELINED = HYBRIDS[0], "Pipelined 30k"
+AT_ITS_RATE, AT_BOTH = "hybrid at the pipelined rate", "pipelined at both rates"
+
+for _claim, _higher, _lower in (
+    ("rate_alone_gains_here", AT_BOTH, PIPELINED),
+    ("no_pipeline_gains_here", AT_ITS_RATE, PIPELINED),
+    ("hybrid_over_rate_here", SHORT, AT_BOTH),
+):
+    judge(PAPER, "hybrid_control", _claim)(partial(hybrid_steps, higher=_higher, lower=_lower))
+
+
+@judge(PAPER, "hybrid_control", "mostly_the_rate_here")
+def mostly_the_rate(context: Context) -> Finding:
+    """Whether, seed by seed, the rate alone brings the pipeline beyond half-way to the hybrid, which is above it."""
+    pipelined, rate, hybrid = (by_seed(context, arm=arm) for arm in (PIPELINED, AT_BOTH, SHORT))
+    gain = Difference.of(hybrid, pipelined)
+    half = Difference.of(
+        rate, {seed: fmean((pipelined[seed], end)) for seed, end in hybrid.items() if seed in pipelined}
+    )
+    why = f"gained by the rate alone {Difference.of(rate, pipelined).text()} points, by the hybrid {gain.text()}: "
+    holds = all_of((half.above(), gain.above()))
+    return trend(context, holds, f"{why}more than half by {half.text()}", f"more than half; {SEEDS}")

@@ -11,6 +11,7 @@ from pipelag.results.context import Context
 from pipelag.results.judging import all_of, exact, measured, on_gpus
 from pipelag.results.stale_weights.reading import (
     BASELINE,
+    DEPTHS,
     PAPER,
     above,
     below,
@@ -22,7 +23,7 @@ from pipelag.results.stale_weights.reading import (
     numbers,
     ranges,
 )
-from pipelag.results.verdict import Finding, Judge, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of, need
 
 # -- table 5: time -----------------------------------------------------------------------------------------------------
 
@@ -56,6 +57,34 @@ def grows(arm: str) -> Judge:
 
 judge(PAPER, "table_5", "speedup_grows_with_depth")(grows("pipelined"))
 judge(PAPER, "table_5", "hybrid_speedup_grows_with_depth")(grows("hybrid"))
+
+
+@judge(PAPER, "table_5", "ratio_grows_with_depth")
+def ratio_grows(context: Context) -> Finding:
+    """One worker's seconds for a minibatch over what two workers send each other for it; medians over blocks."""
+    ratios = {}
+    for model in DEPTHS:
+        rows = [row for log in context.logs(model=model, kind="speed") for row in log.rows]
+        seconds = [row["seconds"] / row["steps"] for row in rows if row["arm"] == BASELINE]
+        ratios[model] = median(need_all(seconds, model)) / sent(context, model=model, kind="speed") * 1e9
+    words = ", ".join(f"{model} {ratio:.0f}" for model, ratio in ratios.items())
+    why = f"seconds of computing per gigabyte between two workers: {words}"
+    return measured(
+        context, all(a < b for a, b in pairwise(ratios.values())), why, "none: medians of blocks", kind="speed"
+    )
+
+
+def sent(context: Context, **labels: str) -> float:
+    """Bytes that the workers of a pipeline send each other for a minibatch."""
+    rows = [row for log in context.logs(**labels) for row in log.rows if "sent_bytes_per_step" in row]
+    return median(need_all([float(sum(row["sent_bytes_per_step"])) for row in rows], ", ".join(labels.values())))
+
+
+def need_all(values: list[float], what: str) -> list[float]:
+    """These values, of which there has to be one."""
+    if not values:
+        raise NotLogged(f"{what} has no logged block")
+    return values
 
 
 def bounded(arm: str, bound: float) -> Judge:
@@ -220,3 +249,20 @@ def over_half(context: Context) -> Finding:
     share = need(early_share(context), "ResNet-20's profile")
     why = f"layers 2 to 7 take {share:.1f} % of forward and backward time"
     return on_gpus(context, share > 50, why, "none: one profile, medians over its rounds")
+
+
+EARLY = (3, 5, 7)  # of figure 6 and table 3
+BALANCED = 1.5
+
+
+@judge(PAPER, "text_early_layers_runtime", "balanced")
+def balanced(context: Context) -> Finding:
+    """The stages of PPV (3,5,7), by the layer profile."""
+    times = [row["forward_ms"] + row["backward_ms"] for row in log_of(context).rows]
+    edges = (0, *EARLY, len(times))
+    shares = [100 * sum(times[a:b]) / sum(times) for a, b in pairwise(edges)]
+    words = ", ".join(f"{share:.0f}" for share in shares)
+    why = f"shares of the time in %, by stage: {words}; the largest over the mean {max(shares) * len(shares) / 100:.2f}"
+    return on_gpus(
+        context, max(shares) * len(shares) <= 100 * BALANCED, why, "the largest at most one and a half times the mean"
+    )

@@ -1,0 +1,106 @@
+"""What PipeMare's table 2 leaves out of its memory: the activations that a pipeline keeps (A.1, A.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import exact
+from pipelag.results.pipemare.costs import BYTES, layers_of, memory, pipeline
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+
+PAPER = "pipemare"
+DATASET, TASK = "CIFAR10", "images"
+RECOMPUTED = "PipeMare, recomputed"
+CLEARLY = 0.9
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """A method's gigabytes over all stages: weights, gradients, state and kept versions; and activations."""
+
+    held: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.held + self.activations
+
+
+def kept(context: Context, counts: Sequence[int]) -> float:
+    """Gigabytes of activations where each stage, a layer each, keeps those of so many microbatches."""
+    (table_6,) = (row for row in context.paper.results["table_6"].reported if row["dataset"] == DATASET)
+    sizes = [row["activations"] for row in log_of(context, task="weights", dataset=DATASET).rows]
+    each = table_6["microbatch"] * BYTES / 1e9
+    return sum(count * size for count, size in zip(counts, sizes, strict=True)) * each
+
+
+def footprints(context: Context) -> dict[str, Footprint]:
+    """By method. PipeDream's activations are PipeMare's, by A.2; GPipe's stages keep a minibatch's microbatches."""
+    layers = layers_of(context, DATASET)
+    caching = [row for row in log_of(context, what="caching").rows if row["stages"] == len(layers)]
+    if not caching:
+        raise NotLogged(f"what {len(layers)} stages keep of activations has no log")
+    found = {}
+    for method in ("GPipe", "PipeDream", "PipeMare", RECOMPUTED):
+        row = pipeline(context, method.split(",")[0], dataset=DATASET)
+        held = memory(context, method, TASK, row, layers) * BYTES / 1e9
+        of = (
+            [row["microbatches"]] * len(layers)
+            if method == "GPipe"
+            else caching[0]["with" if method == RECOMPUTED else "without"]
+        )
+        found[method] = Footprint(held, kept(context, of))
+    return found
+
+
+@drawing(PAPER, "text_activation_memory")
+def activation_memory(context: Context) -> Drawn:
+    """A line per method."""
+    try:
+        rows = [(method, size) for method, size in footprints(context).items()]
+    except NotLogged:
+        rows = []
+    cols = [
+        Col("Method", lambda row: row[0]),
+        Col("weights, gradients, state, kept versions (GB)", lambda row: row[1].held, "{:.2f}"),
+        Col("activations (GB)", lambda row: row[1].activations, "{:.2f}"),
+        Col("together (GB)", lambda row: row[1].total, "{:.2f}"),
+        Col("activations' share (%)", lambda row: 100 * row[1].activations / row[1].total, "{:.0f}"),
+    ]
+    notes = [
+        "activations: the outputs of the layers in float32, by the counts of table 5; without GPipe's recomputation"
+    ]
+    return Drawn(table=table(rows, cols, context.result.caption, notes))
+
+
+@judge(PAPER, "text_activation_memory", "major")
+def major(context: Context) -> Finding:
+    """More than half, of every method that does not recompute."""
+    shares = {m: 100 * f.activations / f.total for m, f in footprints(context).items() if m != RECOMPUTED}
+    words = ", ".join(f"{method} {share:.0f} %" for method, share in shares.items())
+    return exact(min(shares.values()) > 50, f"activations' share: {words}", "more than half, of each")
+
+
+@judge(PAPER, "text_activation_memory", "less_than_pipedream_here")
+def less_than_pipedream(context: Context) -> Finding:
+    """In all, without recomputation."""
+    sizes = footprints(context)
+    share = sizes["PipeMare"].total / sizes["PipeDream"].total
+    words = ", ".join(f"{method} {size.total:.2f}" for method, size in sizes.items())
+    return exact(share <= CLEARLY, f"GB in all: {words}; PipeMare over PipeDream {share:.3f}", "clearly: a tenth less")
+
+
+@judge(PAPER, "text_activation_memory", "more_than_gpipe_here")
+def more_than_gpipe(context: Context) -> Finding:
+    """In all; PipeMare also with recomputation."""
+    sizes = footprints(context)
+    factors = {method: sizes[method].total / sizes["GPipe"].total for method in ("PipeMare", RECOMPUTED)}
+    words = ", ".join(f"{method} {factor:.1f} times" for method, factor in factors.items())
+    return exact(
+        min(factors.values()) * CLEARLY >= 1, f"of GPipe's memory in all: {words}", "clearly: GPipe's a tenth less"
+    )
