@@ -12,7 +12,7 @@ from pipelag.results.logs import RunLog
 from tests.results.made_up import context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
-WHOLE = {"half": 60.0, "adamw": 70.0, "nadam": 75.0, "words": 80.0}
+WHOLE = {"half": 60.0, "adamw": 70.0, "words": 80.0}
 
 
 def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
@@ -24,7 +24,7 @@ def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
             if name.startswith("sequential")
             else float(len(phase.cuts) + 1) + (10.0 if name == "PipeDream" else 0.0)
         )
-        made = trained(WHOLE[work] - lost)
+        made = trained(WHOLE[work] - lost + (5.0 if "NAdam" in name else 0.0))
         made.summary["phases"] = [{"weight_copies": [4 if name == "PipeDream" else 1] * (len(phase.cuts) + 1)}]
         return made
 
@@ -37,12 +37,10 @@ def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
     zero = "± 0.00"
     assert rows["1F1B, latest weights"] == [
         "1",
-        *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 4)),
-        "–",
-        f"+8.00 {zero}",
+        *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 4, 8, 16, 8)),
     ]
-    assert rows["PipeDream"] == ["4", *(f"+{cost}.00 {zero}" for cost in (14, 18, 26, 14)), "–", f"+18.00 {zero}"]
-    assert rows["PipeDream with NAdam"] == ["1", "–", "–", "–", "–", f"+4.00 {zero}", "–"]
+    assert rows["PipeDream"] == ["4", *(f"+{cost}.00 {zero}" for cost in (14, 18, 26, 14, 18, 26, 18))]
+    assert rows["PipeDream with NAdam"] == ["1", "–", "–", "–", *(f"+{cost}.00 {zero}" for cost in (4, 8, 16)), "–"]
     assert list(rows).index("1F1B, latest weights") < list(rows).index("PipeDream")
     words = {stages_of(item) for item in found.items if item.arm.labels["work"] == "words"}
     assert words == {8} and rows["XPipe"][2:5] == ["–", "–", "–"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from PIL import Image
+
 from pipelag.experiments import load_paper, load_scale
 from pipelag.files import write_whole
 from pipelag.report.gather import title_of
@@ -21,8 +23,8 @@ from pipelag.results.verdict import verdicts
 DEVICE = "cpu"
 # Trained on real data where a paper has such a figure; else what its schedules and plans say.
 HEADLINES = {
-    "leaderboard": ("figure_1", "figure_2"),
-    "stale_weights": ("figure_5a", "figure_5c", "figure_5d", "figure_6"),
+    "leaderboard": ("figure_1", "figure_2", "figure_3"),
+    "stale_weights": ("figure_5a", "figure_5c", "figure_5d", "figure_6", "figure_7"),
     "pipedream": ("links", "figure_10", "figure_15"),
     "pipemare": ("figure_7", "figure_6b"),
     "pipeoptim": ("figure_3a",),
@@ -51,8 +53,15 @@ def main(out: Path) -> None:
             context = Context.load(paper, result, scale)
             drawn, base = draw(context), out / name_of(name, result)
             save(drawn.figure, base, (".svg", ".png"), context.footer(drawn.data, drawn.spread))
+            in_few_colours(base.with_suffix(".png"))
             page.append(section(context, base.name))
     write_whole(out / "README.md", "\n".join(page))
+
+
+def in_few_colours(png: Path) -> None:
+    """A picture in 256 colours, more than a chart has: it takes half of the room in the repository."""
+    with Image.open(png) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
 
 
 def section(context: Context, file: str) -> str:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.leaderboard.board import SEQUENTIAL_NADAM
+from pipelag.results.leaderboard.board import LOOK_AHEAD, SEQUENTIAL_NADAM
 from pipelag.results.leaderboard.deep import REMEDIES
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAPER, above, told
+from pipelag.results.leaderboard.scores import PAPER, Price, above, priced, told
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 GROUPS = {  # of the runs of one work; each is compared with its own sequential training
     "half": "ResNet-20, SGD at half the rate",
-    "adamw": "ResNet-20, AdamW",
-    "nadam": "ResNet-20, NAdam",
+    "adamw": "ResNet-20, AdamW or NAdam",
     "words": "Transformer, AdamW",
 }
-BASELINES = {work: SEQUENTIAL_NADAM if work == "nadam" else BASELINE for work in GROUPS}
+BASELINES = (BASELINE, SEQUENTIAL_NADAM)
 SPECTRAIN, OPTIM = "SpecTrain on 1F1B", "PipeOptim"
 NOTES = [
     "Mean ± half the 95 % interval over seeds, paired, three where nothing else is said; of the Transformer the "
@@ -37,7 +38,7 @@ def stages_of(item: Item) -> int:
 
 def of_baseline(item: Item) -> bool:
     """Whether it is training without a pipeline."""
-    return item.arm.labels["arm"] in BASELINES.values()
+    return item.arm.labels["arm"] in BASELINES
 
 
 @drawing(PAPER, "table_8")
@@ -48,7 +49,7 @@ def table(context: Context) -> Drawn:
         for work in GROUPS
         for stages in sorted({stages_of(item) for item in context.select(work=work) if not of_baseline(item)})
     }
-    arms = [arm for arm in context.values("arm") if arm not in BASELINES.values()]
+    arms = [arm for arm in context.values("arm") if arm not in BASELINES]
     rows: list[dict[str, Cell]] = []
     for arm in sorted(arms, key=lambda arm: arm != UNREMEDIED):
         costs = {f"{work} {stages}": cost(context, arm, work, stages) for work, stages in works}
@@ -67,10 +68,16 @@ def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]
     return found
 
 
+def with_baseline(context: Context, arm: str, work: str, stages: int) -> Price:
+    """Accuracies by seed of sequential training with an arm's optimizer, and of the arm."""
+    base = SEQUENTIAL_NADAM if arm == LOOK_AHEAD else BASELINE
+    return ends(context, base, work, stages), ends(context, arm, work, stages)
+
+
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
     """How far an arm over so many stages ends below sequential training on the same work; None without the logs."""
     try:
-        text = above(*(ends(context, each, work, stages) for each in (BASELINES[work], arm)))[1]
+        text = above(*with_baseline(context, arm, work, stages))[1]
     except NotLogged:
         return None
     return text.removesuffix(" (3 seeds)")
@@ -91,6 +98,53 @@ def told_apart(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Findin
     return told(context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages")
 
 
+def deepened(context: Context) -> list[tuple[str, str]]:
+    """Arms and works that have runs over several numbers of stages, no remedy first."""
+    depths: dict[tuple[str, str], set[int]] = {}
+    for item in context.items:
+        if item.log is not None and not of_baseline(item):
+            depths.setdefault((item.arm.labels["arm"], item.arm.labels["work"]), set()).add(stages_of(item))
+    return sorted((run for run, stages in depths.items() if len(stages) > 1), key=lambda run: run[0] != UNREMEDIED)
+
+
+@drawing(PAPER, "figure_3")
+def left_over_stages(context: Context) -> Drawn:
+    """A panel per optimizer, a line per remedy."""
+    rows: list[dict[str, Any]] = []
+    for work, title in GROUPS.items():
+        for arm in [arm for arm, of in deepened(context) if of == work]:
+            for stages in (4, 8, 16):
+                try:
+                    base, ended = with_baseline(context, arm, work, stages)
+                except NotLogged:
+                    continue
+                both = [seed for seed in ended if ended[seed] > 0 and base.get(seed, 0) > 0]
+                rows += [
+                    {"method": arm, "work": title, "stages": stages, "lost": base[seed] - ended[seed], "seed": seed}
+                    for seed in both
+                ]
+    chart = Lines(
+        Axis("stages", "stages", log=True, ticks=(4, 8, 16)),
+        Axis("lost", "points below sequential"),
+        line="method",
+        panel="work",
+        levels={BASELINE: 0.0},
+        shared_y=True,
+        height=2.8,
+    )
+    return Drawn.of(chart, rows)
+
+
+@judge(PAPER, "figure_3", "depth_costs_each")
+def depth_costs_all(context: Context) -> Finding:
+    """The shallowest against the deepest, of every arm that has both."""
+    runs = {f"{arm}, {GROUPS[work]}": (arm, work) for arm, work in deepened(context)}
+    if not runs:
+        raise NotLogged("no method has logs over several numbers of stages")
+    prices = {name: {f"{n} stages": with_baseline(context, *run, n) for n in (16, 4)} for name, run in runs.items()}
+    return priced(context, prices)
+
+
 @judge(PAPER, "table_8", "depth_costs_each")
 def depth_costs_each(context: Context) -> Finding:
     """The shallowest against the deepest, of the arms that have both."""
@@ -107,6 +161,16 @@ def spectrain_ahead(context: Context) -> Finding:
             f"{stages} stages: {SPECTRAIN} above {OPTIM}": ((SPECTRAIN, "half", stages), (OPTIM, "half", stages))
             for stages in (4, 8, 16)
         },
+    )
+
+
+@judge(PAPER, "table_8", "look_ahead_ahead_of_all")
+def look_ahead_ahead(context: Context) -> Finding:
+    """Each against sequential training of its own kind, over each number of stages."""
+    arms = {SPECTRAIN: "half", LOOK_AHEAD: "adamw"}
+    return priced(
+        context,
+        {f"{n} stages": {arm: with_baseline(context, arm, work, n) for arm, work in arms.items()} for n in (8, 16)},
     )
 
 

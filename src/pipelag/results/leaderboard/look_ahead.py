@@ -8,9 +8,8 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import all_of, trend
 from pipelag.results.leaderboard.depth import BASELINE
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, cheaper, diverging, score, told
+from pipelag.results.leaderboard.scores import PAPER, Price, above, priced, score, told
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 ADAM, ADAMW, NADAM = "Adam", "AdamW", "NAdam"
@@ -79,12 +78,6 @@ def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
     return told(context, words, lambda run: ends(context, *run), named)
 
 
-@judge(PAPER, "table_9", "look_ahead_not_momentum")
-def not_momentum(context: Context) -> Finding:
-    """NAdam against Adam with its beta1."""
-    return told_apart(context, *[((STASHING, NADAM, stages), (STASHING, ADAM, stages)) for stages in DEPTHS])
-
-
 @judge(PAPER, "table_9", "look_ahead_over_pipeoptim")
 def over_pipeoptim(context: Context) -> Finding:
     """Where table 2 has four stages."""
@@ -97,34 +90,33 @@ def pays_for_depth(context: Context) -> Finding:
     return told_apart(context, ((STASHING, NADAM, "4"), (STASHING, NADAM, "16")))
 
 
-def with_baseline(context: Context, optimizer: str, stages: str) -> tuple[dict[int, float], dict[int, float]]:
+def price(context: Context, optimizer: str, stages: str) -> Price:
     """Accuracies by seed of sequential training and of stashing with this optimizer."""
     return ends(context, BASELINE, optimizer, stages), ends(context, STASHING, optimizer, stages)
 
 
-def priced(context: Context, dear: str, cheap: str, depths: Iterable[str]) -> Finding:
+def stashing(context: Context, dear: str, cheap: str, depths: Iterable[str]) -> Finding:
     """Whether stashing costs fewer points with the second optimizer than with the first, over each number of stages."""
-    outcomes: list[bool | None] = []
-    words: list[str] = []
-    scores: dict[str, dict[int, float]] = {}
-    for stages in depths:
-        before, after = (with_baseline(context, optimizer, stages) for optimizer in (dear, cheap))
-        holds, (old, new), less = cheaper(before, after)
-        outcomes.append(holds)
-        words.append(f"{stages} stages {old:.2f} with {dear}, {new:.2f} with {cheap}: less by {less}")
-        for optimizer, (_, stashed) in ((dear, before), (cheap, after)):
-            scores[named((STASHING, optimizer, stages))] = stashed
-    text = f"stashing costs, in points, over {'; over '.join(words)}{diverging(scores)}"
-    return trend(context, all_of(outcomes), text, PAIRED, what="learning")
+    names = {optimizer: f"{STASHING} with {optimizer}" for optimizer in (dear, cheap)}
+    return priced(
+        context,
+        {f"{n} stages": {name: price(context, each, n) for each, name in names.items()} for n in depths},
+    )
+
+
+@judge(PAPER, "table_9", "look_ahead_not_momentum")
+def not_momentum(context: Context) -> Finding:
+    """NAdam against Adam with its beta1; their own sequential training ends far apart."""
+    return stashing(context, ADAM, NADAM, DEPTHS)
 
 
 @judge(PAPER, "table_9", "look_ahead_hides_delay")
 def hides_delay(context: Context) -> Finding:
     """Where table 2 has four stages."""
-    return priced(context, ADAMW, NADAM, DEEPER)
+    return stashing(context, ADAMW, NADAM, DEEPER)
 
 
 @judge(PAPER, "table_9", "momentum_alone")
 def momentum_alone(context: Context) -> Finding:
     """A longer average holds older gradients."""
-    return priced(context, ADAM, ADAMW, DEPTHS)
+    return stashing(context, ADAM, ADAMW, DEPTHS)

@@ -13,6 +13,7 @@ from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
 
 Run = TypeVar("Run")
+Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: of a base, of what is compared with it
 
 PAPER = "leaderboard"
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
@@ -62,9 +63,7 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     return told.pop() if len(told) == 1 else None, gain.text() if both else "an unknown amount (both end with no seed)"
 
 
-def cheaper(
-    before: tuple[Mapping[int, float], Mapping[int, float]], after: tuple[Mapping[int, float], Mapping[int, float]]
-) -> tuple[bool | None, tuple[float, float], str]:
+def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
     """Whether an arm's price, its points below a base, is less in the second pair of base and arm than in the first.
 
     With both prices, and by how much in words; of the seeds with which all four end. Where others do not, nothing is
@@ -125,3 +124,18 @@ def told(
     return trend(
         context, all_of(holds for holds, _ in gains.values()), f"{words} points{gone}", PAIRED, what="learning"
     )
+
+
+def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Finding:
+    """Whether at each place the second of two named arms costs fewer points below its base than the first does."""
+    outcomes: list[bool | None] = []
+    words: list[str] = []
+    scores: dict[str, Mapping[int, float]] = {}
+    for place, arms in prices.items():
+        holds, costs, less = cheaper(*arms.values())
+        outcomes.append(holds)
+        each = ", ".join(f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True))
+        words.append(f"{place} {each}: less by {less}")
+        scores |= {f"{arm} over {place}": end for arm, (_, end) in arms.items()}
+    text = f"points below sequential training: {'; '.join(words)}{diverging(scores)}"
+    return trend(context, all_of(outcomes), text, PAIRED, what="learning")
