@@ -73,8 +73,8 @@ def activation_memory(context: Context) -> Drawn:
         Col("activations' share (%)", lambda row: 100 * row[1].activations / row[1].total, "{:.0f}"),
     ]
     notes = [
-        "activations: the outputs of the layers in float32, by the counts of table 5; GPipe keeps its eight microbatches and "
-        "does not recompute",
+        "activations: the outputs of the layers in float32, by the counts of table 5; GPipe keeps its eight microbatches "
+        "and does not recompute",
         "PipeDream keeps as many as PipeMare by A.2; its own 1F1B schedule would keep about half",
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
