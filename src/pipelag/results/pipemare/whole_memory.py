@@ -73,7 +73,7 @@ def activation_memory(context: Context) -> Drawn:
         Col("activations' share (%)", lambda row: 100 * row[1].activations / row[1].total, "{:.0f}"),
     ]
     notes = [
-        "activations: the outputs of the layers in float32, by the counts of table 5; GPipe keeps its eight microbatches "
+        "activations: the outputs of the layers in float32, by the counts of table 5; GPipe keeps eight microbatches "
         "and does not recompute",
         "PipeDream keeps as many as PipeMare by A.2; its own 1F1B schedule would keep about half",
     ]
