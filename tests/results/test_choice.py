@@ -19,13 +19,9 @@ def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
     def ending(arm: Arm) -> RunLog | None:
         name, work = arm.labels["arm"], arm.labels["work"]
         (phase,) = arm.spec.phases
-        lost = (
-            0.0
-            if name.startswith("sequential")
-            else float(len(phase.cuts) + 1) + (10.0 if name == "PipeDream" else 0.0)
-        )
+        lost = 0.0 if name.startswith("sequential") else float(phase.stages) + (10.0 if name == "PipeDream" else 0.0)
         made = trained(WHOLE[work] - lost + (5.0 if "NAdam" in name else 0.0))
-        made.summary["phases"] = [{"weight_copies": [4 if name == "PipeDream" else 1] * (len(phase.cuts) + 1)}]
+        made.summary["phases"] = [{"weight_copies": [4 if name == "PipeDream" else 1] * phase.stages}]
         return made
 
     found = context("leaderboard", "table_8", ending)

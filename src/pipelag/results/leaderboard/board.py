@@ -10,8 +10,8 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned, trend
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, cheaper, diverging, judged, loss_of, said, score
+from pipelag.results.judging import learned
+from pipelag.results.leaderboard.scores import PAPER, judged, loss_of, priced, score
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
@@ -166,12 +166,8 @@ def beats(*pairs: tuple[str, str], learns: tuple[str, ...] = ()) -> Judge:
 def look_ahead_hides_delay(context: Context) -> Finding:
     """Each against sequential training with its own optimizer."""
     pairs = (("sequential", "PipeDream"), (SEQUENTIAL_NADAM, LOOK_AHEAD))
-    ends = {arm: score(context, arm) for pair in pairs for arm in pair}
-    before, after = ((ends[base], ends[arm]) for base, arm in pairs)
-    holds, (old, new), less = cheaper(before, after)
-    means = ", ".join(said(arm, values) for arm, values in ends.items())
-    text = f"{means}; stashing costs {old:.2f} points with AdamW, {new:.2f} with NAdam: less by {less}{diverging(ends)}"
-    return trend(context, holds, text, PAIRED, what="learning")
+    prices = {arm: (score(context, base), score(context, arm)) for base, arm in pairs}
+    return priced(context, {"4 stages": prices})
 
 
 judge(PAPER, "table_2", "pipeoptim_beats_pipedream")(beats(("PipeOptim", "PipeDream")))

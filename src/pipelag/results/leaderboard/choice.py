@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
@@ -13,7 +15,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.board import LOOK_AHEAD, SEQUENTIAL_NADAM
 from pipelag.results.leaderboard.deep import REMEDIES
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAPER, Price, above, priced, told
+from pipelag.results.leaderboard.scores import PAPER, Price, ended, lost, priced, told
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
 
@@ -76,11 +78,8 @@ def with_baseline(context: Context, arm: str, work: str, stages: int) -> Price:
 
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
     """How far an arm over so many stages ends below sequential training on the same work; None without the logs."""
-    try:
-        text = above(*with_baseline(context, arm, work, stages))[1]
-    except NotLogged:
-        return None
-    return text.removesuffix(" (3 seeds)")
+    text = lost(partial(with_baseline, context, arm, work, stages))
+    return text and text.removesuffix(" (3 seeds)")
 
 
 def copies(context: Context, arm: str) -> int | None:
@@ -98,31 +97,26 @@ def told_apart(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Findin
     return told(context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages")
 
 
-def deepened(context: Context) -> list[tuple[str, str]]:
-    """Arms and works that have runs over several numbers of stages, no remedy first."""
+def deepened(context: Context) -> dict[tuple[str, str], set[int]]:
+    """The numbers of stages by arm and work, of those with logs over several; no remedy first."""
     depths: dict[tuple[str, str], set[int]] = {}
     for item in context.items:
         if item.log is not None and not of_baseline(item):
             depths.setdefault((item.arm.labels["arm"], item.arm.labels["work"]), set()).add(stages_of(item))
-    return sorted((run for run, stages in depths.items() if len(stages) > 1), key=lambda run: run[0] != UNREMEDIED)
+    several = [run for run, stages in depths.items() if len(stages) > 1]
+    return {run: depths[run] for run in sorted(several, key=lambda run: run[0] != UNREMEDIED)}
 
 
 @drawing(PAPER, "figure_3")
 def left_over_stages(context: Context) -> Drawn:
     """A panel per optimizer, a line per remedy."""
     rows: list[dict[str, Any]] = []
-    for work, title in GROUPS.items():
-        for arm in [arm for arm, of in deepened(context) if of == work]:
-            for stages in (4, 8, 16):
-                try:
-                    base, ended = with_baseline(context, arm, work, stages)
-                except NotLogged:
-                    continue
-                both = [seed for seed in ended if ended[seed] > 0 and base.get(seed, 0) > 0]
-                rows += [
-                    {"method": arm, "work": title, "stages": stages, "lost": base[seed] - ended[seed], "seed": seed}
-                    for seed in both
-                ]
+    for (arm, work), depths in deepened(context).items():
+        for stages in sorted(depths):
+            with suppress(NotLogged):  # of the baseline
+                base, end = with_baseline(context, arm, work, stages)
+                row = {"method": arm, "work": GROUPS[work], "stages": stages}
+                rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in ended(base, end)]
     chart = Lines(
         Axis("stages", "stages", log=True, ticks=(4, 8, 16)),
         Axis("lost", "points below sequential"),

@@ -7,29 +7,16 @@ from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
-from pipelag.results.context import Accuracy, Context
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, compared, diverging, said, score
+from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, compared, diverging, end_text, said, score
 from pipelag.results.verdict import Finding, Judge, judge
 
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")
 COMMON, HALF, WARM = "as figure 1", "half the rate", "warm-up"
 DEEP = "16"
-
-
-def end_of(context: Context, arm: str, stages: str, training: str) -> str | None:
-    """An arm's accuracy, of the runs that end, and how many diverge; None without a log."""
-    items = context.select(arm=arm, stages=stages, training=training)
-    logs = [item.log for item in items if item.log is not None]
-    if not logs:
-        return None
-    ended = [item for item in items if item.log is not None and item.log.accuracy is not None]
-    gone = len(logs) - len(ended)
-    parts = [Accuracy.of(ended).text()] if ended else []
-    parts += [f"{gone} of {len(logs)} diverge"] if gone else []
-    return ", ".join(filter(None, parts))
 
 
 @drawing(PAPER, "table_6")
@@ -39,7 +26,7 @@ def table(context: Context) -> Drawn:
     rows: list[dict[str, Cell]] = []
     for stages in sorted(context.values("stages"), key=int):
         for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(stages=stages)):
-            ends = {training: end_of(context, arm, stages, training) for training in trainings}
+            ends = {each: end_text(context, arm=arm, stages=stages, training=each) for each in trainings}
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]

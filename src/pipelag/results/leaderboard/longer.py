@@ -6,12 +6,11 @@ from functools import partial
 
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
-from pipelag.results.context import Accuracy, Context
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import trend
 from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, cheaper, diverging, judged, score
-from pipelag.results.verdict import Finding, Judge, NotLogged, judge
+from pipelag.results.leaderboard.scores import PAPER, Price, end_text, judged, lost, priced, score
+from pipelag.results.verdict import Judge, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"
 ONCE, LONG = "once", "three times"
@@ -25,10 +24,9 @@ def table(context: Context) -> Drawn:
     for arm in context.values("arm"):
         row: dict[str, Cell] = {"method": arm}
         for length in TITLES:
-            items = context.select(arm=arm, length=length)
-            row[length] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
+            row[length] = end_text(context, arm=arm, length=length)
             if arm != BASELINE:
-                row[f"lost {length}"] = lost(context, arm, length)
+                row[f"lost {length}"] = lost(partial(price, context, arm, length))
         rows.append(row)
     columns = [Col("method", "method")]
     columns += [Col(title, length, group="accuracy %, trained") for length, title in TITLES.items()]
@@ -39,26 +37,15 @@ def table(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 
-def lost(context: Context, arm: str, length: str) -> str | None:
-    """How far an arm ends below sequential training of the same length; None without the logs."""
-    try:
-        return above(*(score(context, each, length=length) for each in (BASELINE, arm)))[1]
-    except NotLogged:
-        return None
+def price(context: Context, arm: str, length: str) -> Price:
+    """Accuracies by seed of sequential training of this length, and of the arm."""
+    return score(context, BASELINE, length=length), score(context, arm, length=length)
 
 
 def falling(arm: str) -> Judge:
     """A judge: what an arm costs against sequential training is less after the longer training."""
-
-    def told(context: Context) -> Finding:
-        ends = {(each, length): score(context, each, length=length) for length in TITLES for each in (BASELINE, arm)}
-        pairs = [(ends[BASELINE, length], ends[arm, length]) for length in TITLES]
-        holds, prices, less = cheaper(pairs[0], pairs[1])
-        words = " and ".join(f"{price:.2f} {title}" for price, title in zip(prices, TITLES.values(), strict=True))
-        gone = diverging({f"{each} ({TITLES[length]})": values for (each, length), values in ends.items()})
-        return trend(context, holds, f"{arm} costs, in points, {words}: less by {less}{gone}", PAIRED, what="learning")
-
-    return told
+    lengths = {"at table 6's length": ONCE, "at three times it": LONG}
+    return lambda context: priced(context, {arm: {named: price(context, arm, each) for named, each in lengths.items()}})
 
 
 judge(PAPER, "table_7", "price_of_none_falls")(falling(UNREMEDIED))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
-from pipelag.results.context import Accuracy, Context
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.depth import BASELINE
-from pipelag.results.leaderboard.scores import PAPER, Price, above, priced, score, told
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.leaderboard.scores import PAPER, Price, end_text, lost, priced, score, told
+from pipelag.results.verdict import Finding, judge
 
 ADAM, ADAMW, NADAM = "Adam", "AdamW", "NAdam"
 STASHING = "PipeDream"
@@ -31,10 +32,9 @@ def table(context: Context) -> Drawn:
         for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(optimizer=optimizer)):
             row: dict[str, Cell] = {"optimizer": title(context, optimizer), "method": arm}
             for stages in context.values("stages"):
-                items = context.select(arm=arm, optimizer=optimizer, stages=stages)
-                if any(item.log is not None for item in items):
-                    row[stages] = Accuracy.of(items).text()
-                    row[f"lost {stages}"] = lost(context, arm, optimizer, stages) if arm != BASELINE else None
+                row[stages] = end_text(context, arm=arm, optimizer=optimizer, stages=stages)
+                if arm != BASELINE:
+                    row[f"lost {stages}"] = lost(partial(price, context, arm, optimizer, stages))
             rows.append(row)
     columns = [Col("optimizer", "optimizer"), Col("method", "method"), Col("1 stage", "1", group="accuracy %")]
     columns += [Col(f"{stages} stages", stages, group="accuracy %") for stages in DEPTHS]
@@ -56,12 +56,9 @@ def ends(context: Context, arm: str, optimizer: str, stages: str) -> dict[int, f
     return score(context, arm, optimizer=optimizer, stages="1" if arm == BASELINE else stages)
 
 
-def lost(context: Context, arm: str, optimizer: str, stages: str) -> str | None:
-    """How far an arm ends below sequential training with the same optimizer; None without the logs."""
-    try:
-        return above(*(ends(context, each, optimizer, stages) for each in (BASELINE, arm)))[1]
-    except NotLogged:
-        return None
+def price(context: Context, arm: str, optimizer: str, stages: str) -> Price:
+    """Accuracies by seed of sequential training with this optimizer, and of the arm."""
+    return ends(context, BASELINE, optimizer, stages), ends(context, arm, optimizer, stages)
 
 
 Run = tuple[str, str, str]  # arm, optimizer, stages
@@ -90,17 +87,12 @@ def pays_for_depth(context: Context) -> Finding:
     return told_apart(context, ((STASHING, NADAM, "4"), (STASHING, NADAM, "16")))
 
 
-def price(context: Context, optimizer: str, stages: str) -> Price:
-    """Accuracies by seed of sequential training and of stashing with this optimizer."""
-    return ends(context, BASELINE, optimizer, stages), ends(context, STASHING, optimizer, stages)
-
-
 def stashing(context: Context, dear: str, cheap: str, depths: Iterable[str]) -> Finding:
     """Whether stashing costs fewer points with the second optimizer than with the first, over each number of stages."""
     names = {optimizer: f"{STASHING} with {optimizer}" for optimizer in (dear, cheap)}
     return priced(
         context,
-        {f"{n} stages": {name: price(context, each, n) for each, name in names.items()} for n in depths},
+        {f"{n} stages": {name: price(context, STASHING, each, n) for each, name in names.items()} for n in depths},
     )
 
 

@@ -7,7 +7,7 @@ from math import inf
 from statistics import fmean
 from typing import TypeVar
 
-from pipelag.results.context import Context
+from pipelag.results.context import Accuracy, Context
 from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
@@ -49,6 +49,24 @@ def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
     return accuracies
 
 
+def end_text(context: Context, **labels: str) -> str | None:
+    """Where the runs with these labels end, of those that do, and how many diverge; None without a log."""
+    items = context.select(**labels)
+    logs = [item.log for item in items if item.log is not None]
+    if not logs:
+        return None
+    finished = [item for item in items if item.log is not None and item.log.accuracy is not None]
+    gone = len(logs) - len(finished)
+    parts = [Accuracy.of(finished).text()] if finished else []
+    parts += [f"{gone} of {len(logs)} diverge"] if gone else []
+    return ", ".join(filter(None, parts))
+
+
+def ended(*scores: Mapping[int, float]) -> list[int]:
+    """The seeds with which all of these arms end, by accuracies by seed."""
+    return [seed for seed in scores[0] if all(values.get(seed, 0) > 0 for values in scores)]
+
+
 def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, str]:
     """Whether arm a ends above arm b, with by how much; from accuracies by seed, 0 of a run that diverged.
 
@@ -56,7 +74,7 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     which both end, and it tells nothing where the other seeds say otherwise.
     """
     told: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
-    both = [seed for seed in a if a[seed] > 0 and b.get(seed, 0) > 0]
+    both = ended(a, b)
     if both:
         gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
         told.add(gain.above())
@@ -70,12 +88,20 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
     told.
     """
     every = (*before, *after)
-    seeds = [seed for seed in before[1] if all(values.get(seed, 0) > 0 for values in every)]
+    seeds = ended(*every)
     prices = [{seed: minus(base[seed], arm[seed]) for seed in seeds} for base, arm in (before, after)]
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
     old, new = (fmean(price.values()) for price in prices)
     return less.above() if whole else None, (old, new), less.text()
+
+
+def lost(price: Callable[[], Price]) -> str | None:
+    """How far an arm ends below its base, in words; None without the logs."""
+    try:
+        return above(*price())[1]
+    except NotLogged:
+        return None
 
 
 def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
@@ -135,7 +161,8 @@ def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Findi
         holds, costs, less = cheaper(*arms.values())
         outcomes.append(holds)
         each = ", ".join(f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True))
-        words.append(f"{place} {each}: less by {less}")
-        scores |= {f"{arm} over {place}": end for arm, (_, end) in arms.items()}
+        words.append(f"{place}: {each}, less by {less}")
+        for arm, (base, end) in arms.items():
+            scores |= {f"{place}, {arm}": end, f"{place}, sequential beside {arm}": base}
     text = f"points below sequential training: {'; '.join(words)}{diverging(scores)}"
     return trend(context, all_of(outcomes), text, PAIRED, what="learning")

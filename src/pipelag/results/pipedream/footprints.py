@@ -110,10 +110,10 @@ def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float]]]:
     """By model and servers, of those whose pipeline is logged: stages, and the worst over data parallelism."""
     factors: dict[str, dict[str, tuple[int, float]]] = {model: {} for model in context.values("model")}
     for item in context.items:
-        line, alone = (planned(item.log, name) for name in ("straight", ALONE))
-        if line and alone:
-            share = max(line["memory"]) / alone["memory"][0]
-            factors[item.arm.labels["model"]][item.arm.labels["servers"]] = (len(line["stages"]), share)
+        model, servers = (item.arm.labels[key] for key in ("model", "servers"))
+        if item.log is not None and planned(item.log, "straight"):
+            stages, alone = footprints(item.log, model)
+            factors[model][servers] = (len(stages), max(stages) / alone)
     return factors
 
 
@@ -140,9 +140,9 @@ def stays(context: Context) -> Finding:
     """Per model the factor with the fewest stages against every other."""
     texts, grown = [], 0
     for model, by_servers in over_alone(context).items():
-        (few, first), *others = sorted(by_servers.values()) or [(0, 0.0)]
-        if not others:
+        if len(by_servers) < 2:
             continue  # too few layers for the longer ones
+        (few, first), *others = sorted(by_servers.values())
         grown += any(share > PAR * first for stages, share in others if stages > few)
         texts.append(f"{model} {first:.2f} with {few}, " + ", ".join(f"{share:.2f} with {n}" for n, share in others))
     if not texts:

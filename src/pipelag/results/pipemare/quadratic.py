@@ -198,7 +198,7 @@ def discrepancy_raises(context: Context) -> Finding:
     return exact(holds, "; ".join(texts), RANGE)
 
 
-BELOW, TRAINED = "below 0", "pipelines"  # figure 10's panels that are judged, not drawn
+JUDGED = ALL, BELOW, TRAINED = "all", "below 0", "pipelines"  # figure 10's panels that are not drawn
 SELDOM = 0.25
 
 
@@ -213,9 +213,14 @@ def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
     return rows
 
 
+def narrower(row: dict[str, Any]) -> bool:
+    """Whether T2 makes the stable range smaller."""
+    return bool(row["T2"] < row["original"] - 1e-9)
+
+
 def shown_pairs(context: Context) -> list[str]:
     """The pairs of delays that are drawn, the paper's first."""
-    return [panel for panel in context.values("panel") if panel not in ("all", BELOW, TRAINED)]
+    return [panel for panel in context.values("panel") if panel not in JUDGED]
 
 
 @drawing(PAPER, "figure_10")
@@ -240,7 +245,7 @@ def figure_10(context: Context) -> Drawn:
 def t2_wider(context: Context) -> Finding:
     """Every Delta from 0 on, at the paper's delays."""
     rows = [row for row in over_delta(context, shown_pairs(context)[0]) if row["delta"] >= 0]
-    wider = sum(row["T2"] >= row["original"] - 1e-9 for row in rows)
+    wider = sum(not narrower(row) for row in rows)
     most = max(rows, key=lambda row: row["T2"] / row["original"])
     times = most["T2"] / most["original"]
     text = f"at {wider} of {len(rows)} values of Delta; up to {times:.1f} times, at {most['delta']:g}"
@@ -251,7 +256,7 @@ def t2_wider(context: Context) -> Finding:
 def sometimes_worse(context: Context) -> Finding:
     """Some Delta below 0, at the paper's delays."""
     rows = over_delta(context, shown_pairs(context)[0])
-    worse = [row for row in rows if row["delta"] < 0 and row["T2"] < row["original"] - 1e-9]
+    worse = [row for row in rows if row["delta"] < 0 and narrower(row)]
     text = f"at {len(worse)} values of Delta"
     if worse:
         last = worse[-1]
@@ -262,9 +267,9 @@ def sometimes_worse(context: Context) -> Finding:
 @judge(PAPER, "figure_10", "all_pairs")
 def all_pairs(context: Context) -> Finding:
     """Every pair of delays; they are counted."""
-    rows = log_of(context, panel="all").rows
+    rows = log_of(context, panel=ALL).rows
     pairs = {(row["forward"], row["backward"]) for row in rows}
-    worse = [row for row in rows if row["delta"] >= 0 and row["T2"] < row["original"] - 1e-9]
+    worse = [row for row in rows if row["delta"] >= 0 and narrower(row)]
     deltas = sorted({row["delta"] for row in rows})
     text = f"{len(pairs)} of 820 pairs at Delta = {', '.join(f'{delta:g}' for delta in deltas)}: worse at {len(worse)}"
     if worse:
@@ -279,7 +284,7 @@ def narrowed(context: Context, own: bool) -> tuple[int, int, str]:
     """
     rows = [row for row in log_of(context, panel=BELOW).rows if row["backward"] == 0 or not own]
     worse = {
-        delta: [row["T2"] < row["original"] - 1e-9 for row in rows if row["delta"] == delta]
+        delta: [narrower(row) for row in rows if row["delta"] == delta]
         for delta in sorted({row["delta"] for row in rows})
     }
     words = [f"{sum(some)} of {len(some)} at Delta = {delta:g}" for delta, some in worse.items()]
@@ -306,5 +311,5 @@ def covers_the_delays(context: Context) -> Finding:
     rows = [row for row in log_of(context, panel=TRAINED).rows if row["method"] == "PipeMare"]
     delays = {f"{row['stages']} stages, {row['microbatches']} microbatches": max(row["forward_delays"]) for row in rows}
     words = ", ".join(f"{name} {delay}" for name, delay in delays.items())
-    most = log_of(context, panel="all").rows[-1]["forward"]
+    most = log_of(context, panel=ALL).rows[-1]["forward"]
     return exact(max(delays.values()) <= most, f"largest delay in updates, {most} covered: {words}", "exact")

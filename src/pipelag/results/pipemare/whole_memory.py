@@ -45,16 +45,14 @@ def footprints(context: Context) -> dict[str, Footprint]:
     caching = [row for row in log_of(context, what="caching").rows if row["stages"] == len(layers)]
     if not caching:
         raise NotLogged(f"what {len(layers)} stages keep of activations has no log")
+    rows = {method: pipeline(context, method, dataset=DATASET) for method in ("GPipe", "PipeDream", "PipeMare")}
+    without, mended = (caching[0][key] for key in ("without", "with"))
+    flushed = [rows["GPipe"]["microbatches"]] * len(layers)
+    counts = {"GPipe": flushed, "PipeDream": without, "PipeMare": without, RECOMPUTED: mended}
     found = {}
-    for method in ("GPipe", "PipeDream", "PipeMare", RECOMPUTED):
-        row = pipeline(context, method.split(",")[0], dataset=DATASET)
-        held = memory(context, method, TASK, row, layers) * BYTES / 1e9
-        of = (
-            [row["microbatches"]] * len(layers)
-            if method == "GPipe"
-            else caching[0]["with" if method == RECOMPUTED else "without"]
-        )
-        found[method] = Footprint(held, kept(context, of))
+    for method, of in counts.items():
+        row = rows["PipeMare" if method == RECOMPUTED else method]
+        found[method] = Footprint(memory(context, method, TASK, row, layers) * BYTES / 1e9, kept(context, of))
     return found
 
 

@@ -14,10 +14,12 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Item
 from pipelag.results.stale_weights.claims_accuracy import LENGTHS, PRECISIONS, gained, rounding
+from pipelag.results.stale_weights.claims_hybrid import PIPELINED
 from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, STAGES, arms_of, phase_of
 from pipelag.results.verdict import NotLogged
 
 Row = dict[str, Cell]
+INTERVAL = "mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
 NOT_AVAILABLE = "N/A"  # as the paper has it where a network is too short for so many stages
 
 
@@ -94,7 +96,7 @@ def table_2(context: Context) -> Drawn:
         rows += [{"model": model, "source": "drop, ours", **none, **our_drop}]
     cols = [Col("CNN", "model"), Col("", "source")]
     cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
-    interval = "Drops: mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
+    interval = f"Drops: {INTERVAL}"
     more = [interval] if any("±" in str(r) for r in rows) else []
     made = table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN")
     return Drawn(made, data=tidy(context.items))
@@ -150,7 +152,7 @@ def control(context: Context) -> Drawn:
         Col("to the baseline", "lost", "{}", "lost, points"),
         Col("at equal rates", "beyond", "{}", "lost, points"),
     ]
-    more = "Lost: mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
+    more = f"Lost: {INTERVAL}"
     return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
 
 
@@ -159,10 +161,10 @@ def hybrid_control(context: Context) -> Drawn:
     """Where each arm ends, and how far above pipelined training."""
     rows: list[Row] = []
     for arm in arms_of(context):
-        above = drop_text(context, "Pipelined 30k", arm) if arm != "Pipelined 30k" else None
+        above = drop_text(context, PIPELINED, arm) if arm != PIPELINED else None
         rows.append({"arm": arm, "ours": context.accuracy(arm=arm).text(), "above": above})
     cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
-    more = "Above: mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
+    more = f"Above: {INTERVAL}"
     return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
 
 

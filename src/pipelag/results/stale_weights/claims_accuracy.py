@@ -192,6 +192,11 @@ def price_falls(context: Context) -> Finding:
 Values = Mapping[int, float]  # by seed
 
 
+def halfway(a: Values, b: Values) -> dict[int, float]:
+    """The means of two arms, seed by seed."""
+    return {seed: average((a[seed], b[seed])) for seed in a if seed in b}
+
+
 def mostly(context: Context, base: Values, control: Values, both: Values, named: str) -> Finding:
     """Whether a smaller rate alone loses more than half of what an arm at that rate does.
 
@@ -199,7 +204,7 @@ def mostly(context: Context, base: Values, control: Values, both: Values, named:
     baseline.
     """
     rate, drop = Difference.of(base, control), Difference.of(base, both)
-    half = Difference.of({seed: average((base[seed], both[seed])) for seed in base if seed in both}, control)
+    half = Difference.of(halfway(base, both), control)
     why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}: more than half by "
     return trend(context, all_of((half.above(), drop.above())), why + half.text(), f"more than half; {SEEDS}")
 

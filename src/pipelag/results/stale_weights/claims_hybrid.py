@@ -8,23 +8,25 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
+from pipelag.results.stale_weights.claims_accuracy import halfway
 from pipelag.results.stale_weights.claims_convergence import alike
 from pipelag.results.stale_weights.reading import PAPER, every_log, listed, near
 from pipelag.results.verdict import Finding, NotLogged, judge
 
-HYBRIDS = ("20k+10k hybrid", "20k+20k hybrid")
+HYBRIDS = SHORT, LONG = "20k+10k hybrid", "20k+20k hybrid"
+WHOLE, PIPELINED = "Baseline 30k", "Pipelined 30k"
 
 
 @judge(PAPER, "figure_7", "converges_alike")
 def hybrid_alike(context: Context) -> Finding:
     """Both hybrids against the baseline and the pipelined run."""
-    return alike(context, HYBRIDS, ["Baseline 30k", "Pipelined 30k"], "Baseline 30k")
+    return alike(context, HYBRIDS, [WHOLE, PIPELINED], WHOLE)
 
 
 @judge(PAPER, "figure_7", "jumps_to_baseline_here")
 def jumps(context: Context) -> Finding:
     """In the first quarter of its second phase a hybrid is above the pipelined run, and nearer to the baseline."""
-    baseline, pipelined = (curves(context, arm) for arm in ("Baseline 30k", "Pipelined 30k"))
+    baseline, pipelined = (curves(context, arm) for arm in (WHOLE, PIPELINED))
     gains: dict[str, Difference] = {}
     for arm in HYBRIDS:
         switch = context.select(arm=arm)[0].arm.spec.phases[0].steps
@@ -72,26 +74,26 @@ def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
 @judge(PAPER, "table_4", "pipelined_below_short_hybrid")
 def pipelined_below(context: Context) -> Finding:
     """The short hybrid above the pipelined run."""
-    return hybrid_steps(context, HYBRIDS[0], "Pipelined 30k")
+    return hybrid_steps(context, SHORT, PIPELINED)
 
 
 @judge(PAPER, "table_4", "short_hybrid_below_baseline")
 def short_below(context: Context) -> Finding:
     """The baseline above the short hybrid."""
-    return hybrid_steps(context, "Baseline 30k", HYBRIDS[0])
+    return hybrid_steps(context, WHOLE, SHORT)
 
 
 @judge(PAPER, "table_4", "long_hybrid_reaches_baseline")
 def long_reaches(context: Context) -> Finding:
     """The long hybrid above the baseline. Where a run is shortened its rate has fallen before the extra steps."""
-    gain = Difference.of(by_seed(context, arm=HYBRIDS[1]), by_seed(context, arm="Baseline 30k"))
-    return sized(context, gain.above(), f"{HYBRIDS[1]} minus Baseline 30k: {gain.text()} points", SEEDS)
+    gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
+    return sized(context, gain.above(), f"{LONG} minus Baseline 30k: {gain.text()} points", SEEDS)
 
 
 @judge(PAPER, "table_4", "short_hybrid_within_0_8")
 def short_within(context: Context) -> Finding:
     """At most 0.8 below the baseline (0.79 by the table)."""
-    gap = Difference.of(by_seed(context, arm="Baseline 30k"), by_seed(context, arm=HYBRIDS[0]))
+    gap = Difference.of(by_seed(context, arm=WHOLE), by_seed(context, arm=SHORT))
     return sized(
         context, gap.below(0.8), f"baseline minus short hybrid: {gap.text()} points", f"none above 0.8; {SEEDS}"
     )
@@ -100,11 +102,10 @@ def short_within(context: Context) -> Finding:
 @judge(PAPER, "table_4", "long_hybrid_above_baseline")
 def long_above(context: Context) -> Finding:
     """About +0.2 (0.22 by the table)."""
-    gain = Difference.of(by_seed(context, arm=HYBRIDS[1]), by_seed(context, arm="Baseline 30k"))
+    gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
     return sized(context, gain.matches(0.2, 0.05), f"long hybrid minus baseline: {gain.text()} points", near(0.05))
 
 
-SHORT, PIPELINED = HYBRIDS[0], "Pipelined 30k"
 AT_ITS_RATE, AT_BOTH = "hybrid at the pipelined rate", "pipelined at both rates"
 
 for _claim, _higher, _lower in (
@@ -120,9 +121,7 @@ def mostly_the_rate(context: Context) -> Finding:
     """Whether, seed by seed, the rate alone brings the pipeline beyond half-way to the hybrid, which is above it."""
     pipelined, rate, hybrid = (by_seed(context, arm=arm) for arm in (PIPELINED, AT_BOTH, SHORT))
     gain = Difference.of(hybrid, pipelined)
-    half = Difference.of(
-        rate, {seed: fmean((pipelined[seed], end)) for seed, end in hybrid.items() if seed in pipelined}
-    )
+    half = Difference.of(rate, halfway(pipelined, hybrid))
     why = f"gained by the rate alone {Difference.of(rate, pipelined).text()} points, by the hybrid {gain.text()}: "
     holds = all_of((half.above(), gain.above()))
     return trend(context, holds, f"{why}more than half by {half.text()}", f"more than half; {SEEDS}")

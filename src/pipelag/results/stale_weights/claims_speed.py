@@ -23,7 +23,7 @@ from pipelag.results.stale_weights.reading import (
     numbers,
     ranges,
 )
-from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, judge, log_of, need
 
 # -- table 5: time -----------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ def ratio_grows(context: Context) -> Finding:
     for model in DEPTHS:
         rows = [row for log in context.logs(model=model, kind="speed") for row in log.rows]
         seconds = [row["seconds"] / row["steps"] for row in rows if row["arm"] == BASELINE]
-        ratios[model] = median(need_all(seconds, model)) / sent(context, model=model, kind="speed") * 1e9
+        ratios[model] = middle(seconds, model) / sent(context, model=model, kind="speed") * 1e9
     words = ", ".join(f"{model} {ratio:.0f}" for model, ratio in ratios.items())
     why = f"seconds of computing per gigabyte between two workers: {words}"
     return measured(
@@ -77,14 +77,12 @@ def ratio_grows(context: Context) -> Finding:
 def sent(context: Context, **labels: str) -> float:
     """Bytes that the workers of a pipeline send each other for a minibatch."""
     rows = [row for log in context.logs(**labels) for row in log.rows if "sent_bytes_per_step" in row]
-    return median(need_all([float(sum(row["sent_bytes_per_step"])) for row in rows], ", ".join(labels.values())))
+    return middle([float(sum(row["sent_bytes_per_step"])) for row in rows], ", ".join(labels.values()))
 
 
-def need_all(values: list[float], what: str) -> list[float]:
-    """These values, of which there has to be one."""
-    if not values:
-        raise NotLogged(f"{what} has no logged block")
-    return values
+def middle(values: Sequence[float], what: str) -> float:
+    """The median over blocks, for a judge."""
+    return median(values) if values else need(None, f"a block of {what}")
 
 
 def bounded(arm: str, bound: float) -> Judge:
