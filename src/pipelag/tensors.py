@@ -12,6 +12,15 @@ from torch import nn
 from pipelag.errors import PipelagError, kind_of
 
 
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the CPU on a device, for whose copy nobody waits: a step's launches go on meanwhile.
+
+    A GPU copies so from pinned memory alone; what is pinned here is kept until the copy is done.
+    """
+    there = tensor.pin_memory() if device.type == "cuda" else tensor
+    return there.to(device, non_blocking=True)
+
+
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     """A layer's input or output as the tensors that cross its boundary."""
     return value if isinstance(value, tuple) else (value,)

@@ -1,6 +1,7 @@
-"""No step reads the device: on torch's `meta` device, whose tensors have no numbers, every method takes its steps.
+"""No step waits for the device: on torch's `meta` device, whose tensors have no numbers, every method takes its steps.
 
-Any `.item()`, `.tolist()` or `float()` of a tensor of the device raises there, and so does mixing devices.
+Any `.item()`, `.tolist()` or `float()` of a tensor of the device raises there, and so does mixing devices. Copies to
+it are counted, unless nobody waits for them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipelag import data
+from pipelag.data.images.batches import Batches
+from pipelag.data.minibatches import Minibatches
+from pipelag.data.text.labelled import LabelledBatches
+from pipelag.data.text.language import LanguageBatches
+from pipelag.data.text.parallel import TextBatches
+from pipelag.data.text.tokens import TokenBatches
 from pipelag.methods import METHODS, get
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import LARS, CaffeSGD
@@ -31,6 +40,20 @@ NAMES = [name for name, m in METHODS.items() if not (m.data_parallel or m.torch_
 USUAL = {"pipeoptim": "adamw", "xpipe": "adamw", "nesterov_async": "plain"}
 
 
+class Waits(TorchDispatchMode):
+    """Counts the copies to the device for which the host waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and options.get("device") == META and not args[0].is_meta:
+            self.count += not options.get("non_blocking", False)
+        return func(*args, **options)
+
+
 def steps(method: str, optimizer: str, cuts: tuple[int, ...] = (1, 2, 4), resume: bool = False, **of: Any) -> None:
     model = convolutional().to(META)
     for module in model.modules():
@@ -40,8 +63,10 @@ def steps(method: str, optimizer: str, cuts: tuple[int, ...] = (1, 2, 4), resume
     phases = [Phase(get(method), 12, cuts, **of)]
     training = SimulatedTraining(model.train(), phases, OPTIMIZERS[optimizer], nn.functional.cross_entropy, device=META)
     images, targets = torch.randn(8, 3, 8, 8, device=META), torch.zeros(8, dtype=torch.int64, device=META)
-    for _ in range(5):
-        assert training.step(images, targets).is_meta
+    with Waits() as waits:
+        for _ in range(5):
+            assert training.step(images, targets).is_meta
+    assert not waits.count
     if resume:  # a checkpoint is read on the CPU
         training.load_state_dict(on_cpu(training.state_dict()))
         for _ in range(4):
@@ -80,3 +105,30 @@ def test_every_optimizer(optimizer: str) -> None:
 )
 def test_recomputing_replicated_and_after_a_restart(method: str, of: dict[str, Any]) -> None:
     steps(method, "sgd", **of)
+
+
+BATCHES: dict[str, Callable[[], Minibatches]] = {
+    "images": lambda: Batches(data.load("shapes", train=60, test=10), 16, 0, device=META),
+    "shifted images": lambda: Batches(data.load("shapes", train=60, test=10), 16, 0, augment=True, device=META),
+    "enlarged images": lambda: Batches(data.load("shapes", train=60, test=10), 16, 0, augment="crop", device=META),
+    "running text": lambda: LanguageBatches(data.load("grammar", train=200, test=20), 4, 9, 0, META),
+    "labelled text": lambda: LabelledBatches(data.load("opinions", train=60, test=10), 8, 0, META),
+    "sentences": lambda: TextBatches(data.load("phrases", train=60, test=10), 8, 0, META),
+    "sentences by tokens": lambda: TokenBatches(data.load("phrases", train=60, test=10), 400, 0, device=META),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_no_minibatch_is_waited_for(name: str) -> None:
+    batches = BATCHES[name]()
+    with Waits() as waits:
+        for step in range(2 * len(batches)):  # over the border of an epoch
+            assert not waits.count, step
+            batches[step]
+
+
+def test_a_copy_that_is_waited_for_is_counted() -> None:
+    with Waits() as waits:
+        torch.ones(3).to(META)
+        torch.ones(3).to(META, non_blocking=True)
+    assert waits.count == 1

@@ -10,6 +10,7 @@ import torch
 
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
+from pipelag.tensors import sent
 
 
 class Minibatches(ABC):
@@ -76,4 +77,4 @@ class Shuffled(Minibatches):
 
     def _permutation(self, epoch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(mix(self.seed, self.stream, epoch))
-        return torch.randperm(self.samples, generator=generator).to(self.indexed_on)
+        return sent(torch.randperm(self.samples, generator=generator), self.indexed_on)

@@ -77,15 +77,15 @@ class LARS(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                gradient, rate = parameter.grad.add(parameter, alpha=decay), torch.ones(())
+                gradient = parameter.grad.add(parameter, alpha=decay)
                 if parameter.dim() > 1:
                     size, slope = parameter.norm(), parameter.grad.norm()
                     own = group["trust"] * size / (slope + decay * size)
-                    rate = torch.where((size > 0) & (slope > 0), own, torch.ones_like(own))
+                    gradient.mul_(torch.where((size > 0) & (slope > 0), own, torch.ones_like(own)))
                 state = self.state[parameter]
                 if "velocity" not in state:
                     state["velocity"] = torch.zeros_like(parameter)
-                state["velocity"].mul_(group["momentum"]).add_(gradient * rate.to(gradient.device), alpha=group["lr"])
+                state["velocity"].mul_(group["momentum"]).add_(gradient, alpha=group["lr"])
                 parameter.sub_(state["velocity"])
 
 

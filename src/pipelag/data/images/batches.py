@@ -17,6 +17,7 @@ from pipelag.data.images.imagenet import random_box
 from pipelag.data.minibatches import Shuffled
 from pipelag.errors import unknown
 from pipelag.randomness import mix
+from pipelag.tensors import sent
 
 PADDING = 4  # of the random crop (He et al., 2016, section 4.2)
 _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
@@ -98,7 +99,7 @@ class Batches(_Images, Shuffled):
         flip = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool)
         rows = top + torch.arange(height)
         columns = left + torch.where(flip, torch.arange(width).flip(0), torch.arange(width))
-        rows, columns = rows.to(self.device), columns.to(self.device)
+        rows, columns = sent(rows, self.device), sent(columns, self.device)
         source = (rows.unsqueeze(2) * (width + 2 * PADDING) + columns.unsqueeze(1)).view(count, 1, -1)
         padded = F.pad(images, (PADDING,) * 4).flatten(2)
         return padded.gather(2, source.expand(-1, channels, -1)).view(images.shape)
@@ -114,7 +115,7 @@ class Batches(_Images, Shuffled):
         columns = _places(boxes[:, 0], boxes[:, 2], width)
         columns = torch.where(flip.unsqueeze(1), columns.flip(1), columns)
         grid = torch.stack((columns.unsqueeze(1).expand(-1, height, -1), rows.unsqueeze(2).expand(-1, -1, width)), -1)
-        return F.grid_sample(images.float(), grid.to(self.device), align_corners=False)
+        return F.grid_sample(images.float(), sent(grid, self.device), align_corners=False)
 
 
 def _places(first: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:

@@ -27,6 +27,7 @@ from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
+from pipelag.tensors import sent
 
 ENDS = (".jpeg", ".jpg", ".png")
 FORMATS = ("JPEG", "PNG")  # whatever a file's name is; some others of Pillow's start programs
@@ -146,7 +147,7 @@ class _Folders:
         """float32 (n, 3, size, size)."""
         size = self.folders.size
         parts = list(self.threads.map(lambda sample, box: decoded(sample[0], box, size), samples, boxes))
-        whole = torch.stack(parts).to(self.device).float()
+        whole = sent(torch.stack(parts), self.device).float()
         return whole.sub_(self.mean).div_(self.std).contiguous(memory_format=self.format)
 
 
@@ -177,7 +178,7 @@ class FolderBatches(_Folders, Shuffled):
 
     def targets(self, t: int) -> torch.Tensor:
         """int64 (batch,)."""
-        return torch.tensor([self.folders.train[i][1] for i in self.indices(t).tolist()], device=self.device)
+        return sent(torch.tensor([self.folders.train[i][1] for i in self.indices(t).tolist()]), self.device)
 
 
 class FolderEvaluation(_Folders):

@@ -15,6 +15,7 @@ from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.minibatches import Minibatches
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
+from pipelag.tensors import sent
 
 END, UNKNOWN = "<eos>", "<unk>"
 
@@ -88,7 +89,7 @@ class LanguageBatches(Minibatches):
         epoch, place = divmod(t, len(self))
         start = random.Random(f"{self.seed} {epoch}").randrange(self.length) + place * self.length + ahead
         at = torch.arange(self.batch).unsqueeze(1) * self.row + torch.arange(start, start + self.length)
-        return self.data.train[at].to(self.device)
+        return sent(self.data.train[at], self.device)
 
     def inputs(self, t: int) -> torch.Tensor:
         """int64 (batch, length)."""

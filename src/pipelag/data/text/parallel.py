@@ -13,6 +13,7 @@ import torch
 from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
+from pipelag.tensors import sent
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -176,8 +177,8 @@ class TextBatches(Shuffled):
         """(source, target in)."""
         pairs = self.pairs(t)
         given = padded([(BEGIN, *target) for _, target in pairs])
-        return padded([(*source, END) for source, _ in pairs]).to(self.device), given.to(self.device)
+        return sent(padded([(*source, END) for source, _ in pairs]), self.device), sent(given, self.device)
 
     def targets(self, t: int) -> torch.Tensor:
         """Target out."""
-        return padded([(*target, END) for _, target in self.pairs(t)]).to(self.device)
+        return sent(padded([(*target, END) for _, target in self.pairs(t)]), self.device)

@@ -13,6 +13,7 @@ from pipelag.data.minibatches import Minibatches
 from pipelag.data.text.parallel import BEGIN, END, Corpus, Tokens, padded
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
+from pipelag.tensors import sent
 
 _ORDER = 4  # the stream of random numbers for the order of sentences and of minibatches
 Numbers = npt.NDArray[np.int64]
@@ -82,13 +83,13 @@ class TokenBatches(Minibatches):
         """(source, target in), each int64 (sentences, longest)."""
         pairs = self.pairs(t)
         source, given = padded([(*a, END) for a, _ in pairs]), padded([(BEGIN, *b) for _, b in pairs])
-        return source.to(self.device), given.to(self.device)
+        return sent(source, self.device), sent(given, self.device)
 
     def targets(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(target out, share): int64 (sentences, longest), float32 (sentences,)."""
         wanted = [(*b, END) for _, b in self.pairs(t)]
         share = torch.full((len(wanted),), len(wanted) / sum(map(len, wanted)))
-        return padded(wanted).to(self.device), share.to(self.device)
+        return sent(padded(wanted), self.device), sent(share, self.device)
 
     def _arranged(self, epoch: int) -> tuple[Numbers, Numbers]:
         """Sentences by length, the longest first, those of one length shuffled; and the order of the minibatches."""
