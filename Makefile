@@ -38,11 +38,10 @@ docs: $(STAMP) ## the documentation as a site, site/index.html (its tools go to 
 	@echo "open site/index.html"
 
 bench: $(STAMP) ## the benchmarks (half an hour or more, nothing else running), into results/benchmarks/ and docs/benchmarks.md
-	$(BIN)/python -m benchmarks.all --name $(or $(NAME),cpu) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m benchmarks.all --device $(or $(DEVICE),cpu) $(if $(NAME),--name $(NAME)) $(if $(ONLY),--only $(ONLY))
 
 gpu-check: $(STAMP) ## what only a GPU can tell, in ten minutes; writes gpu-check.md (DEVICE=cpu: without one)
 	$(BIN)/python -m benchmarks.gpu_check --device $(or $(DEVICE),cuda:0)
-	$(BIN)/python -m pytest -q -m gpu
 
 lint: $(STAMP) ## ruff, mypy, snakemake --lint
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -2,7 +2,8 @@
 
 Nothing else should run on the machine; the load that was there is written down. Each benchmark's rows are written as it
 ends, and those of one that is not run again stay. Half an hour or more on two cores.
-A GPU is checked by `make gpu-check`, the workflow's own time by workflow.py: neither is in here.
+A GPU has its own (`make bench DEVICE=cuda:0`), and is checked by `make gpu-check`; the workflow's own time is measured
+by workflow.py.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from benchmarks import page
 from benchmarks.ledger import VARIABLE
 from pipelag.errors import PipelagError
 from pipelag.files import write_whole
-from pipelag.runs.folder import environment
+from pipelag.runs.carry_out import resolve_device
+from pipelag.runs.folder import device_title, environment
 
-RUNS = (
+CPU = (
     "real_speedup --depths 20 56 --seconds 3",
     "against_torch",
     "timed_against_real",
@@ -38,10 +40,11 @@ RUNS = (
     "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods gpipe pipemare --grouped",
     "scaling",
 )
+RUNS = {"cpu": CPU, "cuda": ("recorded_steps --device cuda:0",)}
 FOLDER = Path("results/benchmarks")
 
 
-def run(command: str) -> dict[str, object]:
+def run(command: str, device: str) -> dict[str, object]:
     """One benchmark, and its rows; what it prints is shown."""
     load, began = os.getloadavg()[0], time.monotonic()
     print(f"-- {command} (load {load:.1f})", flush=True)
@@ -54,24 +57,35 @@ def run(command: str) -> dict[str, object]:
             raise PipelagError(f"{command} ended with status {done.returncode}; its numbers of before stay")
         found = [json.loads(line) for line in rows.read_text().splitlines()]
     took = round(time.monotonic() - began, 1)
-    return {"command": command, "load": load, "seconds": took, "environment": environment("cpu", 1), "rows": found}
+    return {"command": command, "load": load, "seconds": took, "environment": environment(device, 1), "rows": found}
+
+
+def named(device: str) -> str:
+    """What a device's file is called: cpu, or of a GPU the model's name, as h100 of an NVIDIA H100 80GB HBM3."""
+    if device == "cpu":
+        return device
+    words = device_title(device).lower().replace("nvidia", "").replace("geforce", "").split()
+    return next((word for word in words if any(letter.isdigit() for letter in word)), "gpu")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--name", default="cpu", help="the device's name: of the file that is written (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda:0: each has benchmarks of its own (default: cpu)")
+    parser.add_argument("--name", help="of the file that is written (default: the device's, as h100 and cpu)")
     parser.add_argument("--only", nargs="+", default=[""], help="those whose command holds such a word; others stay")
     args = parser.parse_args()
-    chosen = [command for command in RUNS if any(word in command for word in args.only)]
+    device = resolve_device(args.device)
+    runs = RUNS[device.split(":")[0]]
+    chosen = [command for command in runs if any(word in command for word in args.only)]
     if not chosen:
-        parser.error(f"no benchmark holds {' or '.join(args.only)}; they are {'; '.join(RUNS)}")
-    target = FOLDER / f"{args.name}.json"
+        parser.error(f"no benchmark holds {' or '.join(args.only)}; they are {'; '.join(runs)}")
+    target = FOLDER / f"{args.name or named(device)}.json"
     for command in chosen:
-        made = {command: run(command)}
+        made = {command: run(command, device)}
         before = {each["command"]: each for each in json.loads(target.read_text())["runs"]} if target.exists() else {}
-        runs = [(before | made)[each] for each in RUNS if each in before | made]
+        held = [(before | made)[each] for each in runs if each in before | made]
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, json.dumps({"runs": runs}, indent=1) + "\n")
+        write_whole(target, json.dumps({"runs": held}, indent=1) + "\n")
     print(f"written: {target}")
     page.main(["docs/benchmarks.md"])
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,9 @@ from torch.nn import functional as F
 import pipelag
 from pipelag import data, precision
 from pipelag.data.images.batches import Batches
+from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Job
 from pipelag.methods import METHODS, get
 from pipelag.models import build
 from pipelag.runs.carry_out import resolve_device
@@ -33,7 +39,7 @@ from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
-from tests.runs.test_runs import lines
+from tests.runs.test_runs import LONG, lines
 from tests.stage.test_guard import KINDS, gradient
 from tests.toy import Noise, convolutional, equal, parts_of, sgd
 
@@ -315,6 +321,67 @@ for count, cuts in ((2, (3,)), (3, (2, 4)), (4, CUTS)):
         parts = {"sequential": 1, "stale_weights": 1, "gpipe": 4, "pipedream": 2, "pipemare": 2, "spectrain": 1}
         cases = [(name, {"cuts": cuts, "microbatches": micro}) for name, micro in parts.items()]
         return real_equals_simulated(device, cases, count)
+
+
+KILLED = """
+import json, sys
+from pipelag.__main__ import main
+from pipelag.runs.kinds import train_simulated
+train_simulated.CHECKPOINT_SECONDS, train_simulated.FLUSH_STEPS = 0.0, 1
+sys.exit(main(json.loads(sys.argv[1])))
+"""
+
+
+@check("a run killed half way goes on to the log and the model of the unbroken one")
+def _killed(device: torch.device) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        outs = [Path(folder) / name for name in ("whole", "broken")]
+        words = ["run", "--spec", json.dumps(LONG), "--threads", "1", "--device", str(device), "--out"]
+        commands = [[sys.executable, "-c", KILLED, json.dumps([*words, str(out)])] for out in outs]
+        subprocess.run(commands[0], check=True, capture_output=True)
+        with subprocess.Popen(commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            seen: set[int] = set()  # when its checkpoints were written, one after every step
+            while process.poll() is None and len(seen) < 12:
+                with suppress(FileNotFoundError):
+                    seen.add((outs[1] / "partial/checkpoint.pt").stat().st_mtime_ns)
+            process.kill()
+        assert not (outs[1] / "summary.json").exists(), "it was over before it could be killed"
+        assert list((outs[1] / "partial").glob("checkpoint*.pt")), "no checkpoint"
+        subprocess.run(commands[1], check=True, capture_output=True)
+        assert lines(outs[0]) == lines(outs[1])
+        assert equal(*(torch.load(out / "model.pt", map_location="cpu") for out in outs))
+    return "300 steps, killed after 12 or more"
+
+
+def timed_phase(job: Job, steps: int) -> tuple[list[dict[str, float]], list[float]]:
+    """Two unequal stages: how each worker's time divides, and the seconds of the first updates and of the phase."""
+    model, batches = convolutional(), Noise(64, 32, device=str(job.device))
+    phases = [Phase(get("stale_weights"), steps, (5,)[: job.world - 1])]
+    training = RealTraining(job, model.train(), phases, sgd, F.cross_entropy, lambda step: 1.0, 5)
+    (records,) = training.run(batches.inputs, batches.targets)
+    seconds = [records[0].updated[steps // 4], records[0].updated[-1], records[0].seconds]
+    return [records[rank].shares() for rank in sorted(records)], seconds
+
+
+@check("a worker's computing, sending and waiting are its time, the lighter of two stages waits, events tell the time")
+def _divided(device: torch.device) -> str:
+    shared = device.type == "cuda" and torch.cuda.device_count() < 2
+    shares, _ = launch(timed_phase, 2, str(device) if shared else device.type, 1, steps=40)
+    assert all(abs(sum(each.values()) - 1) < 1e-6 and min(each.values()) >= 0 for each in shares), shares
+    assert shares[1]["idle"] > max(0.02, shares[0]["idle"]), shares
+    _, (quarter, last, whole) = launch(timed_phase, 1, str(device), 1, steps=200)
+    steady = (last - quarter) / (200 - 1 - 50) * 200
+    assert 0.8 < steady / whole < 1.05, f"by the updates {steady:.2f} s, by the stopwatch {whole:.2f} s"
+    return f"idle {shares[0]['idle']:.2f} and {shares[1]['idle']:.2f}; {steady:.2f} of {whole:.2f} s"
+
+
+@check("the tests that take a GPU pass on it")
+def _marked(device: torch.device) -> str:
+    on_gpu(device)
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu"], capture_output=True, text=True)
+    last = done.stdout.strip().splitlines()[-1]
+    assert done.returncode == 0, last
+    return last
 
 
 def main() -> int:

@@ -41,9 +41,16 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         if not torch.cuda.is_available():
             pytest.skip("there is no GPU")
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        monkeypatch.setenv("PIPELAG_DETERMINISTIC", "1")  # of workers
         monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     return name
+
+
+@pytest.fixture
+def place(device: str) -> str:
+    """Where real workers compute: on the CPU, and all on the first GPU, through links over the CPU."""
+    return "cuda:0" if device == "cuda" else device
 
 
 @pytest.fixture

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import page
+from benchmarks import all as every
+from benchmarks import gpu_check, page, recorded_steps
 from benchmarks.ledger import VARIABLE, note, reached
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +49,33 @@ def test_the_page_says_goals_and_exponents(rows: list[dict[str, Any]], tmp_path:
     assert "to the power of 2.00" in text and "| scaling | abc | 2 | 2026-01-02 | 0.5 | 1.0 |" in text
     page.plot({"cpu": held(rows)}, tmp_path / "scaling.svg")
     assert "exponent 2.00" in (tmp_path / "scaling.svg").read_text()
+
+
+def test_a_device_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = {"cuda:0": "NVIDIA H100 80GB HBM3", "cuda:1": "NVIDIA GeForce RTX 4090", "cuda:2": "NVIDIA GPU"}
+    monkeypatch.setattr(every, "device_title", titles.__getitem__)
+    assert [every.named(device) for device in ("cpu", *titles)] == ["cpu", "h100", "4090", "gpu"]
+
+
+def test_recorded_steps_are_compared_with_both(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, where nothing is recorded, without goals."""
+    small = "--device cpu --batch 4 --steps 1 --rounds 2 --width 0.25"
+    monkeypatch.setattr(sys, "argv", ["recorded_steps", *small.split()])
+    recorded_steps.main()
+    found = [json.loads(line) for line in Path(os.environ[VARIABLE]).read_text().splitlines()][len(rows) :]
+    assert len(found) == 6 + 5 + 4 and all(reached(row) is None and row["blocks"] == 2 for row in found)
+    seconds, eager, alone = (
+        {row["case"]: row["median"] for row in found if word in row["what"]}
+        for word in ("iterations", "eager plain", "without a pipeline")
+    )
+    assert len(seconds) == 6 and len(eager) == 5 and len(alone) == 4
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["_random", "_auto", "_divided"])
+def test_what_a_gpu_is_asked_holds_on_the_cpu(name: str) -> None:
+    function = {each.__name__: each for _, each in gpu_check.CHECKS}[name]
+    function(torch.device("cpu"))
 
 
 def test_the_committed_page_is_what_the_measurements_say() -> None:

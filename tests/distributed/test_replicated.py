@@ -24,6 +24,7 @@ def trained(
     executor: str = "simulated",
     steps: int = 24,
     model: nn.Sequential | None = None,
+    device: str = "cpu",
 ) -> pipelag.TrainedRun:
     return pipelag.train(
         model or convolutional(),
@@ -35,6 +36,7 @@ def trained(
         steps=steps,
         executor=executor,
         rate=lambda step: 1.0 if step < 12 else 0.5,
+        device=device,
     )
 
 
@@ -42,10 +44,10 @@ def trained(
 @pytest.mark.parametrize(
     ("replicas", "cuts"), [((2, 1), (2,)), ((2, 1, 1), (1, 4)), ((1, 2), (3,)), ((2, 2), (2,))], ids=str
 )
-def test_real_equals_simulated_bit_for_bit(replicas: tuple[int, ...], cuts: tuple[int, ...]) -> None:
-    real, simulated = trained(replicas, cuts, "real"), trained(replicas, cuts)
-    for name, value in simulated.model.state_dict().items():
-        assert torch.equal(value, real.model.state_dict()[name]), name
+def test_real_equals_simulated_bit_for_bit(replicas: tuple[int, ...], cuts: tuple[int, ...], place: str) -> None:
+    real, simulated = trained(replicas, cuts, "real", device=place), trained(replicas, cuts, device=place)
+    for name, value in simulated.model.cpu().state_dict().items():
+        assert torch.equal(value, real.model.cpu().state_dict()[name]), name
     assert [row["loss"] for row in real.metrics] == [row["loss"] for row in simulated.metrics]
 
 

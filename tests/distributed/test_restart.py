@@ -80,7 +80,7 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
 
 @pytest.mark.real
 @pytest.mark.parametrize("cuts", [(3,), (1, 2, 4)], ids=["2 workers", "4 workers"])
-def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]) -> None:
+def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...], place: str) -> None:
     cases = [[Phase(get(name), STEPS, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL]
     cases.append([Phase(get("gpipe"), 8, cuts, microbatches=4), Phase(get("spectrain"), STEPS - 8, cuts)])
     if len(cuts) == 3:
@@ -89,7 +89,7 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
     if len(cuts) == 1:
         cases.append([Phase(get("pipedream"), 10, cuts), Phase(get("bsp"), STEPS - 10)])
         cases.append([Phase(get("stale_weights"), 14, cuts), Phase(get("sequential"), STEPS - 14)])
-    for end in launch(half_way, len(cuts) + 1, "cpu", 1, cases=cases, folder=in_memory):
+    for end in launch(half_way, len(cuts) + 1, place, 1, cases=cases, folder=in_memory):
         assert end["weights"] and end["losses"] and end["moments"], end["name"]
 
 

@@ -35,11 +35,9 @@ def plain_sgd(params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=0.05)
 
 
-def train(name: str | Method, cuts: tuple[int, ...], steps: int = 12, make: Any = sgd, microbatches: int = 1) -> Any:
+def train(name: str | Method, cuts: tuple[int, ...], steps: int = 12, make: Any = sgd, **how: Any) -> Any:
     model = convolutional()
-    pipelag.train(
-        model, Noise(), method=name, cuts=cuts, steps=steps, optimizer=make, microbatches=microbatches, seed=2
-    )
+    pipelag.train(model, Noise(), method=name, cuts=cuts, steps=steps, optimizer=make, seed=2, **how)
     return model.state_dict()
 
 
@@ -103,16 +101,17 @@ def test_a_method_that_cannot_split_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_one_stage_of_any_method_is_plain_training(name: str) -> None:
+def test_one_stage_of_any_method_is_plain_training(name: str, device: str) -> None:
     """But for PipeMare's pipeline, of which one stage is an update late."""
     if get(name).build is SCHEDULES["pipemare"]:
-        assert not equal(train(name, (), 6), train("sequential", (), 6))
+        assert not equal(train(name, (), 6, device=device), train("sequential", (), 6, device=device))
         return
     if name == "nesterov_async":  # brings a momentum of its own, with one stage too: without it, it is plain training
         method = get(name, gamma=0.0)
-        assert equal(train(method, (), 6, make=plain_sgd), train("sequential", (), 6, make=plain_sgd))
+        plain = train("sequential", (), 6, make=plain_sgd, device=device)
+        assert equal(train(method, (), 6, make=plain_sgd, device=device), plain)
         return
-    assert equal(train(name, (), 6), train("sequential", (), 6))
+    assert equal(train(name, (), 6, device=device), train("sequential", (), 6, device=device))
 
 
 def test_synchronous_methods_learn_the_mean_gradient_of_the_microbatches() -> None:
