@@ -113,7 +113,10 @@ class RunSpec(Typed):
         if self.kind not in KINDS:
             raise unknown("kind of a run", self.kind, KINDS)
         kind = KINDS[self.kind]
-        missing = [key for key in kind.needs if not getattr(self, key)]
+        named = (
+            {"model"} if isinstance(profile := self.options.get("profile"), dict) and "published" in profile else set()
+        )
+        missing = [key for key in kind.needs if key not in named and not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
         kind.check(self.options)

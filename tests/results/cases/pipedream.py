@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
+from pipelag.results.plans import READINGS
 from tests.results.made_up import OFFICIAL, Make, Pair, altered, both, carried_out, case, context, log, with_rows
 
 PAPER = "pipedream"
@@ -1098,3 +1099,25 @@ def few_weights() -> Pair:
 def predicted() -> Pair:
     """The timed pipeline is four times as fast as the measured one."""
     return both(PAPER, "links", linked(WEAK, STRONG), linked(WEAK, STRONG, 0.25), scale="quick")
+
+
+def of_profiles(other: Mapping[str, tuple[str, float]] | None = None) -> Make:
+    """Every profile's plan: a pipeline, twice as fast as data parallelism, of AlexNet, VGG-16 and GNMT; else the same."""
+
+    def make(arm: Arm) -> RunLog:
+        model = arm.labels["model"]
+        usual = ("15-1", 2.0) if model.startswith(("AlexNet", "VGG", "GNMT")) else ("16", 1.0)
+        config, gain = (other or {}).get(model, usual)
+        plans = [{"what": "plan", "plan": "data parallel", "config": "16", "timed": 1.0}]
+        plans += [{"what": "plan", "plan": name, "config": config, "timed": 1 / gain} for name in READINGS]
+        return log(plans, workers=16)
+
+    return make
+
+
+for _claim, _changed in (
+    ("at_least_one_here", {"DenseNet-121": ("8-8", 0.9)}),
+    ("compact_weights_here", {"ResNet-18": ("15-1", 1.1)}),
+    ("translation_pipelined_here", {"GNMT-8": ("16", 1.0)}),
+):
+    case(PAPER, "profiles", _claim)(functools.partial(both, PAPER, "profiles", of_profiles(), of_profiles(_changed)))

@@ -9,6 +9,7 @@ from pipelag.results.pipedream import (  # noqa: F401
     overheads,
     planning,
     predictions,
+    published,
     schedules,
     speedups,
     training,
