@@ -113,10 +113,9 @@ class RunSpec(Typed):
         if self.kind not in KINDS:
             raise unknown("kind of a run", self.kind, KINDS)
         kind = KINDS[self.kind]
-        named = (
-            {"model"} if isinstance(profile := self.options.get("profile"), dict) and "published" in profile else set()
-        )
-        missing = [key for key in kind.needs if key not in named and not getattr(self, key)]
+        profile = self.options.get("profile")
+        spared = "model" if isinstance(profile, dict) and "published" in profile else ""
+        missing = [key for key in kind.needs if key != spared and not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
         kind.check(self.options)

@@ -1102,14 +1102,19 @@ def predicted() -> Pair:
 
 
 def of_profiles(other: Mapping[str, tuple[str, float]] | None = None) -> Make:
-    """Every profile's plan: a pipeline, twice as fast as data parallelism, of AlexNet, VGG-16 and GNMT; else the same."""
+    """Every profile's plan: a pipeline, twice as fast as data parallelism, of some; else the same.
+
+    By the recurrence as printed eight of fourteen are slower than data parallelism.
+    """
 
     def make(arm: Arm) -> RunLog:
         model = arm.labels["model"]
-        usual = ("15-1", 2.0) if model.startswith(("AlexNet", "VGG", "GNMT")) else ("16", 1.0)
-        config, gain = (other or {}).get(model, usual)
+        piped = model.startswith(("AlexNet", "VGG", "GNMT"))
+        ring = (other or {}).get(model, ("15-1", 2.0) if piped else ("16", 1.0))
+        printed = ring if piped or model in (other or {}) or model.startswith("NASNet") else ("12-4", 0.8)
         plans = [{"what": "plan", "plan": "data parallel", "config": "16", "timed": 1.0}]
-        plans += [{"what": "plan", "plan": name, "config": config, "timed": 1 / gain} for name in READINGS]
+        for name, (config, gain) in zip(READINGS, (printed, ring), strict=True):
+            plans.append({"what": "plan", "plan": name, "config": config, "timed": 1 / gain})
         return log(plans, workers=16)
 
     return make
@@ -1117,6 +1122,7 @@ def of_profiles(other: Mapping[str, tuple[str, float]] | None = None) -> Make:
 
 for _claim, _changed in (
     ("at_least_one_here", {"DenseNet-121": ("8-8", 0.9)}),
+    ("slower_as_printed_here", {"ResNet-50": ("16", 1.0)}),
     ("compact_weights_here", {"ResNet-18": ("15-1", 1.1)}),
     ("translation_pipelined_here", {"GNMT-8": ("16", 1.0)}),
 ):
