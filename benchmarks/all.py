@@ -40,7 +40,7 @@ CPU = (
     "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods gpipe pipemare --grouped",
     "scaling",
 )
-RUNS = {"cpu": CPU, "cuda": ("recorded_steps --device cuda:0",)}
+GPU = ("recorded_steps",)
 FOLDER = Path("results/benchmarks")
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="those whose command holds such a word; others stay")
     args = parser.parse_args()
     device = resolve_device(args.device)
-    runs = RUNS[device.split(":")[0]]
+    runs = CPU if device == "cpu" else tuple(f"{each} --device {device}" for each in GPU)
     chosen = [command for command in runs if any(word in command for word in args.only)]
     if not chosen:
         parser.error(f"no benchmark holds {' or '.join(args.only)}; they are {'; '.join(runs)}")

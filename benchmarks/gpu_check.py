@@ -332,34 +332,43 @@ sys.exit(main(json.loads(sys.argv[1])))
 """
 
 
+def finished(command: Sequence[str]) -> None:
+    """Run it to its end."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr.strip().splitlines()[-1]
+
+
 @check("a run killed half way goes on to the log and the model of the unbroken one")
 def _killed(device: torch.device) -> str:
     with tempfile.TemporaryDirectory() as folder:
         outs = [Path(folder) / name for name in ("whole", "broken")]
         words = ["run", "--spec", json.dumps(LONG), "--threads", "1", "--device", str(device), "--out"]
         commands = [[sys.executable, "-c", KILLED, json.dumps([*words, str(out)])] for out in outs]
-        subprocess.run(commands[0], check=True, capture_output=True)
+        finished(commands[0])
         with subprocess.Popen(commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             seen: set[int] = set()  # when its checkpoints were written, one after every step
-            while process.poll() is None and len(seen) < 12:
+            while process.poll() is None and len(seen) < 60:
                 with suppress(FileNotFoundError):
                     seen.add((outs[1] / "partial/checkpoint.pt").stat().st_mtime_ns)
+                time.sleep(0.001)
             process.kill()
         assert not (outs[1] / "summary.json").exists(), "it was over before it could be killed"
         assert list((outs[1] / "partial").glob("checkpoint*.pt")), "no checkpoint"
-        subprocess.run(commands[1], check=True, capture_output=True)
+        finished(commands[1])
         assert lines(outs[0]) == lines(outs[1])
         assert equal(*(torch.load(out / "model.pt", map_location="cpu") for out in outs))
-    return "300 steps, killed after 12 or more"
+    return "300 steps, killed after 60 or more"
 
 
 def timed_phase(job: Job, steps: int) -> tuple[list[dict[str, float]], list[float]]:
-    """Two unequal stages: how each worker's time divides, and the seconds of the first updates and of the phase."""
+    """Two unequal stages: how each worker's time divides; and the seconds of the later three quarters of the first
+    one's updates, by their events and by the clock of the machine that handed them out."""
     model, batches = convolutional(), Noise(64, 32, device=str(job.device))
     phases = [Phase(get("stale_weights"), steps, (5,)[: job.world - 1])]
     training = RealTraining(job, model.train(), phases, sgd, F.cross_entropy, lambda step: 1.0, 5)
     (records,) = training.run(batches.inputs, batches.targets)
-    seconds = [records[0].updated[steps // 4], records[0].updated[-1], records[0].seconds]
+    handed = [end for action, _, end in records[0].spans if action.kind == "U"]
+    seconds = [times[-1] - times[steps // 4] for times in (records[0].updated, handed)]
     return [records[rank].shares() for rank in sorted(records)], seconds
 
 
@@ -369,10 +378,9 @@ def _divided(device: torch.device) -> str:
     shares, _ = launch(timed_phase, 2, str(device) if shared else device.type, 1, steps=40)
     assert all(abs(sum(each.values()) - 1) < 1e-6 and min(each.values()) >= 0 for each in shares), shares
     assert shares[1]["idle"] > max(0.02, shares[0]["idle"]), shares
-    _, (quarter, last, whole) = launch(timed_phase, 1, str(device), 1, steps=200)
-    steady = (last - quarter) / (200 - 1 - 50) * 200
-    assert 0.8 < steady / whole < 1.05, f"by the updates {steady:.2f} s, by the stopwatch {whole:.2f} s"
-    return f"idle {shares[0]['idle']:.2f} and {shares[1]['idle']:.2f}; {steady:.2f} of {whole:.2f} s"
+    _, (events, clock) = launch(timed_phase, 1, str(device), 1, steps=200)
+    assert 0.8 < events / clock < 1.25, f"by events {events:.3f} s, by the clock {clock:.3f} s"
+    return f"idle {shares[0]['idle']:.2f} and {shares[1]['idle']:.2f}; {events:.3f} s by events, {clock:.3f} by clock"
 
 
 @check("the tests that take a GPU pass on it")

@@ -44,6 +44,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setenv("PIPELAG_DETERMINISTIC", "1")  # of workers
         monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     return name
 
 

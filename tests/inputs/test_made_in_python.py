@@ -24,6 +24,7 @@ from pipelag.runs.spec import ModelSpec, PhaseSpec, RunSpec
         ),
         (lambda: RunSpec(kind="count", model=ModelSpec(name="lenet5"), seed=-1), "seed is -1; it should be 0 or more"),
         (lambda: RunSpec(), "a run of kind 'train' needs model and data and optimizer and phases"),
+        (lambda: RunSpec(kind="plan", options={"profile": {"published": None}}), "a run of kind 'plan' needs model"),
         (lambda: PhaseSpec(method="gpipe", steps=3, cuts=(3, 2)), "the PhaseSpec is wrong: cuts are the layers"),
         (lambda: OptimizerSpec(lr="0.1"), "the OptimizerSpec is wrong: lr is '0.1'; it should be a number"),
         (lambda: Cluster([]), "a cluster needs at least one level"),
@@ -36,3 +37,13 @@ def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[], Any], said
     with pytest.raises(PipelagError, match=said) as refused:
         make()
     assert "\n" not in str(refused.value) and "validation error" not in str(refused.value)
+
+
+PUBLISHED = {
+    "profile": {"published": "vgg16", "batch": 128},
+    "cluster": {"levels": [{"workers": 4, "bandwidth": 1e9}]},
+}
+
+
+def test_a_published_profile_stands_for_a_model() -> None:
+    assert RunSpec(kind="plan", options=PUBLISHED).data_set == "pipedream_profiles"

@@ -98,8 +98,8 @@ def test_an_empty_frame_says_so(chart: Lines | Bars) -> None:
 
 def test_the_order_of_groups_is_the_frames_but_numbers_are_sorted() -> None:
     frame = pd.DataFrame({"k": ["b", "a", "b"], "n": [3, 1, 3], "y": [1.0, 2.0, 3.0]})
-    assert list(over_seeds(frame, "k", "y", "seed").index) == ["b", "a"]
-    assert list(over_seeds(frame, "n", "y", "seed").index) == [1, 3]
+    assert list(over_seeds(frame, "k", "y").index) == ["b", "a"]
+    assert list(over_seeds(frame, "n", "y").index) == [1, 3]
 
 
 def test_a_footer_is_in_the_picture_and_equal_figures_are_equal_files(tmp_path: Path) -> None:
@@ -108,3 +108,14 @@ def test_a_footer_is_in_the_picture_and_equal_figures_are_equal_files(tmp_path: 
         save(fig, tmp_path / name, footer="resnet20 on CIFAR-10, 2,400 updates; one seed. " * 4)
         assert len(fig.texts) == 1
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_where_runs_diverge_the_point_is_hollow_and_the_mean_is_of_the_others() -> None:
+    rows = [{"x": x, "y": y, "seed": seed, "gone": x == 2} for x, seed, y in ((1, 0, 1.0), (1, 1, 3.0), (2, 0, 5.0))]
+    axes = (
+        Lines("x", "y", hollow="gone").draw(pd.DataFrame([*rows, {"x": 2, "y": None, "seed": 1, "gone": True}])).axes[0]
+    )
+    whole, small, hollow = axes.lines
+    assert list(whole.get_ydata()) == [2.0, 5.0] and sorted(small.get_ydata()) == [1.0, 3.0, 5.0]
+    assert (list(hollow.get_xdata()), list(hollow.get_ydata())) == ([2], [5.0])
+    assert hollow.get_markerfacecolor() == "white" and not axes.collections

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,26 @@ def test_no_claim_of_the_leaderboard_needs_a_run_that_the_quick_scale_leaves_out
     assert sorted(set(seeds.values())) == [1, 3]
     for claim in load_paper("leaderboard").results[result].claims:
         assert JUDGES["leaderboard", result, claim.id](quick).holds is True, claim.id
+
+
+@pytest.mark.parametrize(
+    ("middle", "last", "falls"),
+    [(85.0, 80.0, True), (90.0, 90.0, None), (99.0, 95.0, False), (99.0, 80.0, None), (70.0, 80.0, None)],
+)
+def test_few_positions_are_judged_by_the_first_and_the_last(middle: float, last: float, falls: bool | None) -> None:
+    """Of table 3's seven numbers of stages a scale leaves four out. A middle one outside of the two is no fall."""
+
+    def make(arm: Arm) -> RunLog | None:
+        ends = {"8": 90.0, "14": middle, "20": last + 0.3 * (arm.seed - 1)}
+        return trained(ends[arm.labels["arm"]]) if arm.labels["arm"] in ends else None
+
+    whole = context("stale_weights", "table_3", make)
+    items = [item if item.log else replace(item, arm=replace(item.arm, left_out="no time")) for item in whole.items]
+    few = replace(whole, items=items)
+    finding = JUDGES["stale_weights", "table_3", "accuracy_falls"](few)
+    assert finding.holds is falls
+    fall = f"the first above the last by {90 - last:+.2f} ± 0.75 (3 seeds)"
+    assert f"90.00, {middle:.2f}, {last:.2f}; {fall}" in finding.why
 
 
 @pytest.mark.parametrize("claim", ["t1_beats_naive", "t2_adds"])

@@ -24,7 +24,7 @@ DEVICE = "cpu"
 # Trained on real data where a paper has such a figure; else what its schedules and plans say.
 HEADLINES = {
     "leaderboard": ("figure_1", "figure_2", "figure_3"),
-    "stale_weights": ("figure_5a", "figure_5c", "figure_5d", "figure_6", "figure_7"),
+    "stale_weights": ("figure_5a", "figure_5c", "control_curves", "figure_6", "figure_7"),
     "pipedream": ("links", "figure_10", "figure_15"),
     "pipemare": ("figure_7", "figure_6b"),
     "pipeoptim": ("figure_3a",),

@@ -70,14 +70,14 @@ def panels(chart: Lines, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
             mine = (part[part[chart.line] == name] if chart.line else part).dropna(subset=[y.column])
             if mine.empty:
                 continue
-            points, said = chart.smoothed(over_seeds(mine, x.column, y.column, chart.seed, chart.median))
+            points, said = chart.smoothed(over_seeds(mine, x.column, y.column))
             remarks[said] = None
             colour, dash = chart.styles.get(str(name), (number, number))
             dashes = DASHES[dash % len(DASHES)]
             line = {"label": plain(str(name)), "colour": COLOURS[colour % len(COLOURS)]}
             drawn = {"dash": list(dashes[1]) if isinstance(dashes, tuple) else []}
             drawn |= {"x": short(points.index), "y": short(points["mean"])}
-            drawn |= {"std": short(points["std"])} if (points["std"] > 0).any() else {}
+            drawn |= {"std": short(points["std"])} if (points["std"] > 0).any() and not chart.hollow else {}
             lines.append(line | drawn)
         if lines:
             yield {"title": plain(str(panel)), "x": title(x), "y": title(y), "logx": x.log, "logy": y.log,

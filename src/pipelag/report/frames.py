@@ -56,7 +56,8 @@ class Lines:
     """A line per value of a column, a panel per value of another.
 
     x, y: the axes, or the names of their columns; either may be one axis per panel, by the panel's name.
-    line, panel: columns; without them there is one. seed: the column over which the mean and the band are taken.
+    line, panel: columns; without them there is one. Rows alike in these and in x are of several seeds: of them the mean
+        is drawn, and the band.
     styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
         black.
     levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines.
@@ -64,15 +65,14 @@ class Lines:
     steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
-    median: draw lines through the median over seeds, and a small point per seed: where some runs diverge, a mean and
-        its band are of nothing.
+    hollow: a column of truths; where one holds the point is hollow, because some runs diverge and have no value.
+        Instead of the band there is then a small point per seed.
     """
 
     x: Axis | str | Mapping[str, Axis]
     y: Axis | str | Mapping[str, Axis]
     line: str = ""
     panel: str = ""
-    seed: str = "seed"
     styles: Mapping[str, Style] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
     vertical: str = ""
@@ -80,7 +80,7 @@ class Lines:
     steps: bool = False
     smooth: bool = False
     trailing: int = 0
-    median: bool = False
+    hollow: str = ""
     shared_y: bool = False
     height: float = 2.5
 
@@ -126,9 +126,9 @@ class Lines:
     def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
         if rows.empty:
             return
-        points = over_seeds(rows, x.column, y.column, self.seed, self.median)
+        points = over_seeds(rows, x.column, y.column)
         colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
-        raw = points["mean"]
+        marker, raw = MARKERS[style[0] % len(MARKERS)], points["mean"]
         points, said = self.smoothed(points)
         if said:
             axes.plot(raw.index, raw, color=colour, linewidth=0.4, alpha=0.25 if self.smooth else 0.35, zorder=1)
@@ -138,14 +138,17 @@ class Lines:
             points["mean"],
             color=colour,
             linestyle=dashes,
-            marker=MARKERS[style[0] % len(MARKERS)] if len(points) <= FEW else None,
+            marker=marker if len(points) <= FEW else None,
             markersize=3,
             drawstyle="steps-post" if self.steps else "default",
             label=greek(name) or None,
         )
-        if self.median:
+        if self.hollow:
             axes.plot(rows[x.column], rows[y.column], ".", color=colour, markersize=2.5, alpha=0.5, zorder=1)
-        if (points["std"] > 0).any():
+            some = points["mean"][rows.groupby(x.column)[self.hollow].any()]
+            white = {"marker": marker, "markersize": 4, "markerfacecolor": "white", "linestyle": "none"}
+            axes.plot(some.index, some, color=colour, zorder=3, **white)
+        elif (points["std"] > 0).any():
             axes.fill_between(
                 points.index,
                 points["mean"] - points["std"],
@@ -167,7 +170,7 @@ class Bars:
     """A group of bars per value of a column, a bar per value of another, the value above each.
 
     y: the height. group, bar: columns. stack: a column whose values are stacked in a bar instead. number: the format of
-    the values. seed: bars are means over it, with whiskers of one standard deviation. level: a thin line.
+    the values. Bars are means over seeds, with whiskers of one standard deviation. level: a thin line.
     """
 
     y: Axis | str
@@ -176,7 +179,6 @@ class Bars:
     stack: str = ""
     panel: str = ""
     number: str = "{:.2f}"
-    seed: str = "seed"
     x_title: str = ""
     levels: Mapping[str, float] = field(default_factory=dict)
     height: float = 2.4
@@ -219,7 +221,7 @@ class Bars:
                 some = mine[mine[self.stack] == part] if self.stack else mine
                 if some.empty:
                     continue
-                points = over_seeds(some, self.group, y.column, self.seed)
+                points = over_seeds(some, self.group, y.column)
                 at = [groups.index(g) + (number - (len(own) - 1) / 2) * width for g in points.index]
                 colour = COLOURS[1 + (layer if self.stack else bars.index(bar)) % (len(COLOURS) - 1)]
                 axes.bar(

@@ -14,14 +14,9 @@ LETTER = 0.056  # inches that a letter of a tick's label takes
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
-def over_seeds(rows: pd.DataFrame, by: str, value: str, seed: str, median: bool = False) -> pd.DataFrame:
-    """Mean and standard deviation (0 of one) of a value over seeds, by the values of a column, in its order.
-
-    median: the median for the mean, and no deviation.
-    """
+def over_seeds(rows: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
+    """Mean and standard deviation (0 of one) of a value over seeds, by the values of a column, in its order."""
     grouped = rows.groupby(by, sort=pd.api.types.is_numeric_dtype(rows[by]))[value]
-    if median:
-        return pd.DataFrame({"mean": grouped.median(), "std": 0.0})
     found = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()})
     return found.fillna({"std": 0.0})
 

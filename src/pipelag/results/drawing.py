@@ -35,8 +35,9 @@ class Drawn:
     @property
     def spread(self) -> str:
         """How a figure shows several seeds."""
-        by_median = self.chart is not None and self.chart.get("median")
-        return "a point each, lines through their median" if by_median else "bands of one standard deviation"
+        if self.chart is not None and self.chart.get("hollow"):
+            return "a small point each, lines through their mean (hollow where some of them diverge)"
+        return "bands of one standard deviation"
 
     @classmethod
     def of(cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> Drawn:

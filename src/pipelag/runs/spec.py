@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
@@ -113,8 +114,7 @@ class RunSpec(Typed):
         if self.kind not in KINDS:
             raise unknown("kind of a run", self.kind, KINDS)
         kind = KINDS[self.kind]
-        profile = self.options.get("profile")
-        spared = "model" if isinstance(profile, dict) and "published" in profile else ""
+        spared = "model" if self.published else ""
         missing = [key for key in kind.needs if key != spared and not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
@@ -145,9 +145,15 @@ class RunSpec(Typed):
         return options
 
     @property
+    def published(self) -> bool:
+        """Whether it reads a published profile, which stands for a model."""
+        profile = self.options.get("profile")
+        return isinstance(profile, Mapping) and bool(profile.get("published"))
+
+    @property
     def data_set(self) -> str | None:
         """The name of the data set, or of the published profiles, that it reads; None where it reads none."""
-        if "published" in self.options.get("profile", {}):
+        if self.published:
             return "pipedream_profiles"
         return self.data.name if self.data else self.options.get("data")
 

@@ -366,6 +366,13 @@ control_case("six_cost_here", six=87.5)
 control_case("eight_cost_here", eight=87.5)
 
 
+register(
+    "control_curves",
+    "four_run_alike_here",
+    lambda: lines({"otherwise": USUAL, "4-stage": rising(89.0, 9.2)}),
+    lambda: lines({"otherwise": USUAL, "4-stage": rising(86.0, 9.0)}),
+)
+
 Ends = tuple[float, float]  # of the non-pipelined arm and of 8 stages
 
 

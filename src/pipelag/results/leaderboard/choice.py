@@ -14,8 +14,19 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.board import LOOK_AHEAD, SEQUENTIAL_NADAM
 from pipelag.results.leaderboard.deep import REMEDIES
-from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAPER, Price, ended, lost, priced, told
+from pipelag.results.leaderboard.scores import (
+    BASELINE,
+    PAPER,
+    STYLES,
+    UNREMEDIED,
+    WITH,
+    Price,
+    base_of,
+    ended,
+    lost,
+    priced,
+    told,
+)
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
 
@@ -25,6 +36,7 @@ GROUPS = {  # of the runs of one work; each is compared with its own sequential 
     "words": "Transformer, AdamW",
 }
 BASELINES = (BASELINE, SEQUENTIAL_NADAM)
+BY_NADAM = {"1F1B": UNREMEDIED, "PipeDream": "PipeDream", "PipeOptim": "PipeOptim"}  # in solid lines
 SPECTRAIN, OPTIM = "SpecTrain on 1F1B", "PipeOptim"
 NOTES = [
     "Mean ± half the 95 % interval over seeds, paired, three where nothing else is said; of the Transformer the "
@@ -72,8 +84,7 @@ def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]
 
 def with_baseline(context: Context, arm: str, work: str, stages: int) -> Price:
     """Accuracies by seed of sequential training with an arm's optimizer, and of the arm."""
-    base = SEQUENTIAL_NADAM if arm == LOOK_AHEAD else BASELINE
-    return ends(context, base, work, stages), ends(context, arm, work, stages)
+    return ends(context, base_of(arm), work, stages), ends(context, arm, work, stages)
 
 
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
@@ -123,6 +134,7 @@ def left_over_stages(context: Context) -> Drawn:
         line="method",
         panel="work",
         levels={BASELINE: 0.0},
+        styles=STYLES | {f"{each}{WITH}NAdam": (STYLES[arm][0], 0) for each, arm in BY_NADAM.items()},
         shared_y=True,
         height=2.8,
     )

@@ -10,8 +10,18 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
-from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, compared, diverging, end_text, said, score
+from pipelag.results.leaderboard.scores import (
+    BASELINE,
+    PAIRED,
+    PAPER,
+    UNREMEDIED,
+    above,
+    compared,
+    diverging,
+    end_text,
+    said,
+    score,
+)
 from pipelag.results.verdict import Finding, Judge, judge
 
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")

@@ -9,19 +9,19 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging, score
+from pipelag.results.leaderboard.scores import BASELINE, PAIRED, PAPER, STYLES, UNREMEDIED, above, diverging, score
 from pipelag.results.verdict import Finding, judge
 
-BASELINE, UNREMEDIED, PIPEMARE = "sequential", "1F1B, latest weights", "PipeMare T1+T2"
+PIPEMARE = "PipeMare T1+T2"
 SHOWN = {UNREMEDIED: "no remedy (1F1B)"}  # as lines are called, where not as the arms are
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on the schedule of the one without
 
 
 @drawing(PAPER, "figure_1")
 def over_stages(context: Context) -> Drawn:
-    """A line per remedy over the stages; sequential training is a level. A diverged run is at 0.
+    """A line per remedy over the stages, through the runs that end; sequential training is a level.
 
-    Of the seeds those that every point has, so that a line does not compare one seed with the mean of three.
+    Of the seeds those that every point has a log of.
     """
     numbers = sorted(int(stages) for stages in context.values("stages"))
     rows: list[dict[str, Any]] = []
@@ -29,15 +29,15 @@ def over_stages(context: Context) -> Drawn:
         for stages in numbers:
             for item in context.select(arm=arm, stages=str(stages)):
                 if item.log is not None:
-                    reached = item.log.accuracy or 0.0
-                    rows.append(
-                        {"method": SHOWN.get(arm, arm), "stages": stages, "accuracy": reached, "seed": item.arm.seed}
-                    )
+                    row: dict[str, Any] = {"method": SHOWN.get(arm, arm), "stages": stages, "seed": item.arm.seed}
+                    rows.append(row | {"accuracy": item.log.accuracy})
     seeds: dict[tuple[str, int], set[int]] = {}
     for row in rows:
         seeds.setdefault((row["method"], row["stages"]), set()).add(row["seed"])
     shared = set.intersection(*seeds.values()) if seeds else set()
     rows = [row for row in rows if row["seed"] in shared or not shared]
+    gone = {(row["method"], row["stages"]) for row in rows if row["accuracy"] is None}
+    rows = [row | {"diverge": (row["method"], row["stages"]) in gone} for row in rows]
     whole = [
         item.log.accuracy or 0.0
         for item in context.select(arm=BASELINE)
@@ -48,7 +48,8 @@ def over_stages(context: Context) -> Drawn:
         Axis("accuracy", "accuracy (%)"),
         line="method",
         levels={BASELINE: fmean(whole)} if whole else {},
-        median=True,
+        styles={SHOWN.get(name, name): style for name, style in STYLES.items()},
+        hollow="diverge",
         height=2.8,
     )
     return Drawn.of(chart, rows)

@@ -8,8 +8,7 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.leaderboard.depth import BASELINE, UNREMEDIED
-from pipelag.results.leaderboard.scores import PAPER, Price, end_text, judged, lost, priced, score
+from pipelag.results.leaderboard.scores import BASELINE, PAPER, UNREMEDIED, Price, end_text, judged, lost, priced, score
 from pipelag.results.verdict import Judge, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"

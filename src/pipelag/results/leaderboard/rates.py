@@ -1,4 +1,4 @@
-"""Table 4 and figure 2: every method at a learning rate of its own, chosen by the same search.
+"""Tables 4 and 10, figure 2: every method at a learning rate of its own, chosen by the same search.
 
 The search: of the rates that all methods are trained with, the one whose mean training loss between the last two
 evaluations is lowest, over the seeds that a method has at each of them. Test accuracies take no part.
@@ -7,6 +7,7 @@ evaluations is lowest, over the seeds that a method has at each of them. Test ac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -16,12 +17,26 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
-from pipelag.results.leaderboard.board import UNREMEDIED
-from pipelag.results.leaderboard.scores import PAIRED, PAPER, above, diverging, loss_of, rate_of, said, score
+from pipelag.results.leaderboard.board import BOTH_UNREMEDIED
+from pipelag.results.leaderboard.scores import (
+    BASELINE,
+    PAIRED,
+    PAPER,
+    STYLES,
+    UNREMEDIED,
+    WITH,
+    above,
+    base_of,
+    diverging,
+    loss_of,
+    priced,
+    rate_of,
+    said,
+    score,
+)
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
-BASELINE = "sequential"
 NOTES = [
     "The same search for every method: of these rates, the one with the lowest mean training loss at the end, over the "
     "seeds that the method has at each of them. Accuracies of the test set take no part in it.",
@@ -66,15 +81,20 @@ def by_seed(context: Context, arm: str) -> dict[int, float]:
     return {seed: rates[min(losses, key=lambda rate: losses[rate][seed])] for seed in seeds}
 
 
+def at_its_own(context: Context, arm: str) -> dict[int, float]:
+    """An arm's accuracies by seed at the rate that the search finds for it."""
+    return score(context, arm, rate=chosen(context, arm))
+
+
 def row_of(context: Context, arm: str) -> dict[str, Cell]:
-    """One method's line of table 4."""
+    """One method's line."""
     row: dict[str, Cell] = {"method": arm}
     for label in context.values("rate"):
         items = context.select(arm=arm, rate=label)
         row[f"at {label}"] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
     try:
         best = chosen(context, arm)
-        _, cost = above(score(context, BASELINE, rate=chosen(context, BASELINE)), score(context, arm, rate=best))
+        _, cost = above(at_its_own(context, base_of(arm)), at_its_own(context, arm))
     except NotLogged:
         return row
     own = context.select(arm=arm, rate=best)
@@ -83,10 +103,10 @@ def row_of(context: Context, arm: str) -> dict[str, Cell]:
         "accuracy": Accuracy.of(own).text(),
         "order": context.accuracy(arm=arm, rate=best).mean,
     }
-    return row | ({"cost": cost} if arm != BASELINE else {})
+    return row | ({"cost": cost} if arm != base_of(arm) else {})
 
 
-@drawing(PAPER, "table_4")
+@drawing(PAPER, "table_4", "table_10")
 def table(context: Context) -> Drawn:
     """A line per method, the most accurate at its own rate first."""
     rows = [row_of(context, arm) for arm in context.values("arm")]
@@ -127,7 +147,7 @@ def over_rates(context: Context) -> Drawn:
     rows.sort(key=lambda row: (methods.index(row["method"]), row["rate"]))
     ticks = tuple(sorted({row["rate"] for row in rows}))
     x = Axis("rate", "learning rate at the beginning", log=True, ticks=ticks)
-    return Drawn.of(Lines(x, Axis("accuracy", "accuracy (%)"), line="method", height=2.8), rows)
+    return Drawn.of(Lines(x, Axis("accuracy", "accuracy (%)"), line="method", styles=STYLES, height=2.8), rows)
 
 
 def at_their_own(context: Context, arms: tuple[str, ...]) -> Mapping[str, str]:
@@ -138,9 +158,9 @@ def at_their_own(context: Context, arms: tuple[str, ...]) -> Mapping[str, str]:
 @judge(PAPER, "table_4", "staleness_wants_less")
 def staleness_wants_less(context: Context) -> Finding:
     """The rates that the search finds in each seed alone; of one seed nobody knows what the next would say."""
-    rates = {arm: by_seed(context, arm) for arm in (BASELINE, *UNREMEDIED)}
+    rates = {arm: by_seed(context, arm) for arm in (BASELINE, *BOTH_UNREMEDIED)}
     outcomes = []
-    for arm in UNREMEDIED:
+    for arm in BOTH_UNREMEDIED:
         smaller = [rates[arm][seed] < rates[BASELINE][seed] for seed in rates[arm] if seed in rates[BASELINE]]
         outcomes.append(smaller[0] if len(smaller) > 1 and len(set(smaller)) == 1 else None)
     words = "; ".join(
@@ -149,10 +169,22 @@ def staleness_wants_less(context: Context) -> Finding:
     return trend(context, all_of(outcomes), f"rates found: {words}", "every one of several seeds says the same")
 
 
+def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
+    """Of the methods whose rate is at an end of their search, what they may want."""
+    words = {}
+    for arm in arms:
+        tried = [rate_of(item) for item in searched_of(context, arm)]
+        found = rate_of(context.select(arm=arm, rate=chosen(context, arm))[0])
+        if found in (min(tried), max(tried)):
+            end = "less than the smallest" if found == min(tried) else "more than the greatest"
+            words[arm] = f"; {arm} may want {end} rate tried"
+    return words
+
+
 def ahead_at_own(first: str, others: Sequence[str]) -> Judge:
     """A judge: one method ends above others, each at its own rate.
 
-    One whose rate is at an end of its search may have a better one beyond: nothing is told of that one then.
+    One whose rate is at an end of its search may have a better one beyond: it is then not told to be below.
     """
 
     def judged(context: Context) -> Finding:
@@ -160,23 +192,32 @@ def ahead_at_own(first: str, others: Sequence[str]) -> Judge:
         scores = {arm: score(context, arm, rate=label) for arm, label in own.items()}
         costs = {arm: above(scores[first], scores[arm]) for arm in others}
         found = {arm: rate_of(context.select(arm=arm, rate=label)[0]) for arm, label in own.items()}
-        beyond = {}
-        for arm in others:
-            tried = [rate_of(item) for item in searched_of(context, arm)]
-            if found[arm] in (min(tried), max(tried)):
-                beyond[arm] = "less than the smallest" if found[arm] == min(tried) else "more than the greatest"
+        ends, mine = beyond(context, others), beyond(context, (first,))
         words = ", ".join(f"above {arm} (at {found[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-        words = f"{said(first, scores[first])} at {found[first]:g}, {words}"
-        words += "".join(f"; {arm} may want {what} rate tried" for arm, what in beyond.items())
-        outcomes = [None if arm in beyond else told for arm, (told, _) in costs.items()]
+        words = f"{said(first, scores[first])} at {found[first]:g}, {words}{''.join((ends | mine).values())}"
+        outcomes = [None if (mine if told is False else arm in ends) else told for arm, (told, _) in costs.items()]
         return trend(context, all_of(outcomes), words + diverging(scores), PAIRED)
 
     return judged
 
 
-judge(PAPER, "table_4", "cost_remains")(ahead_at_own(BASELINE, UNREMEDIED))
-judge(PAPER, "table_4", "spectrain_ahead_at_own_rate")(ahead_at_own("SpecTrain on 1F1B", (UNREMEDIED[0], "PipeDream")))
+judge(PAPER, "table_4", "cost_remains")(ahead_at_own(BASELINE, BOTH_UNREMEDIED))
+judge(PAPER, "table_4", "spectrain_ahead_at_own_rate")(ahead_at_own("SpecTrain on 1F1B", (UNREMEDIED, "PipeDream")))
 judge(PAPER, "table_4", "spectrain_pays_at_own_rate")(ahead_at_own(BASELINE, ("SpecTrain on 1F1B",)))
+
+ADAMW, NADAM = (f"PipeDream{WITH}{optimizer}" for optimizer in ("AdamW", "NAdam"))
+judge(PAPER, "table_10", "look_ahead_ahead_own")(ahead_at_own(NADAM, (ADAMW,)))
+judge(PAPER, "table_10", "look_ahead_pays_own")(ahead_at_own(base_of(NADAM), (NADAM,)))
+
+
+@judge(PAPER, "table_10", "look_ahead_hides_delay_own")
+def hides_delay_own(context: Context) -> Finding:
+    """The two prices; nothing is told where a rate beyond those tried could turn it: by raising an arm, or a base."""
+    prices = {arm: (at_its_own(context, base_of(arm)), at_its_own(context, arm)) for arm in (ADAMW, NADAM)}
+    finding = priced(context, {"8 stages": prices})
+    turning = (NADAM, base_of(ADAMW)) if finding.holds is False else (ADAMW, base_of(NADAM))
+    ends = beyond(context, turning)
+    return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
 
 
 @judge(PAPER, "figure_2", "ahead_at_every_rate")
@@ -186,7 +227,7 @@ def ahead_at_every_rate(context: Context) -> Finding:
     rates = {rate_of(item): item.arm.labels["rate"] for item in context.select(arm=BASELINE) if not item.arm.left_out}
     for rate, label in sorted(rates.items()):
         base = score(context, BASELINE, rate=label)
-        ends = {arm: score(context, arm, rate=label) for arm in UNREMEDIED}
+        ends = {arm: score(context, arm, rate=label) for arm in BOTH_UNREMEDIED}
         costs = {arm: above(base, end) for arm, end in ends.items()}
         outcomes += [told for told, _ in costs.values()]
         own = ", ".join(f"{arm} {cost}" for arm, (_, cost) in costs.items())

@@ -16,7 +16,30 @@ Run = TypeVar("Run")
 Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: of a base, of what is compared with it
 
 PAPER = "leaderboard"
+WITH = " with "  # between an arm and its optimizer
+BASELINE, UNREMEDIED = "sequential", "1F1B, latest weights"
+# Numbers of a method's colour and dashes, the same in every figure
+STYLES = {
+    name: (number, number)
+    for number, name in enumerate(
+        (
+            BASELINE,
+            UNREMEDIED,
+            "PipeDream",
+            "Stale weights",
+            "SpecTrain on 1F1B",
+            "PipeOptim",
+            "PipeMare T1+T2",
+            "LWP_w + SC",
+        )
+    )
+}
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
+
+
+def base_of(arm: str) -> str:
+    """The sequential training that an arm is compared with: by the optimizer that it names, or by all arms' own."""
+    return BASELINE + "".join(arm.partition(WITH)[1:])
 
 
 def rate_of(item: Item) -> float:

@@ -19,12 +19,18 @@ STYLES = {"Sync": (0, 0), "T1": (1, 1), "T1+T2": (2, 2), "T1+T2+W": (3, 3), "no 
 def learning(
     context: Context, name: Callable[[Item], str] = lambda item: item.arm.labels["arm"], **labels: str
 ) -> list[dict[str, Any]]:
-    """A row per evaluation of the runs with these labels: panel (task and model), line, seed, epoch, score."""
+    """A row per evaluation of the runs with these labels: panel (task and model), line, seed, epoch, score, and the
+    epoch at which the first of several phases ends.
+    """
     rows = []
     for item in context.select(**labels):
         task = item.arm.labels.get("task", "")
-        for row in evaluations(item.log) if item.log else []:
+        made = evaluations(item.log) if item.log else []
+        first = item.arm.spec.phases[0].steps if len(item.arm.spec.phases) > 1 else None
+        switch = first and made and made[-1]["epoch"] * first / made[-1]["step"] or None
+        for row in made:
             where = {"panel": title(context, task), "task": task, "line": name(item), "seed": item.arm.seed}
+            where["switch"] = switch
             rows.append(where | {"epoch": row["epoch"], "score": value_of(row), "loss": row.get("loss")})
     return rows
 
@@ -43,7 +49,8 @@ def curves(context: Context, rows: list[dict[str, Any]]) -> Drawn:
     """Score against epochs, a panel per task."""
     if not rows:
         return nothing(context)
-    return Drawn.of(Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=STYLES), rows)
+    chart = Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=STYLES, vertical="switch")
+    return Drawn.of(chart, rows)
 
 
 @drawing(PAPER, "figure_7", "figure_12", "figure_13", "figure_14", "figure_19")

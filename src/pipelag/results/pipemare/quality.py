@@ -162,7 +162,9 @@ def title(context: Context, task: str, stages: bool = True) -> str:
         return DATASET_OF.get(task, task)
     spec = items[0].arm.spec
     assert spec.model is not None
-    name = f"{MODELS.get(spec.model.name, spec.model.name)}, {log_in(items[0]).summary['data']['title']}"
+    name = MODELS.get(spec.model.name, spec.model.name)
+    name = f"small {name}" if {"blocks", "width"} & set(spec.model.options) else name
+    name = f"{name}, {log_in(items[0]).summary['data']['title']}"
     counts = sorted({spec_stages(item) for item in items})
     return name + (f", {' and '.join(map(str, counts))} stages" if stages else "")
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, average, by_seed, minus, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, average, by_seed, every_run, minus, ordered, sized, trend
 from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, arms_of, drops, listed, lost, near
 from pipelag.results.verdict import Finding, Judge, judge
 
@@ -226,6 +226,18 @@ def four_cost_little(context: Context) -> Finding:
     """4 stages against the control."""
     cost = at_equal_rates(context, "4-stage")
     return trend(context, cost.below(2), f"4 stages cost {cost.text()} points at their rate", f"two points; {SEEDS}")
+
+
+@judge(PAPER, "control_curves", "four_run_alike_here")
+def four_run_alike(context: Context) -> Finding:
+    """The means of the curves, seed by seed."""
+    means: list[dict[int, float]] = []
+    for arm in (CONTROL, "4-stage"):
+        runs = every_run(context, arm, arm=arm).items()
+        means.append({seed: fmean(row["accuracy"] for row in run.log.rows) for seed, run in runs if run.log})
+    apart = Difference.of(*means)
+    why = f"over all evaluations training without a pipeline is above 4 stages by {apart.text()} points"
+    return trend(context, apart.within(-2, 2), why, f"two points; {SEEDS}")
 
 
 def cost_at_equal_rates(stages: int) -> Judge:

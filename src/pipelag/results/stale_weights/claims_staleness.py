@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
@@ -24,25 +24,44 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     return float(pd.Series(x).rank().corr(pd.Series(y).rank()))
 
 
-def falls(context: Context, x: Sequence[float], y: Sequence[float], what: str, **labels: str) -> Finding:
-    """Whether values fall with x: ranks that chance would hardly give."""
-    if len(x) not in CRITICAL:
-        raise NotLogged(f"of {what} {len(x)} values are logged; chance gives so few any order")
-    rho, bound = rank_correlation(x, y), CRITICAL[len(x)]
-    tolerance = (
-        f"holds from Spearman's rank correlation of -{bound:g} on, the 5 % point (one-sided) of {len(x)} values; fails "
-        "from 0 on; chance could give what is between"
-    )
-    holds = True if rho <= -bound else False if rho >= 0 else None
-    why = f"{what}: {', '.join(f'{value:.2f}' for value in y)}; rank correlation {rho:.2f}"
-    return trend(context, holds, why, tolerance, **labels)
+def left_out(context: Context, **labels: str) -> bool:
+    """Whether the scale leaves out all runs with these labels."""
+    return all(item.arm.left_out for item in context.select(**labels))
+
+
+def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]], what: str, **labels: str) -> Finding:
+    """Whether accuracy falls along x: by ranks that chance would hardly give; of two to four values, by their ends.
+
+    Args:
+        points: x, and the accuracies there by seed.
+    """
+    x, ends = zip(*points, strict=True) if points else ((), ())
+    y = [fmean(accuracies.values()) for accuracies in ends]
+    why = f"{what}: {', '.join(f'{value:.2f}' for value in y)}"
+    if len(y) in CRITICAL:
+        rho, bound = rank_correlation(x, y), CRITICAL[len(y)]
+        tolerance = (
+            f"holds from Spearman's rank correlation of -{bound:g} on, the 5 % point (one-sided) of {len(y)} values; "
+            "fails from 0 on; chance could give what is between"
+        )
+        holds = True if rho <= -bound else False if rho >= 0 else None
+        return trend(context, holds, f"{why}; rank correlation {rho:.2f}", tolerance, **labels)
+    if not 2 <= len(y) < min(CRITICAL):
+        raise NotLogged(f"of {what} {len(y)} values are logged; chance gives so few any order")
+    first, *between, last = ends
+    fall = Difference.of(first, last)
+    outside = [Difference.of(*pair).above() for each in between for pair in ((each, first), (last, each))]
+    holds = None if True in outside and fall.above() else fall.above()
+    tolerance = f"the first value against the last, with none told to lie above or below both; {SEEDS}"
+    return trend(context, holds, f"{why}; the first above the last by {fall.text()}", tolerance, **labels)
 
 
 @judge(PAPER, "table_3", "accuracy_falls")
 def accuracy_falls(context: Context) -> Finding:
-    """A downward trend over the number of stages."""
-    ends = [fmean(by_seed(context, arm=arm).values()) for arm in FINE]
-    return falls(context, [float(arm) for arm in FINE], ends, f"accuracy with {', '.join(FINE)} stages")
+    """A downward trend over the number of stages, of those that the scale has."""
+    there = [arm for arm in FINE if not left_out(context, arm=arm)]
+    points = [(float(arm), by_seed(context, arm=arm)) for arm in there]
+    return falls(context, points, f"accuracy with {', '.join(there)} stages")
 
 
 @judge(PAPER, "table_3", "every_step_down")
@@ -108,7 +127,7 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
     """
     by_layer = {}
     for arm in arms_of(context, curve=curve):
-        if all(item.arm.left_out for item in context.select(curve=curve, arm=arm)):
+        if left_out(context, curve=curve, arm=arm):
             continue
         ends = by_seed(context, curve=curve, arm=arm)
         phase = phase_of(every_log(context, curve=curve, arm=arm)[0])
@@ -128,9 +147,8 @@ def falls_along(curve: str) -> Judge:
     """A judge: accuracy falls with the percentage of stale weights along a curve of figure 6."""
 
     def judged(context: Context) -> Finding:
-        points = by_last_register(context, curve).values()
-        ends = [fmean(accuracies.values()) for _, _, accuracies in points]
-        return falls(context, [percent for percent, _, _ in points], ends, f"{curve}, accuracy", curve=curve)
+        points = [(percent, ends) for percent, _, ends in by_last_register(context, curve).values()]
+        return falls(context, points, f"{curve}, accuracy", curve=curve)
 
     return judged
 
