@@ -164,4 +164,4 @@ def test_the_leaderboard_reads_logs_only(tmp_path: Path, monkeypatch: pytest.Mon
     assert ranked[0] == "PipeDream, vertical sync" and ranked.index("SC") > ranked.index("PipeDream")
     judged = json.loads(Path("figures/quick/leaderboard/table_1.json").read_text())["verdicts"]
     # "sequential" is a short name and PipeOptim a shorter one; the longest belongs to PipeDream.
-    assert [verdict["verdict"] for verdict in judged] == ["fails"] * 7
+    assert [verdict["verdict"] for verdict in judged] == ["fails"] * 8
