@@ -121,7 +121,9 @@ def table(context: Context) -> Drawn:
     for rate, label in sorted(rates.items()):
         columns.append(Col(f"{rate:g}", f"at {label}", group="accuracy at a rate of, %"))
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
+    why = context.left_out()
+    notes = [*NOTES, *([f"–: not run here; {why}."] if why else [])]
+    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 
 @drawing(PAPER, "figure_2")
