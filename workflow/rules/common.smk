@@ -100,8 +100,8 @@ def drawn_as(wanted):
 
 def asked_for(paper, result):
     """Whether a call for everything makes this result: not an optional one, before it has been made by its name."""
-    logged = [is_done(arm.spec.id) for arm in plan[paper, result]]
-    return all(logged) or not experiments.load_paper(paper).results[result].optional
+    logged = [is_done(arm.spec.id) for arm in plan[paper, result] if not arm.left_out]
+    return (bool(logged) and all(logged)) or not experiments.load_paper(paper).results[result].optional
 
 
 def digest_of(paper, result):
