@@ -65,8 +65,8 @@ class Lines:
     steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
-    hollow: a column of truths; where one holds the point is hollow, because some runs diverge and have no value.
-        Instead of the band there is then a small point per seed.
+    hollow: a point is hollow where some of its seeds have no value, because these runs diverge; instead of the band
+        there is a small point per seed.
     """
 
     x: Axis | str | Mapping[str, Axis]
@@ -80,7 +80,7 @@ class Lines:
     steps: bool = False
     smooth: bool = False
     trailing: int = 0
-    hollow: str = ""
+    hollow: bool = False
     shared_y: bool = False
     height: float = 2.5
 
@@ -97,7 +97,7 @@ class Lines:
             x, y = axis_of(self.x, str(panel)), axis_of(self.y, str(panel))
             for number, name in enumerate(names):
                 mine = part[part[self.line] == name] if self.line else part
-                self._line(axes, mine.dropna(subset=[y.column]), x, y, str(name), self.styles.get(name, (number,) * 2))
+                self._line(axes, mine, x, y, str(name), self.styles.get(name, (number,) * 2))
             draw_levels(axes, {**self.levels, **y.levels})
             if self.label:
                 axes.margins(y=0.16)
@@ -124,6 +124,8 @@ class Lines:
         return points, ""
 
     def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
+        missing = rows[y.column].isna()
+        without, rows = rows[x.column][missing], rows[~missing]
         if rows.empty:
             return
         points = over_seeds(rows, x.column, y.column)
@@ -145,7 +147,7 @@ class Lines:
         )
         if self.hollow:
             axes.plot(rows[x.column], rows[y.column], ".", color=colour, markersize=2.5, alpha=0.5, zorder=1)
-            some = points["mean"][rows.groupby(x.column)[self.hollow].any()]
+            some = points["mean"][points.index.isin(without)]
             white = {"marker": marker, "markersize": 4, "markerfacecolor": "white", "linestyle": "none"}
             axes.plot(some.index, some, color=colour, zorder=3, **white)
         elif (points["std"] > 0).any():

@@ -10,7 +10,6 @@ import pandas as pd
 
 from pipelag.experiments import Paper, Result, Scale, arms, load_scale
 from pipelag.results.logs import Item, RunLog
-from pipelag.runs.spec import RunSpec
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Context:
             theirs = full.get(tuple(sorted(item.arm.labels.items())))
             if theirs is None or item.log is None:
                 continue
-            if spec.kind == "plan" and published(theirs) and not published(spec):
+            if spec.kind == "plan" and theirs.published and not spec.published:
                 reasons["profiles from data sheets instead of the authors'"] = None
             if spec.kind not in ("train", "speed", "profile"):
                 continue
@@ -159,7 +158,7 @@ class Context:
     def _timed(self) -> str:
         """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
         logged = [(item.arm.spec, item.log) for item in self.items if item.log is not None]
-        sheets = {published(spec): None for spec, _ in logged if spec.kind == "plan"}
+        sheets = {spec.published: None for spec, _ in logged if spec.kind == "plan"}
         sources = [("the authors' profiles" if theirs else "data sheets") for theirs in sorted(sheets, reverse=True)]
         said = []
         if sources:
@@ -187,11 +186,6 @@ class Context:
             if d and not d["official"]
         }
         return "; ".join(sorted(notes))
-
-
-def published(spec: RunSpec) -> bool:
-    """Whether a plan rests on a profile that a paper's authors published."""
-    return "published" in spec.options.get("profile", {})
 
 
 @dataclass(frozen=True)

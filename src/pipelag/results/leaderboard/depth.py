@@ -36,8 +36,6 @@ def over_stages(context: Context) -> Drawn:
         seeds.setdefault((row["method"], row["stages"]), set()).add(row["seed"])
     shared = set.intersection(*seeds.values()) if seeds else set()
     rows = [row for row in rows if row["seed"] in shared or not shared]
-    gone = {(row["method"], row["stages"]) for row in rows if row["accuracy"] is None}
-    rows = [row | {"diverge": (row["method"], row["stages"]) in gone} for row in rows]
     whole = [
         item.log.accuracy or 0.0
         for item in context.select(arm=BASELINE)
@@ -49,7 +47,7 @@ def over_stages(context: Context) -> Drawn:
         line="method",
         levels={BASELINE: fmean(whole)} if whole else {},
         styles={SHOWN.get(name, name): style for name, style in STYLES.items()},
-        hollow="diverge",
+        hollow=True,
         height=2.8,
     )
     return Drawn.of(chart, rows)

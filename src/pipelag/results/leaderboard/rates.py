@@ -6,7 +6,7 @@ evaluations is lowest, over the seeds that a method has at each of them. Test ac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -81,6 +81,11 @@ def by_seed(context: Context, arm: str) -> dict[int, float]:
     return {seed: rates[min(losses, key=lambda rate: losses[rate][seed])] for seed in seeds}
 
 
+def own_rate(context: Context, arm: str) -> float:
+    """The rate that the search finds for a method."""
+    return rate_of(context.select(arm=arm, rate=chosen(context, arm))[0])
+
+
 def at_its_own(context: Context, arm: str) -> dict[int, float]:
     """An arm's accuracies by seed at the rate that the search finds for it."""
     return score(context, arm, rate=chosen(context, arm))
@@ -152,11 +157,6 @@ def over_rates(context: Context) -> Drawn:
     return Drawn.of(Lines(x, Axis("accuracy", "accuracy (%)"), line="method", styles=STYLES, height=2.8), rows)
 
 
-def at_their_own(context: Context, arms: tuple[str, ...]) -> Mapping[str, str]:
-    """The label of each method's rate."""
-    return {arm: chosen(context, arm) for arm in arms}
-
-
 @judge(PAPER, "table_4", "staleness_wants_less")
 def staleness_wants_less(context: Context) -> Finding:
     """The rates that the search finds in each seed alone; of one seed nobody knows what the next would say."""
@@ -176,9 +176,9 @@ def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
     words = {}
     for arm in arms:
         tried = [rate_of(item) for item in searched_of(context, arm)]
-        found = rate_of(context.select(arm=arm, rate=chosen(context, arm))[0])
-        if found in (min(tried), max(tried)):
-            end = "less than the smallest" if found == min(tried) else "more than the greatest"
+        own = own_rate(context, arm)
+        if own in (min(tried), max(tried)):
+            end = "less than the smallest" if own == min(tried) else "more than the greatest"
             words[arm] = f"; {arm} may want {end} rate tried"
     return words
 
@@ -190,13 +190,12 @@ def ahead_at_own(first: str, others: Sequence[str]) -> Judge:
     """
 
     def judged(context: Context) -> Finding:
-        own = at_their_own(context, (first, *others))
-        scores = {arm: score(context, arm, rate=label) for arm, label in own.items()}
+        scores = {arm: at_its_own(context, arm) for arm in (first, *others)}
         costs = {arm: above(scores[first], scores[arm]) for arm in others}
-        found = {arm: rate_of(context.select(arm=arm, rate=label)[0]) for arm, label in own.items()}
+        rates = {arm: own_rate(context, arm) for arm in scores}
         ends, mine = beyond(context, others), beyond(context, (first,))
-        words = ", ".join(f"above {arm} (at {found[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-        words = f"{said(first, scores[first])} at {found[first]:g}, {words}{''.join((ends | mine).values())}"
+        words = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
+        words = f"{said(first, scores[first])} at {rates[first]:g}, {words}{''.join((ends | mine).values())}"
         outcomes = [None if (mine if told is False else arm in ends) else told for arm, (told, _) in costs.items()]
         return trend(context, all_of(outcomes), words + diverging(scores), PAIRED)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelag.results.context import Context, published
+from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
 from pipelag.results.plans import ALONE, config_of, samples_per_second
 
@@ -72,5 +72,5 @@ def entries(context: Context, extra: bool = False) -> Iterator[Entry]:
 
 def unpublished(context: Context, model: str) -> str:
     """That a plan rests on a data sheet at every scale, there being no published profile of the model; or empty."""
-    rests = any(item.log is not None and not published(item.arm.spec) for item in context.select(model=model))
+    rests = any(item.log is not None and not item.arm.spec.published for item in context.select(model=model))
     return "; profile: a data sheet's, none is published" if rests and not context.shortfall(model=model) else ""

@@ -81,7 +81,7 @@ def table_1(context: Context) -> Drawn:
 
 def profile_note(context: Context) -> str:
     """Which profiles the plans rest on."""
-    sources = {"published" in i.arm.spec.options.get("profile", {}) for i in context.select(what="plan")}
+    sources = {i.arm.spec.published for i in context.select(what="plan")}
     words = {True: "the authors' published profiles", False: "rooflines of data sheets"}
     return "profiles: " + " and ".join(words[source] for source in sorted(sources, reverse=True))
 

@@ -51,7 +51,8 @@ def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]],
     first, *between, last = ends
     fall = Difference.of(first, last)
     outside = [Difference.of(*pair).above() for each in between for pair in ((each, first), (last, each))]
-    holds = None if True in outside and fall.above() else fall.above()
+    told = fall.above()
+    holds = None if told and True in outside else told
     tolerance = f"the first value against the last, with none told to lie above or below both; {SEEDS}"
     return trend(context, holds, f"{why}; the first above the last by {fall.text()}", tolerance, **labels)
 
