@@ -163,7 +163,7 @@ def title(context: Context, task: str, stages: bool = True) -> str:
     spec = items[0].arm.spec
     assert spec.model is not None
     name = MODELS.get(spec.model.name, spec.model.name)
-    name = f"small {name}" if {"blocks", "width"} & set(spec.model.options) else name
+    name = f"{name} (small)" if {"blocks", "width"} & set(spec.model.options) else name
     name = f"{name}, {log_in(items[0]).summary['data']['title']}"
     counts = sorted({spec_stages(item) for item in items})
     return name + (f", {' and '.join(map(str, counts))} stages" if stages else "")
