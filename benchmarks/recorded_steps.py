@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.ledger import note
-from pipelag import data, methods, models
+from pipelag import data, methods, models, precision
 from pipelag.data.images.batches import Batches
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import resolve_device
@@ -77,6 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(resolve_device(args.device))
     torch.set_num_threads(1)
+    precision.prepare()  # as a run does
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     taken: dict[str, list[float]] = {}
     for name, step in (made := loops(device, args.batch, args.steps * (args.rounds + 1), args.width)).items():

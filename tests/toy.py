@@ -57,17 +57,21 @@ class Noise:
     def __init__(self, batch: int = 8, size: int = 8, seed: int = 0, device: str = "cpu") -> None:
         self.batch, self.size, self.seed, self.device = batch, size, seed, device
 
-    def inputs(self, t: int) -> torch.Tensor:
+    def images(self, t: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(1000 * self.seed + t)
         images = torch.randn(self.batch, 3, self.size, self.size, generator=generator)
         return images.to(memory_format=torch.channels_last)
 
+    def inputs(self, t: int) -> torch.Tensor:
+        return self.images(t).to(self.device)
+
     def targets(self, t: int) -> torch.Tensor:
-        images = self.inputs(t)
-        return (images[:, 0].mean((1, 2)) > 0).long() + 2 * (images[:, 1].mean((1, 2)) > 0).long()
+        images = self.images(t)
+        labels = (images[:, 0].mean((1, 2)) > 0).long() + 2 * (images[:, 1].mean((1, 2)) > 0).long()
+        return labels.to(self.device)
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inputs(t).to(self.device), self.targets(t).to(self.device)
+        return self.inputs(t), self.targets(t)
 
 
 def sgd(params: object) -> torch.optim.Optimizer:

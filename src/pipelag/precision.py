@@ -1,5 +1,7 @@
 """How numbers are computed on this machine: recorded with every log, and made repeatable where that is asked for.
 
+A run on a GPU lets cuDNN try its convolutions and take the fastest, which need not be the same the next time.
+
 `PIPELAG_DETERMINISTIC=1` in the environment asks for it, of a run and of its workers: on a GPU the same run gives the
 same numbers bit for bit, more slowly. On the CPU it does so anyway. It is no part of a run's id.
 """
@@ -26,13 +28,14 @@ def ask() -> None:
 
 def prepare() -> None:
     """Do as the environment asks. Call it before the process first uses a GPU."""
-    if not asked():
-        return
     import torch
 
+    torch.backends.cudnn.benchmark = not asked()
+    if not asked():
+        return
     os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)  # of an operation that has no such kernel torch tells
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 

@@ -99,7 +99,7 @@ def all_cases(job: Job, cases: list[list[Phase]]) -> list[dict[str, torch.Tensor
     """Trains one after the other on the same workers: starting processes is what takes the time."""
     ends: list[dict[str, torch.Tensor]] = []
     for phases in cases:
-        batches, model = Noise(), convolutional()
+        batches, model = Noise(device=str(job.device)), convolutional()
         make, loss = optimizer_for(phases[0].method.name), nn.functional.cross_entropy
         training = RealTraining(job, model.train(), phases, make, loss, falling, 5)
         training.run(batches.inputs, batches.targets)
@@ -156,17 +156,17 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
 
 def counted(job: Job, phases: list[Phase], optimizer: Any) -> tuple[int, list[float], dict[str, torch.Tensor]]:
     """Training, and how many of rank 0's updates were made over flat buffers."""
-    made, take = [], flat_step.FlatState.take
+    made, taken = [], flat_step.FlatState.taken
 
-    def counting(state: flat_step.FlatState) -> bool:
-        made.append(take(state))
-        return made[-1]
+    def counting(state: flat_step.FlatState) -> None:
+        made.append(state)
+        taken(state)
 
-    flat_step.FlatState.take = counting  # type: ignore[method-assign]
+    flat_step.FlatState.taken = counting  # type: ignore[method-assign]
     model, batches = convolutional(), Noise()
     training = RealTraining(job, model.train(), phases, optimizer, nn.functional.cross_entropy, lambda step: 1.0, 5)
     training.run(batches.inputs, batches.targets)
-    return sum(made), training.losses, model.state_dict()
+    return len(made), training.losses, model.state_dict()
 
 
 @pytest.mark.parametrize("optimizer", [sgd, adamw])

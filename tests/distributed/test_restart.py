@@ -47,7 +47,8 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
     for number, phases in enumerate(cases):
         marks = frozenset({*range(EVERY, STEPS, EVERY), 5, *accumulate(phase.steps for phase in phases)})
         kept = Checkpoints(folder / str(number), marks)
-        make, loss, batches = optimizer_for(phases[-1].method.name), nn.functional.cross_entropy, Noise()
+        make, loss = optimizer_for(phases[-1].method.name), nn.functional.cross_entropy
+        batches = Noise(device=str(job.device))
         shortened = []
         for phase in phases:
             left = BROKEN - sum(before.steps for before in shortened)

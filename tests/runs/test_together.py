@@ -77,13 +77,11 @@ def test_runs_that_take_turns_end_as_each_does_alone(
         assert "together" not in json.loads((alone / name / "summary.json").read_text())
 
 
-@pytest.mark.gpu
-def test_runs_on_streams_end_as_each_does_alone(tmp_path: Path) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU here")
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_runs_on_streams_end_as_each_does_alone(tmp_path: Path, device: str) -> None:
     for name in SPECS:
-        assert main(words(tmp_path / "alone", [name], "cuda")) == 0
-    assert main(words(tmp_path / "together", [*SPECS], "cuda")) == 0
+        assert main(words(tmp_path / "alone", [name], device)) == 0
+    assert main(words(tmp_path / "together", [*SPECS], device)) == 0
     for name in SPECS:
         same(tmp_path / "together" / name, tmp_path / "alone" / name)
 

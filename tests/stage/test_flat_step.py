@@ -51,13 +51,14 @@ def network() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(13, 5))
 
 
-def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches(device: str = "cpu") -> list[tuple[torch.Tensor, torch.Tensor]]:
     torch.manual_seed(1)
-    return [(torch.randn(6, 3, 8, 8), torch.randint(0, 5, (6,))) for _ in range(STEPS)]
+    return [(torch.randn(6, 3, 8, 8).to(device), torch.randint(0, 5, (6,)).to(device)) for _ in range(STEPS)]
 
 
-def training(method: str, make: Make, cuts: tuple[int, ...] = (1, 3)) -> SimulatedTraining:
-    return SimulatedTraining(network(), [Phase(methods.get(method), STEPS, cuts)], make, F.cross_entropy)
+def training(method: str, make: Make, cuts: tuple[int, ...] = (1, 3), device: str = "cpu") -> SimulatedTraining:
+    phases = [Phase(methods.get(method), STEPS, cuts)]
+    return SimulatedTraining(network().to(device), phases, make, F.cross_entropy, device=torch.device(device))
 
 
 def never(flat: FlatStep) -> None:
@@ -83,13 +84,13 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("name", [*FLAT, *OWN])
-def test_it_is_plain_training_where_nothing_is_late(name: str) -> None:
+def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> None:
     """Weights and the optimizer's state, its counts of steps included."""
     make = (FLAT | OWN)[name]
-    model = network()
+    model = network().to(device)
     optimizer = make(model.parameters())
-    mine = training("sequential", make)
-    for x, y in batches():
+    mine = training("sequential", make, device=device)
+    for x, y in batches(device):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -102,11 +103,11 @@ def test_it_is_plain_training_where_nothing_is_late(name: str) -> None:
 
 @pytest.mark.parametrize("method", ["pipeoptim", "spectrain", "xpipe", "pipemare", "pipedream"])
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "nadam", "caffe"])
-def test_predictions_go_by_the_same_state(method: str, name: str) -> None:
+def test_predictions_go_by_the_same_state(method: str, name: str, device: str) -> None:
     """With the state in flat buffers, and by parameters."""
-    flat, own = training(method, FLAT[name]), training(method, FLAT[name])
+    flat, own = (training(method, FLAT[name], device=device) for _ in range(2))
     never(own.pipeline.flat_step)
-    for x, y in batches():
+    for x, y in batches(device):
         assert torch.equal(flat.step(x, y), own.step(x, y))
     assert same(ended(flat), ended(own))
     assert any(lying(flat)) and not any(lying(own))

@@ -54,7 +54,7 @@ def gradient(name: str, device: str, swap: bool, plain: bool = False) -> torch.T
     torch.manual_seed(0)
     module = make().to(device)
     flat = FlatParameters(module.parameters())
-    x = torch.randn(shape, device=device, requires_grad=True)
+    x = torch.randn(shape).to(device).requires_grad_()  # drawn on the CPU: the same numbers on every device
     other = [torch.randn(b.shape, generator=torch.Generator().manual_seed(3)).to(device) for b in flat.buffers]
     recurrent = [module] if isinstance(module, nn.RNNBase) else []
     with (

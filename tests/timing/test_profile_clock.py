@@ -1,47 +1,78 @@
-"""Layers are timed on a GPU without waiting for each: by events, read when a round is over."""
+"""Layers are timed on a GPU without waiting for each: by events, read when a round is over, and the GPU's own time."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from pipelag.timing import profile
 from pipelag.timing.profile import Clock
 
+CYCLES = 1000.0  # in a millisecond
 
-class Stream:
-    """A GPU's queue: `waits` counts synchronisations; events are stamped when it is empty."""
+
+class Gpu:
+    """Milliseconds: `now` is the process's, `free` is when the GPU has done what it was called for."""
 
     def __init__(self) -> None:
-        self.now, self.waits = 0.0, 0
+        self.now = self.free = 0.0
+        self.waits = 0
+
+    def call(self, calling: float, computing: float) -> None:
+        """A kernel, which begins once it is called and what came before is over."""
+        self.now += calling
+        self.free = max(self.now, self.free) + computing
 
     def Event(self, enable_timing: bool) -> Any:  # noqa: N802
-        stream, stamp = self, self
+        gpu = self
 
         class Event:
             def record(self) -> None:
-                self.at, self.waits = stream.now, stream.waits
+                self.at, self.waits = max(gpu.now, gpu.free), gpu.waits
 
             def elapsed_time(self, other: Any) -> float:
-                assert stamp.waits > other.waits, "read before the queue was empty"
+                assert gpu.waits > other.waits, "read before the queue was empty"
                 return other.at - self.at
 
         return Event()
 
     def synchronize(self) -> None:
         self.waits += 1
+        self.now = max(self.now, self.free)
 
 
-def test_one_synchronisation_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, clock = Stream(), Clock(events=True)
-    monkeypatch.setattr(torch.cuda, "Event", stream.Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", stream.synchronize)
-    layers: list[list[float]] = [[], [], []]
-    for _ in range(2):
-        for length, times in enumerate(layers, start=1):
-            with clock.timing(times):
-                stream.now += length
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    gpu = Gpu()
+    monkeypatch.setattr(torch.cuda, "Event", gpu.Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: gpu.call(0.0, cycles / CYCLES))
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: gpu.now / 1e3))
+    return gpu
+
+
+def rounds(gpu: Gpu, clock: Clock, kernels: list[tuple[float, float]], count: int) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in kernels]
+    for _ in range(count):
+        for number, kernel in enumerate(kernels):
+            with clock.timing(times[number], number):
+                gpu.call(*kernel)
         clock.read()
-    assert layers == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
-    assert stream.waits == 2
+    return times
+
+
+def test_one_synchronisation_a_round(gpu: Gpu) -> None:
+    clock = Clock(events=True)
+    assert clock.cycles == CYCLES
+    before = gpu.waits
+    assert rounds(gpu, clock, [(0.0, 1.0), (0.0, 2.0), (0.0, 3.0)], 2) == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert gpu.waits == before + 2
+
+
+def test_a_layer_that_is_called_more_slowly_than_computed_has_its_own_time(gpu: Gpu) -> None:
+    first, *later = zip(*rounds(gpu, Clock(events=True), [(5.0, 1.0), (4.0, 0.5)], 3), strict=True)
+    assert first[0] == pytest.approx(6.0)  # nothing kept the GPU busy yet
+    assert all(each == pytest.approx((1.0, 0.5)) for each in later)

@@ -98,13 +98,14 @@ def recorder_of(device: torch.device) -> Recorder | None:
 
 @dataclass
 class Recording:
-    """Two passes over fixed tensors. settings: those of `settings_of` that it was made under."""
+    """Two passes over fixed tensors. settings: those of `settings_of` that it was made under, of these modules."""
 
     given: list[torch.Tensor]
     forward: Callable[[], None]
     loss: Results
     backward: Callable[[], None]
     gradients: Results
+    modules: list[nn.Module]
     settings: Any
 
     def replay(self, show: Show) -> None:
@@ -144,7 +145,7 @@ class Graphs:
                 return None
             self._open(pipeline, leaves, spec, show)
         made = self.recording
-        if made is None or form != self.form or settings_of(pipeline) != made.settings:
+        if made is None or form != self.form or settings_of(pipeline, made.modules) != made.settings:
             return None
         for mine, leaf in zip(made.given, (leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), strict=True):
             mine.copy_(leaf)
@@ -182,7 +183,9 @@ class Graphs:
         self, pipeline: SimulatedPipeline, recorder: Recorder, attributes: Attributes, minibatch: list[Any], show: Show
     ) -> Recording:
         """Try the passes, record them, and see that a replay does what they did."""
-        settings, generators, parts = settings_of(pipeline), generators_of(pipeline.device), modules_of(pipeline)
+        generators, parts = generators_of(pipeline.device), modules_of(pipeline)
+        modules = [module for stage in pipeline.stages for module in stage.modules()]
+        settings = settings_of(pipeline, modules)
         before = [buffer.clone() for buffer in parts.buffers()]
         passes = Passes(pipeline, *minibatch)
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
@@ -204,7 +207,7 @@ class Graphs:
         backward, gradients = recorder.record(passes.backward)
         for buffer, value in zip(parts.buffers(), before, strict=True):
             buffer.data.copy_(value)
-        made = Recording(passes.given, forward, loss, backward, gradients, settings)
+        made = Recording(passes.given, forward, loss, backward, gradients, modules, settings)
         made.replay(lambda kind: show(kind, told=False))
         if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
             raise Unfit("a replayed step differs from the same step without graphs")

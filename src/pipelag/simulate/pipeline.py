@@ -31,6 +31,7 @@ from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
 from pipelag.stage.rounded import Masters, computing, flat_of
+from pipelag.stage.showing import Copies
 from pipelag.stage.where import noted
 from pipelag.tensors import crossing, entering, kept_whole, trainable, unchanged_buffers
 
@@ -185,9 +186,11 @@ class SimulatedPipeline:
 
     def _show(self, reads: Lags, m: int, kind: str, told: bool = True) -> None:
         """Let the parameters hold what passes of a kind read for microbatch m."""
+        copies = Copies()
         for index, weights in self.moved:
             then = self.version(index, m, reads["B"]) if kind == "F" else None
-            weights.load(kind, *self.version(index, m, reads[kind]), then)
+            weights.load(kind, *self.version(index, m, reads[kind]), then, copies)
+        copies.make()
         self._observed(kind, m // self.microbatches, only=told)
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
@@ -279,9 +282,10 @@ class SimulatedPipeline:
 
     def update(self, step: int) -> None:
         """The next version of every stage whose period a minibatch ends, at this step's rates."""
-        t = step - self.start
+        t, copies = step - self.start, Copies()
         for _, weights in self.moved:
-            weights.restore()
+            weights.restore(copies)
+        copies.make()
         self._observed("U", t)
         if self.optimizer is None:
             return
@@ -289,6 +293,9 @@ class SimulatedPipeline:
             self._exchange_gradients(t)
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
+        for weights in moved:
+            weights.rest(copies)
+        copies.make()
         for weights in moved:
             weights.before_step()
         self.flat_step.step()

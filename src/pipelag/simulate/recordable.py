@@ -62,11 +62,11 @@ def parameters_of(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
     return [parameter for weights in pipeline.weights for parameter in weights.flat.parameters]
 
 
-def settings_of(pipeline: SimulatedPipeline) -> Any:
-    """What may change from step to step in a training loop, and would change a pass."""
+def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module]) -> Any:
+    """What may change from step to step in a training loop, and would change a pass. modules: all of the stages'."""
     return (
         (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
-        [module.training for stage in pipeline.stages for module in stage.modules()],
+        [module.training for module in modules],
         [parameter.requires_grad for parameter in parameters_of(pipeline)],
     )
 

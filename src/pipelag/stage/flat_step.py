@@ -1,12 +1,13 @@
-"""An optimizer's step over a stage's flat buffers: a few operations per stage instead of a few per tensor.
+"""An optimizer's step over stages' flat buffers: a few operations for all instead of a few per tensor or stage.
 
-On a CPU torch's optimizers go from tensor to tensor, and an update of many small ones is mostly calls. An optimizer
-that treats every number by itself may as well step over the buffer that they all lie in: bit for bit the same. Its
-state stays its own, `optimizer.state[parameter]`; its tensors become views of flat buffers once the first step has made
-them. Predictions, which go by that state, take the same few pieces.
+On a CPU torch's optimizers go from tensor to tensor, on a GPU from group to group, and an update of many small ones is
+mostly calls. An optimizer that treats every number by itself may as well step over the buffers that they lie in, those
+of stages with the same rate together: bit for bit the same. Its state stays its own, `optimizer.state[parameter]`; its
+tensors become views of flat buffers once the first step has made them. Predictions, which go by that state, take the
+same few pieces.
 
-Whatever else there is takes the optimizer's own step: other optimizers, devices and kernels, hooks, stages of which a
-parameter has no gradient, and state that somebody has put in another's place (a checkpoint), until a step later.
+Whatever else there is takes the optimizer's own step: other optimizers and kernels, hooks, stages of which a parameter
+has no gradient, and state that somebody has put in another's place (a checkpoint), until a step later.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # these alone and no subclass, which may do more
 PIECE = 1 << 16  # numbers of which an update's few tensors stay in a core's cache
+LARGE = 1 << 18  # numbers in a parameter, on average, from which on a GPU's copies of gradients outweigh its calls
 State = dict[str, Any]
 
 
 class FlatState:
-    """The optimizer's state of one stage in flat buffers, by pieces of at most `PIECE` numbers.
+    """The optimizer's state of one stage in flat buffers; on a CPU by pieces of at most `PIECE` numbers.
 
     Args:
         weights: the stage. Its parameters' state is there, from a step in which all of them had a gradient.
@@ -55,15 +57,15 @@ class FlatState:
         laid: dict[str, list[torch.Tensor]] = {}
         for key in states[0]:
             values = [state[key] for state in states]
-            if not all(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in values):
+            if not all(isinstance(value, torch.Tensor) for value in values):
                 raise ValueError
-            if all(v.shape == p.shape and v.dtype == p.dtype for v, p in zip(values, weights.parameters, strict=True)):
+            if all(map(_like, values, weights.parameters)):
                 buffers = weights.like()
                 laid[key] = flat.views(buffers)
                 torch._foreach_copy_(laid[key], values)
                 for mine, piece in zip(self.states, _pieces(buffers), strict=True):
                     mine[key] = piece
-            elif all(not value.dim() and value == values[0] for value in values):
+            elif all(value.device.type == "cpu" and not value.dim() and value == values[0] for value in values):
                 self.counts[key] = values
                 for mine in self.states:
                     mine[key] = values[0].clone()
@@ -85,20 +87,18 @@ class FlatState:
                     return False
         return True
 
-    def take(self) -> bool:
-        """Give the parameters' gradients to the pieces; False, and nothing done, where that cannot be."""
+    def given(self) -> list[torch.Tensor]:
+        """The parameters' gradients; none where the pieces cannot take them."""
         parameters = self.weights.parameters
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if len(gradients) < len(parameters) or not self.holds():
-            return False
-        if any(g.layout is not torch.strided for g in gradients):
-            return False
-        torch._foreach_copy_(self.weights.flat.views(self.gradients), gradients)
-        for parameter in parameters:
+        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.layout is torch.strided]
+        return gradients if len(gradients) == len(parameters) and self.holds() else []
+
+    def taken(self) -> None:
+        """`gradients` hold them: they are the pieces' now."""
+        for parameter in self.weights.parameters:
             parameter.grad = None
         for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
             piece.grad = gradient
-        return True
 
     def parts(self, buffers: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
         """(state, that piece of each of the buffers), which are of the weights' layout."""
@@ -132,9 +132,11 @@ class FlatStep:
                 weights.laid = None
             self.optimizer.step()
             return
-        taken = [weights.laid for weights in self.stages if weights.laid is not None and weights.laid.take()]
-        if taken:
-            self._over_pieces(taken)
+        laid = [weights.laid for weights in self.stages if weights.laid is not None]
+        if taken := [(each, gradients) for each in laid if (gradients := each.given())]:
+            places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
+            torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
+            self._over_pieces([each for each, _ in taken])
         rest = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
         if rest or len(self.stages) < len(self.optimizer.param_groups):
             self.optimizer.step()
@@ -145,7 +147,15 @@ class FlatStep:
 
     def _over_pieces(self, taken: Sequence[FlatState]) -> None:
         assert self.flat is not None
-        self.flat.param_groups = [laid.weights.group | {"params": laid.pieces} for laid in taken]
+        self.flat.param_groups = groups = list[State]()
+        for laid in taken:
+            laid.taken()
+            group = laid.weights.group | {"params": laid.pieces, "stage": None}
+            same = next((other for other in groups if group | {"params": other["params"]} == other), None)
+            if same is None:
+                groups.append(group)
+            else:
+                same["params"] = same["params"] + laid.pieces
         pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
         self.flat.state = defaultdict(dict, pairs)
         self.flat.step()
@@ -165,15 +175,19 @@ def _pieces(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     if isinstance(buffers, Laid):
         buffers.pieces = buffers.pieces or _pieces(list(buffers))
         return buffers.pieces
-    return [piece for buffer in buffers for piece in buffer.split(PIECE)]
+    return [piece for buffer in buffers for piece in (buffer.split(PIECE) if buffer.device.type == "cpu" else [buffer])]
 
 
 def _small(weights: StageWeights) -> bool:
-    """Whether a stage has several parameters, so small that calls are what an update of them costs, on the CPU."""
-    parameters = weights.parameters
-    if len(parameters) < 2 or weights.optimizer is None or any(p.device.type != "cpu" for p in parameters):
+    """Whether a stage's parameters are so small that calls are what an update of them costs."""
+    parameters, cpu = weights.parameters, all(p.device.type == "cpu" for p in weights.parameters)
+    if len(parameters) < (2 if cpu else 1) or weights.optimizer is None:  # one of a GPU's may join other stages'
         return False
-    return sum(p.numel() for p in parameters) < PIECE * len(parameters)
+    return sum(p.numel() for p in parameters) < (PIECE if cpu else LARGE) * len(parameters)
+
+
+def _like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
 
 
 def _plain(group: State) -> bool:

@@ -34,19 +34,27 @@ class CaffeSGD(Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
-            momentum = group["momentum"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                gradient = parameter.grad.add(parameter, alpha=group["weight_decay"])
-                state = self.state[parameter]
-                if "velocity" not in state:
-                    state["velocity"] = torch.zeros_like(parameter)
-                velocity = state["velocity"]
-                if group["nesterov"]:
-                    parameter.add_(velocity, alpha=momentum)
-                velocity.mul_(momentum).add_(gradient, alpha=group["lr"])
-                parameter.sub_(velocity, alpha=1 + momentum if group["nesterov"] else 1)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for parameter in parameters:
+                if "velocity" not in self.state[parameter]:
+                    self.state[parameter]["velocity"] = torch.zeros_like(parameter)
+            if all(parameter.device.type == "cpu" for parameter in parameters):
+                for parameter in parameters:  # whose tensors stay in a core's cache
+                    self._update([parameter], group)
+            else:
+                self._update(parameters, group)
+
+    def _update(self, parameters: list[torch.Tensor], group: Mapping[str, Any]) -> None:
+        """A few operations for all of them."""
+        momentum, nesterov = group["momentum"], group["nesterov"]
+        velocities = [self.state[parameter]["velocity"] for parameter in parameters]
+        given = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = torch._foreach_add(given, parameters, alpha=group["weight_decay"])
+        if nesterov:
+            torch._foreach_add_(parameters, velocities, alpha=momentum)
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, gradients, alpha=group["lr"])
+        torch._foreach_sub_(parameters, velocities, alpha=1 + momentum if nesterov else 1)
 
 
 @prediction_rule(CaffeSGD, velocity=True)

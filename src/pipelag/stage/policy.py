@@ -23,7 +23,7 @@ from pipelag.methods import Method
 from pipelag.methods.carriers import Buffers, Memory, Reading
 from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
-from pipelag.stage.showing import ByReference, InPlace
+from pipelag.stage.showing import ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
 from pipelag.typed import shown
 
@@ -210,16 +210,27 @@ class StageWeights:
             self.again = {amount: self._ring(self.back + 1) for amount in self._different("R")}
             self.prepared = False
 
-    def load(self, kind: str, version: int, j: int = 0, then: tuple[int, int] | None = None) -> None:
+    def load(
+        self,
+        kind: str,
+        version: int,
+        j: int = 0,
+        then: tuple[int, int] | None = None,
+        copies: Copies | None = None,
+    ) -> None:
         """Let the parameters hold what a pass at `version` reads, for the j-th microbatch of a minibatch.
 
         `kind`: forward ("F"), backward ("B") or recomputation ("R"). For a stashed backward that is the version of its
         forward. The version is at most `back` updates old. `then`, with a forward: (version, j) of its backward.
+        `copies`: some may be left to whoever makes them, for several stages together.
         """
         if self.plain:
             content = self._content(kind, version, j)
             follows = self._content("B", *then) if then is not None else self.showing.content
-            self.showing.show(content, content != follows, kind == "F")
+            made = copies or Copies()
+            self.showing.show(content, content != follows, kind == "F", made)
+            if copies is None:
+                made.make()
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -229,10 +240,13 @@ class StageWeights:
         """What `load` would show; equal where two passes read the same weights."""
         return self._content(kind, version, j) if self.plain else ("live", 0, 0.0)
 
-    def restore(self) -> None:
-        """Let the parameters hold the live version again."""
+    def restore(self, copies: Copies | None = None) -> None:
+        """Let the parameters hold the live version again; `copies` as of `load`."""
         if self.plain:
-            self.showing.restore()
+            made = copies or Copies()
+            self.showing.restore(made)
+            if copies is None:
+                made.make()
 
     @property
     def alive(self) -> Content:
@@ -258,11 +272,18 @@ class StageWeights:
         oldest = version == self.version - self.back and content != self.alive
         return kind in ("live", "F") and oldest and self.single and self.change is None
 
-    def save(self) -> None:
+    def save(self, copies: Copies) -> None:
         """Keep a copy of the live version before its place is taken."""
         if self.saved != self.version:
-            torch._foreach_copy_(self.plain[self.version % len(self.plain)], self.live)
+            copies.keep(self.plain[self.version % len(self.plain)], self.live)
             self.saved = self.version
+
+    def begun_with(self) -> Buffers:
+        """The weights that an update begins with, which may be kept anyway."""
+        if len(self.plain) > 1:
+            return self.plain[self.version % len(self.plain)]
+        torch._foreach_copy_(self.previous, self.live)
+        return self.previous
 
     def stale_views(self) -> list[torch.Tensor]:
         """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
@@ -271,18 +292,24 @@ class StageWeights:
 
     # What an update does beyond the optimizer's step ---------------------------------------------------------------
 
+    def rest(self, copies: Copies) -> None:
+        """An update is coming: let the parameters hold the live version again, and keep what later passes read."""
+        self.restore(copies)
+        if len(self.plain) > 1:
+            self.save(copies)
+
     @torch.no_grad()
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
-        self.restore()
-        if len(self.plain) > 1:
-            self.save()
+        copies = Copies()
+        self.rest(copies)
+        copies.make()
         if self.change is not None:
             self.change.before_step()
         for memory in self.memories.values():
             memory.before_step()
         if self.previous:
-            self.begun = self.showing.begun()
+            self.begun = self.begun_with()
 
     @torch.no_grad()
     def after_step(self) -> None:

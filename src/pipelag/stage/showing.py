@@ -18,6 +18,38 @@ if TYPE_CHECKING:
     from pipelag.stage.policy import Content, StageWeights
 
 
+class Copies:
+    """What stages copy, to be made in two calls for all of them: versions that are kept, then what takes their place.
+
+    A stage's second copy may read what its first wrote, and no third follows before they are made.
+    """
+
+    def __init__(self) -> None:
+        self.kept: tuple[Buffers, Buffers] = ([], [])
+        self.shown: tuple[Buffers, Buffers] = ([], [])
+        self.stages: list[StageWeights] = []
+
+    def keep(self, there: Buffers, what: Buffers) -> None:
+        """Copy a version before its place is taken."""
+        self.kept[0].extend(there)
+        self.kept[1].extend(what)
+
+    def show(self, stage: StageWeights, what: Buffers) -> None:
+        """Copy into a stage's live buffers."""
+        self.shown[0].extend(stage.live)
+        self.shown[1].extend(what)
+        self.stages.append(stage)
+
+    def make(self) -> None:
+        """Make them all."""
+        for there, what in (self.kept, self.shown):
+            if there:
+                torch._foreach_copy_(there, what)
+        for stage in self.stages:
+            stage.flat.publish(stage.live)
+        self.kept, self.shown, self.stages = ([], []), ([], []), []
+
+
 class InPlace:
     """Everything is copied into the live buffers, where parameters always lie: with several graphs alive (real workers,
     recomputation), or where memory has an address for good (CUDA graphs)."""
@@ -30,28 +62,22 @@ class InPlace:
         """What the parameters hold."""
         return self.weights.live
 
-    def show(self, content: Content, apart: bool, forward: bool) -> None:
-        """Let the parameters hold it."""
+    def show(self, content: Content, apart: bool, forward: bool, copies: Copies) -> None:
+        """Let the parameters hold it, once the copies are made."""
         weights = self.weights
         if content == self.content:
             return
         if self.content == weights.alive:
-            weights.save()
+            weights.save(copies)
         kept = weights.plain[weights.version % len(weights.plain)]
         source = kept if content == weights.alive else weights.source(content)
         assert source is not None
-        torch._foreach_copy_(weights.live, source)
-        weights.flat.publish(weights.live)
+        copies.show(weights, source)
         self.content = content
 
-    def restore(self) -> None:
-        """Let the parameters hold the live version."""
-        self.show(self.weights.alive, False, False)
-
-    def begun(self) -> Buffers:
-        """The weights that an update begins with, kept until it is made."""
-        torch._foreach_copy_(self.weights.previous, self.weights.live)
-        return self.weights.previous
+    def restore(self, copies: Copies) -> None:
+        """Let the parameters hold the live version, once the copies are made."""
+        self.show(self.weights.alive, False, False, copies)
 
     def reset(self) -> None:
         """The live buffers hold the live version: it is new, or was loaded."""
@@ -74,8 +100,8 @@ class ByReference:
         self.read = self.overwritten = weights.alive  # by the last forward whose backward reads other weights
 
     @torch.no_grad()
-    def show(self, content: Content, apart: bool, forward: bool) -> None:
-        """Let the parameters hold it, of a forward or a backward. apart: these two read different weights.
+    def show(self, content: Content, apart: bool, forward: bool, copies: Copies | None = None) -> None:
+        """Let the parameters hold it, of a forward or a backward, at once. apart: these two read different weights.
 
         Raises:
             PipelagError: it was written over by a step that broke off.
@@ -111,20 +137,12 @@ class ByReference:
         self.own = []  # the pipeline is full: from now on, the oldest version is it
         return place
 
-    def restore(self) -> None:
+    def restore(self, copies: Copies | None = None) -> None:
         """Let the parameters hold the live version, where it lies."""
         if self.buffers is not self.weights.live:
             self.buffers, self.apart = self.weights.live, []
             self.weights.flat.point(self.buffers)
         self.content = self.weights.alive
-
-    def begun(self) -> Buffers:
-        """The weights that an update begins with, which may be kept anyway."""
-        weights = self.weights
-        if len(weights.plain) > 1 and weights.saved == weights.version:
-            return weights.plain[weights.version % len(weights.plain)]
-        torch._foreach_copy_(weights.previous, weights.live)
-        return weights.previous
 
     def reset(self) -> None:
         """The live buffers hold the live version: it is new, or was loaded."""
