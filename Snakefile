@@ -40,7 +40,7 @@ onerror:
 rule all:
     default_target: True
     input:
-        f"figures/{scale.name}/index.html",
+        f"{scale.figures}/index.html",
         reports,
         sorted({log for paper, result in plan if asked_for(paper, result) for log in log_files(paper, result)}),
 

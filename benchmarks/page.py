@@ -87,12 +87,14 @@ def plot(files: dict[str, Any], target: Path) -> None:
     """CPU seconds against work, with the exponents."""
     fig, axes = style.figure(style.PAGE, 2.6)
     lines = [
-        (f"{what}, {name}" if len(files) > 1 else what, rows)
+        (what, name, rows)
         for name, held in files.items()
         for what in dict.fromkeys(row["what"] for row in rows_of(held))
         if (rows := [r for r in rows_of(held) if r["what"] == what and r["work"] and "bytes" not in r["unit"]])
     ]
-    for number, (label, rows) in enumerate(lines):
+    several = len({name for _, name, _ in lines}) > 1
+    for number, (what, name, rows) in enumerate(lines):
+        label = f"{what}, {name}" if several else what
         work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
         said = f"{label} (exponent {_slope(rows):.2f})" if len(rows) > 1 else label
         axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=style.COLOURS[number % 8], label=said)

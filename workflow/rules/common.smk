@@ -83,7 +83,7 @@ def products(paper, result):
     """The files that drawing a result leaves."""
     kind = experiments.load_paper(paper).results[result].kind
     ends = ["csv", "md", "tex"] if kind in TABLES else ["pdf", "svg", "png", "csv"]
-    return [f"figures/{scale.name}/{paper}/{result}.{end}" for end in [*ends, "json"]]
+    return [f"{scale.figures}/{paper}/{result}.{end}" for end in [*ends, "json"]]
 
 
 def drawn_as(wanted):
@@ -186,8 +186,8 @@ runs_folder = str(experiments.run_dir(scale, "x").parent)
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
 # A paper whose results are all optional has no page before one of them has been made.
 shown = [name for name in config["papers"] if any(paper == name and asked_for(paper, result) for paper, result in plan)]
-reports = [f"figures/{scale.name}/{name}.pdf" for name in shown]
-reports += [f"figures/{scale.name}/pipelag.pdf"] if len(shown) > 1 else []
+reports = [f"{scale.figures}/{name}.pdf" for name in shown]
+reports += [f"{scale.figures}/pipelag.pdf"] if len(shown) > 1 else []
 tables, figures = drawn_as(lambda kind: kind in TABLES), drawn_as(lambda kind: kind not in TABLES)
 
 

@@ -3,9 +3,9 @@ rule table:
     input:
         logs=lambda wildcards: log_files(wildcards.paper, wildcards.result),
     output:
-        multiext(f"figures/{scale.name}/{{paper}}/{{result}}", ".csv", ".tex", ".json"),
+        multiext(f"{scale.figures}/{{paper}}/{{result}}", ".csv", ".tex", ".json"),
         md=report(
-            f"figures/{scale.name}/{{paper}}/{{result}}.md",
+            f"{scale.figures}/{{paper}}/{{result}}.md",
             caption="../report/result.rst",
             category="{paper}",
             labels={"result": "{result}"},
@@ -30,9 +30,9 @@ rule figure:
     input:
         logs=lambda wildcards: log_files(wildcards.paper, wildcards.result),
     output:
-        multiext(f"figures/{scale.name}/{{paper}}/{{result}}", ".pdf", ".png", ".csv", ".json"),
+        multiext(f"{scale.figures}/{{paper}}/{{result}}", ".pdf", ".png", ".csv", ".json"),
         svg=report(
-            f"figures/{scale.name}/{{paper}}/{{result}}.svg",
+            f"{scale.figures}/{{paper}}/{{result}}.svg",
             caption="../report/result.rst",
             category="{paper}",
             labels={"result": "{result}"},
@@ -77,9 +77,9 @@ rule page:
     input:
         [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
     output:
-        f"figures/{scale.name}/index.html",
-        [f"figures/{scale.name}/{paper}/index.html" for paper in shown],
-        [f"figures/{scale.name}/{paper}/{result}.html" for paper, result in plan if asked_for(paper, result)],
+        f"{scale.figures}/index.html",
+        [f"{scale.figures}/{paper}/index.html" for paper in shown],
+        [f"{scale.figures}/{paper}/{result}.html" for paper, result in plan if asked_for(paper, result)],
     params:
         scale=scale.name,
         published=config["published"],

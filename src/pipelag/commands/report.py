@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     Records that are missing or damaged are named, one sentence each, and the rest is made.
     """
     scale = load_scale(args.scale, args.published)
-    folder = Path("figures") / scale.name
+    folder = Path(scale.figures)
     chapters = gather(args.papers or asked_for(), scale, folder)
     entries = [entry for chapter in chapters for entry in chapter.entries]
     if not any(entry.record for entry in entries):
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         from pipelag.report.site import Site
 
-        site = Site(scale, chapters, folder, args.published, args.typeset_beside)
+        site = Site(scale, chapters, folder, args.typeset_beside)
         written, troubles = [site.write()], site.troubles
     total = sum((chapter.counts for chapter in chapters), Counter[str]())
     print(f"{', '.join(map(str, written))}: {', '.join(f'{n} {word}' for word, n in sorted(total.items()))}")

@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
     result = result_of(paper, args.result)
     load_results(paper)
     context = Context.load(paper, args.result, scale)
-    base = Path("figures") / scale.name / paper.id / args.result
+    base = Path(scale.figures) / paper.id / args.result
     drawn = draw(context)
     save(drawn, base, result.kind, context.footer(drawn.data, drawn.spread))
     write_whole(base.with_suffix(".json"), json.dumps(record(context, drawn), indent=1) + "\n")

@@ -181,6 +181,9 @@ class LeaveOut(Typed):
     why: str
 
 
+USUAL = "cpu"  # the folder of results/published that nobody needs to name
+
+
 class Scale(Typed):
     """How large a scale's runs are: overrides per setup, merged into the paper's.
 
@@ -196,6 +199,23 @@ class Scale(Typed):
     leave_out: list[LeaveOut] = Field(default_factory=list)
     frozen: bool = False
     folder: str = ""  # of the runs; results/<name> when empty
+
+    @property
+    def device(self) -> str:
+        """Of published logs, the name of their folder where it is not the usual one; empty otherwise."""
+        name = self.folder.rpartition("/")[2]
+        return "" if name == USUAL else name
+
+    @property
+    def figures(self) -> str:
+        """The folder of what is drawn at this scale."""
+        return f"figures/{self.name}" + (f"-{self.device}" if self.device else "")
+
+    @property
+    def asked(self) -> str:
+        """What Snakemake is told for this scale, before the names of results; empty for the quick one."""
+        where = f" published={self.device}" if self.device else ""
+        return "" if self.name == "quick" else f"--config scale={self.name}{where} -- "
 
 
 class Workflow(Typed):

@@ -173,8 +173,7 @@ def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
             for result in reading_order(paper)
             if not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
         ]
-        how = "" if scale.name == "quick" else f"--config scale={scale.name} -- "
-        chapters.append(Chapter(paper, [read(folder, paper, result, how) for result in shown]))
+        chapters.append(Chapter(paper, [read(folder, paper, result, scale.asked) for result in shown]))
     return chapters
 
 

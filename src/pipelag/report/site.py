@@ -37,7 +37,6 @@ class Site:
     scale: Scale
     chapters: Sequence[Chapter]
     folder: Path
-    published: str = "cpu"
     typeset_beside: bool = False
     ambiguities: Mapping[str, Ambiguity] = field(default_factory=read_sheet)
     troubles: list[str] = field(default_factory=list)
@@ -103,10 +102,7 @@ class Site:
 
     def again(self, target: str) -> str:
         """The command that makes something again at this scale."""
-        if self.scale.name == "quick":
-            return f"snakemake --cores all {target}"
-        folder = f" published={self.published}" if self.scale.name == "published" and self.published != "cpu" else ""
-        return f"snakemake --cores all --config scale={self.scale.name}{folder} -- {target}"
+        return f"snakemake --cores all {self.scale.asked}{target}"
 
     def log(self, run: Run, name: str, paper: str) -> str:
         """The link from a paper's folder to a file of a run; empty where it is not there."""

@@ -32,7 +32,7 @@ class Shelf:
     @property
     def folder(self) -> Path:
         """Where the workflow puts them."""
-        return Path("figures") / self.scale.name / self.paper.id
+        return Path(self.scale.figures) / self.paper.id
 
     def show(self, *names: str) -> None:
         """Display results by name, all of them by default; those not drawn yet say so."""
@@ -46,8 +46,7 @@ class Shelf:
             elif base.with_suffix(".md").exists():
                 display(Markdown(base.with_suffix(".md").read_text()))
             else:
-                scale = "" if self.scale.name == "quick" else f" --config scale={self.scale.name} --"
-                print(f"not drawn yet: snakemake --cores all{scale} {self.paper.id}_{name}")
+                print(f"not drawn yet: snakemake --cores all {self.scale.asked}{self.paper.id}_{name}")
 
     def verdicts(self) -> pd.DataFrame:
         """Every claim of the results that are drawn, with its verdict and the numbers it rests on."""
