@@ -40,7 +40,7 @@ CPU = (
     "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods gpipe pipemare --grouped",
     "scaling",
 )
-GPU = ("recorded_steps --rounds 4",)
+GPU = ("recorded_steps --rounds 4", "recorded_steps --rounds 4 --bf16")
 FOLDER = Path("results/benchmarks")
 
 

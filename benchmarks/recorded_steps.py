@@ -3,7 +3,7 @@
 ResNet-20 on CIFAR's sizes, minibatches of 128, shifted and mirrored, 8 stages. Of blocks that alternate in one run:
 every method's recorded step / the eager plain PyTorch step; / the step of the same recorded loop without a pipeline;
 and what the 30,000 iterations of StaleWeights' figure 7 would take. On a CPU nothing is recorded: the same loop,
-without goals.
+without goals. `--bf16`: passes of bfloat16 over float32 masters; the plain step by autocast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def sgd(params: object) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=0.01, momentum=0.9, weight_decay=1e-4)  # type: ignore[arg-type]
 
 
-def loops(device: torch.device, batch: int, steps: int, width: float) -> dict[str, Callable[[int], object]]:
+def loops(
+    device: torch.device, batch: int, steps: int, width: float, bf16: bool = False
+) -> dict[str, Callable[[int], object]]:
     """By name, what takes a step with a minibatch of this number."""
     batches = Batches(
         data.load("shapes", train=10 * batch, test=10), batch, 0, augment=True, device=device, channels_last=True
@@ -48,13 +50,15 @@ def loops(device: torch.device, batch: int, steps: int, width: float) -> dict[st
 
     def eager(t: int) -> None:
         images, targets = batches[t]
-        F.cross_entropy(plain(images), targets).backward()
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            loss = F.cross_entropy(plain(images), targets)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
     def simulated(name: str) -> Callable[[int], object]:
         phase, graphs = Phase(methods.get(name), steps, CUTS), device.type == "cuda"
-        training = SimulatedTraining(network(), [phase], sgd, F.cross_entropy, device=device, graphs=graphs)
+        training = SimulatedTraining(network(), [phase], sgd, F.cross_entropy, device=device, graphs=graphs, bf16=bf16)
 
         def step(t: int) -> torch.Tensor:
             loss = training.step(*batches[t])
@@ -74,13 +78,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="of a block")
     parser.add_argument("--rounds", type=int, default=7, help="blocks of each, after one that warms up")
     parser.add_argument("--width", type=float, default=1.0, help="of the network, as a share of the paper's channels")
+    parser.add_argument("--bf16", action="store_true", help="passes of bfloat16")
     args = parser.parse_args()
     device = torch.device(resolve_device(args.device))
     torch.set_num_threads(1)
     precision.prepare()  # as a run does
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     taken: dict[str, list[float]] = {}
-    for name, step in (made := loops(device, args.batch, args.steps * (args.rounds + 1), args.width)).items():
+    made = loops(device, args.batch, args.steps * (args.rounds + 1), args.width, args.bf16)
+    for name, step in made.items():
         for t in range(args.steps):
             step(t)
         taken[name] = []
@@ -93,7 +99,7 @@ def main() -> None:
             wait()
             taken[name].append((time.perf_counter() - began) / args.steps)
     goals = device.type == "cuda"
-    title = f"ResNet-20, 8 stages, minibatch {args.batch}"
+    title = f"ResNet-20, 8 stages, minibatch {args.batch}" + (", bfloat16" if args.bf16 else "")
     for name, seconds in taken.items():
         whole = [ITERATIONS * each for each in seconds]
         note(

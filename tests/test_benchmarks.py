@@ -57,9 +57,12 @@ def test_a_device_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert [every.named(device) for device in ("cpu", *titles)] == ["cpu", "h100", "4090", "gpu"]
 
 
-def test_recorded_steps_are_compared_with_both(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", ["", "--bf16"])
+def test_recorded_steps_are_compared_with_both(
+    more: str, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a CPU, where nothing is recorded, without goals."""
-    small = "--device cpu --batch 4 --steps 1 --rounds 2 --width 0.25"
+    small = f"--device cpu --batch 4 --steps 1 --rounds 2 --width 0.25 {more}"
     monkeypatch.setattr(sys, "argv", ["recorded_steps", *small.split()])
     recorded_steps.main()
     found = [json.loads(line) for line in Path(os.environ[VARIABLE]).read_text().splitlines()][len(rows) :]

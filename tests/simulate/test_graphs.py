@@ -83,11 +83,11 @@ def begin(
     model: nn.Sequential, name: str | list[Phase] = "stale_weights", steps: int = 8, loss: Any = loss_of, **of: Any
 ) -> SimulatedTraining:
     recorder = of.pop("recorder", None)
-    used = of.pop("graphs", recorder is not None)
+    used, bf16 = of.pop("graphs", recorder is not None), of.pop("bf16", False)
     phases = [Phase(methods.get(name), steps, of.pop("cuts", CUTS), **of)] if isinstance(name, str) else name
     make = sgd if name != "pipeoptim" else lambda params: torch.optim.AdamW(params, lr=0.01)
     device = next(model.parameters()).device
-    training = SimulatedTraining(model.train(), phases, make, loss, seed=3, device=device, graphs=used)
+    training = SimulatedTraining(model.train(), phases, make, loss, seed=3, device=device, graphs=used, bf16=bf16)
     if recorder is not None:
         recorder.module = nn.ModuleList([model, loss]) if isinstance(loss, nn.Module) else model
     return training
@@ -430,13 +430,22 @@ def test_a_model_says_why_it_is_eager(model: Any, name: str, why: str, emulated:
     assert graphed.pipeline.graphs.why.startswith(why) and emulated.count == 0
 
 
-def test_bfloat16_and_autocast_are_eager(emulated: Emulated) -> None:
-    phase = Phase(methods.get("pipedream"), 4, CUTS)
-    rounded = SimulatedTraining(
-        model_of().train(), [phase], sgd, loss_of, bf16=True, graphs=True, device=torch.device("cpu")
-    )
-    advance(rounded, Noise())
-    assert rounded.pipeline.graphs.why == "bfloat16 weights hand their gradients to float32 masters"
+@pytest.mark.parametrize("name", METHODS)
+def test_in_bfloat16_the_masters_have_the_gradients(name: str, emulated: Emulated) -> None:
+    graphed = compared(emulated, model_of, name, bf16=True)
+    assert graphed.pipeline.graphs.why == "" and emulated.count == 2 + 2 * 7
+    assert graphed.masters is not None and all(master.grad is None for master in graphed.masters.values())
+
+
+def test_a_rounded_parameter_that_somebody_watches_is_eager(emulated: Emulated) -> None:
+    phases = [Phase(methods.get("pipedream"), 4, CUTS)]
+    watched = begin(model_of(), phases, recorder=emulated, bf16=True)
+    watched.model[5].weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    advance(watched, Noise())
+    assert watched.pipeline.graphs.why == "a layer has hooks" and emulated.count == 0
+
+
+def test_autocast_is_eager(emulated: Emulated) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         graphed = compared(emulated, model_of, "pipedream")
     assert graphed.pipeline.graphs.why == "autocast is on" and emulated.count == 0
@@ -574,9 +583,10 @@ on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.
 
 
 @on_a_gpu
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", METHODS)
-def test_on_a_gpu_graphs_are_the_eager_steps_bit_for_bit(name: str, device: str) -> None:
-    plain, graphed = (begin(model_of().to(device), name, graphs=used) for used in (False, True))
+def test_on_a_gpu_graphs_are_the_eager_steps_bit_for_bit(name: str, bf16: bool, device: str) -> None:
+    plain, graphed = (begin(model_of().to(device), name, graphs=used, bf16=bf16) for used in (False, True))
     batches = Uneven(device=device)
     losses, again = advance(plain, batches), advance(graphed, batches)
     assert graphed.pipeline.graphs.why == "" and graphed.pipeline.graphs.recording is not None

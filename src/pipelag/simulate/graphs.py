@@ -235,7 +235,7 @@ class Passes:
 
     def strays(self) -> bool:
         """Whether the backward would give gradients to others than the stages' parameters."""
-        known = set(map(id, parameters_of(self.pipeline)))
+        known = {id(parameter) for stage in self.pipeline.stages for parameter in stage.parameters()}
         return any(id(leaf) not in known for leaf in leaves_of(self.alive[0]))
 
     def backward(self) -> Results:

@@ -195,8 +195,9 @@ class SimulatedPipeline:
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
         """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
-        for stage in self.stages:
-            value = stage(value)
+        with self.computing():
+            for stage in self.stages:
+                value = stage(value)
         return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, only: bool = True) -> None:

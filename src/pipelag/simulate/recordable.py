@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from pipelag.stage.rounded import hands_on
+
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
 
@@ -24,7 +26,6 @@ def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
         "the forward is run again before the backward": bool(pipeline.recompute),
         "stages have replicas, whose gradients are kept over a round": pipeline.rounds is not None,
         "the method keeps old gradients": pipeline.old_gradients is not None,
-        "bfloat16 weights hand their gradients to float32 masters": pipeline.rounded,
         "autocast is on": torch.is_autocast_enabled(pipeline.device.type),
         "the model lies on several devices": len({tensor.device for tensor in tensors}) > 1,
         "recurrent layers run without cuDNN": any(guard.recurrent for guard in pipeline.guards),
@@ -42,8 +43,10 @@ def _draws(module: nn.Module) -> bool:
 
 
 def _hooked(part: Any) -> bool:
-    kinds = ("backward", "backward_pre", "forward", "forward_pre", "post_accumulate_grad")
-    return any(getattr(part, f"_{kind}_hooks", None) for kind in kinds)
+    """But for the hook by which a rounded parameter hands its gradient to its master, which a graph does as well."""
+    kinds = ("backward", "backward_pre", "forward", "forward_pre")
+    after = getattr(part, "_post_accumulate_grad_hooks", None) or {}
+    return any(getattr(part, f"_{kind}_hooks", None) for kind in kinds) or not all(map(hands_on, after.values()))
 
 
 def objects_of(loss: Any) -> list[Any]:

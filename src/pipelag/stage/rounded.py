@@ -65,6 +65,11 @@ def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
+def hands_on(hook: Any) -> bool:
+    """Whether a parameter's hook is that of `masters_of`, and nothing else."""
+    return isinstance(hook, partial) and hook.func is _give
+
+
 def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
     """A module's state with the masters for what is rounded; tensors are those in use, not copies."""
     state = module.state_dict()
