@@ -26,16 +26,23 @@ def ask() -> None:
     prepare()
 
 
-def prepare() -> None:
-    """Do as the environment asks. Call it before the process first uses a GPU."""
+def quick() -> None:
+    """Let cuDNN take its fastest convolutions in this process, which is a run's or a profile's alone, unless numbers
+    are asked to repeat."""
     import torch
 
     torch.backends.cudnn.benchmark = not asked()
+
+
+def prepare() -> None:
+    """Do as the environment asks. Call it before the process first uses a GPU."""
     if not asked():
         return
+    import torch
+
     os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)  # of an operation that has no such kernel torch tells
-    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 

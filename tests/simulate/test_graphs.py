@@ -437,6 +437,23 @@ def test_in_bfloat16_the_masters_have_the_gradients(name: str, emulated: Emulate
     assert graphed.masters is not None and all(master.grad is None for master in graphed.masters.values())
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("does", ["freezes", "leaves a gradient"])
+def test_what_is_done_to_a_parameter_in_between_is_noticed(does: str, bf16: bool, emulated: Emulated) -> None:
+    losses, batches = [], Noise()
+    for recorder in (None, emulated):
+        training = begin(model_of(), "pipedream", recorder=recorder, bf16=bf16)
+        weight, found = training.model[5].weight, []
+        for t in range(8):
+            if t == 5:
+                weight.requires_grad_(does != "freezes")
+                weight.grad = None if does == "freezes" else torch.ones_like(weight)
+            found.append(training.step(*batches[t]))
+        losses.append(found)
+    assert all(torch.equal(a, b) for a, b in zip(*losses, strict=True))
+    assert emulated.count == 2 + 2 * (4 if does == "freezes" else 6)  # the others are eager
+
+
 def test_a_rounded_parameter_that_somebody_watches_is_eager(emulated: Emulated) -> None:
     phases = [Phase(methods.get("pipedream"), 4, CUTS)]
     watched = begin(model_of(), phases, recorder=emulated, bf16=True)

@@ -182,3 +182,63 @@ def test_a_parameter_may_be_without_a_gradient() -> None:
         both.append(each)
     assert same(ended(both[0]), ended(both[1]))
     assert lying(both[0]) == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "note", [torch.ones(3), {"a": 1}, lambda: None], ids=["a tensor", "a dictionary", "a function"]
+)
+def test_what_a_group_holds_besides_is_nobodys_business(note: Any) -> None:
+    def noted(parameters: Any) -> torch.optim.Optimizer:
+        made = FLAT["momentum"](parameters)
+        for group in made.param_groups:
+            group["note"] = note
+        return made
+
+    noticed, plain = training("pipedream", noted), training("pipedream", FLAT["momentum"])
+    for x, y in batches():
+        assert torch.equal(noticed.step(x, y), plain.step(x, y))
+    assert all(lying(noticed)) == all(lying(plain))
+
+
+def test_stages_with_rates_of_their_own_step_by_them() -> None:
+    """Equal ones together, others apart."""
+    own = {1: 0.01, 2: 0.02, 3: 0.01}
+    ends = []
+    for flat in (True, False):
+        phases = [Phase(methods.get("pipedream"), STEPS, (1, 3), own)]
+        trained = SimulatedTraining(network(), phases, FLAT["momentum"], F.cross_entropy)
+        if not flat:
+            never(trained.pipeline.flat_step)
+        for x, y in batches():
+            trained.step(x, y)
+        ends.append(ended(trained))
+        if flat:
+            assert trained.pipeline.flat_step.flat is not None
+            assert [len(g["params"]) for g in trained.pipeline.flat_step.flat.param_groups] == [2, 1]
+    assert same(*ends)
+
+
+def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:
+    """Adam counts steps in one number, which is of such a parameter's form."""
+
+    class Affine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.shift = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale + self.shift
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 5), Affine(), nn.Linear(5, 3))
+    mine = SimulatedTraining(
+        copy.deepcopy(model), [Phase(methods.get("sequential"), 4, (1, 2))], FLAT["adam"], F.cross_entropy
+    )
+    optimizer = FLAT["adam"](model.parameters())
+    for _ in range(4):
+        x, y = torch.randn(6, 8), torch.randint(0, 3, (6,))
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        mine.step(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), mine.model.parameters(), strict=True))

@@ -15,6 +15,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
+from pipelag.stage.policy import StageWeights
 from pipelag.stage.showing import ByReference, InPlace
 from tests.toy import Noise, adamw, convolutional, simulated
 
@@ -112,3 +113,31 @@ def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method:
             training.step(*batches[7])
     training.load_state_dict(state)
     assert all(torch.equal(training.step(*batches[t]), loss) for t, loss in zip(range(7, STEPS), expected, strict=True))
+
+
+@pytest.mark.parametrize("which", range(1, 7))
+@pytest.mark.parametrize("what", ["load", "restore"])
+@pytest.mark.parametrize("method", ["pipedream", "spectrain", "pipemare"])
+def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
+    method: str, what: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages say what they show before all of them have copied it."""
+    training, batches = training_of(method, copied=True), Noise()
+    assert ways(training) == {InPlace}
+    for t in range(5):
+        training.step(*batches[t])
+    live = [parameter.detach().clone() for parameter in training.model.parameters()]
+    calls, real = [0], getattr(StageWeights, what)
+
+    def stopped(self: StageWeights, *given: Any) -> None:
+        calls[0] += 1
+        if calls[0] == which:
+            raise KeyboardInterrupt
+        real(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageWeights, what, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            training.step(*batches[5])
+    training.close()
+    assert all(torch.equal(a, b) for a, b in zip(live, training.model.parameters(), strict=True))

@@ -73,6 +73,16 @@ def test_one_synchronisation_a_round(gpu: Gpu) -> None:
 
 
 def test_a_layer_that_is_called_more_slowly_than_computed_has_its_own_time(gpu: Gpu) -> None:
-    first, *later = zip(*rounds(gpu, Clock(events=True), [(5.0, 1.0), (4.0, 0.5)], 3), strict=True)
-    assert first[0] == pytest.approx(6.0)  # nothing kept the GPU busy yet
+    first, second, *later = zip(*rounds(gpu, Clock(events=True), [(5.0, 1.0), (4.0, 0.5)], 4), strict=True)
+    assert first[0] == second[0] == pytest.approx(6.0)  # nothing kept the GPU busy yet
     assert all(each == pytest.approx((1.0, 0.5)) for each in later)
+
+
+def test_what_a_library_does_at_first_keeps_no_gpu_busy(gpu: Gpu) -> None:
+    clock, kernels = Clock(events=True), [(400.0, 1.0)]
+    rounds(gpu, clock, kernels, 1)
+    kernels[0] = (100.0, 1.0)
+    rounds(gpu, clock, kernels, 1)
+    before = gpu.now
+    rounds(gpu, clock, kernels, 1)
+    assert gpu.now - before < 160.0  # the call, and not three times as long before

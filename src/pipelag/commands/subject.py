@@ -57,8 +57,11 @@ class Subject:
         """Its profile as this machine takes it."""
         import torch
 
+        from pipelag import precision
         from pipelag.timing.profile import profile
 
+        precision.prepare()
+        precision.quick()
         with torch.device(device):
             return profile(self.build(), self.inputs(batch), repeats=repeats)
 

@@ -204,7 +204,7 @@ class Scale(Typed):
     def device(self) -> str:
         """Of published logs, the name of their folder where it is not the usual one; empty otherwise."""
         name = self.folder.rpartition("/")[2]
-        return "" if name == USUAL else name
+        return name if self.name == "published" and name != USUAL else ""
 
     @property
     def figures(self) -> str:

@@ -67,6 +67,7 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
 
     torch.set_num_threads(threads)
     precision.prepare()
+    precision.quick()
     workers = workers_here(spec.workers) if several else None
     return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)
 
@@ -96,4 +97,5 @@ def carry_out_together(
 
     torch.set_num_threads(threads)
     precision.prepare()
+    precision.quick()
     return train_together(asked, torch.device(resolve_device(device)), threads)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -30,6 +31,7 @@ from pipelag.simulate.recordable import (
     leaves_of,
     modules_of,
     objects_of,
+    own_parameters,
     parameters_of,
     same_generators,
     set_generators,
@@ -98,7 +100,8 @@ def recorder_of(device: torch.device) -> Recorder | None:
 
 @dataclass
 class Recording:
-    """Two passes over fixed tensors. settings: those of `settings_of` that it was made under, of these modules."""
+    """Two passes over fixed tensors. settings: those of `settings_of` that it was made under, of these modules and
+    parameters of the stages."""
 
     given: list[torch.Tensor]
     forward: Callable[[], None]
@@ -106,6 +109,7 @@ class Recording:
     backward: Callable[[], None]
     gradients: Results
     modules: list[nn.Module]
+    own: list[nn.Parameter]
     settings: Any
 
     def replay(self, show: Show) -> None:
@@ -135,7 +139,8 @@ class Graphs:
         The first step of a phase is: guards look at it, and libraries choose their kernels. A recording is made of the
         first minibatch that has the form of the one before; those of another form (the last, short one) are eager.
         """
-        if not self.open or any(parameter.grad is not None for parameter in parameters_of(pipeline)):
+        own = self.recording.own if self.recording is not None else own_parameters(pipeline)
+        if not self.open or any(parameter.grad is not None for parameter in chain(own, parameters_of(pipeline))):
             return None  # an eager backward would add to them
         leaves, spec = tree_flatten((inputs, targets))
         form = form_of(leaves, spec, pipeline.device)
@@ -145,7 +150,7 @@ class Graphs:
                 return None
             self._open(pipeline, leaves, spec, show)
         made = self.recording
-        if made is None or form != self.form or settings_of(pipeline, made.modules) != made.settings:
+        if made is None or form != self.form or settings_of(pipeline, made.modules, made.own) != made.settings:
             return None
         for mine, leaf in zip(made.given, (leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), strict=True):
             mine.copy_(leaf)
@@ -185,7 +190,8 @@ class Graphs:
         """Try the passes, record them, and see that a replay does what they did."""
         generators, parts = generators_of(pipeline.device), modules_of(pipeline)
         modules = [module for stage in pipeline.stages for module in stage.modules()]
-        settings = settings_of(pipeline, modules)
+        own = own_parameters(pipeline)
+        settings = settings_of(pipeline, modules, own)
         before = [buffer.clone() for buffer in parts.buffers()]
         passes = Passes(pipeline, *minibatch)
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
@@ -207,7 +213,7 @@ class Graphs:
         backward, gradients = recorder.record(passes.backward)
         for buffer, value in zip(parts.buffers(), before, strict=True):
             buffer.data.copy_(value)
-        made = Recording(passes.given, forward, loss, backward, gradients, modules, settings)
+        made = Recording(passes.given, forward, loss, backward, gradients, modules, own, settings)
         made.replay(lambda kind: show(kind, told=False))
         if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
             raise Unfit("a replayed step differs from the same step without graphs")
@@ -235,7 +241,7 @@ class Passes:
 
     def strays(self) -> bool:
         """Whether the backward would give gradients to others than the stages' parameters."""
-        known = {id(parameter) for stage in self.pipeline.stages for parameter in stage.parameters()}
+        known = set(map(id, own_parameters(self.pipeline)))
         return any(id(leaf) not in known for leaf in leaves_of(self.alive[0]))
 
     def backward(self) -> Results:

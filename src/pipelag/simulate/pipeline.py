@@ -186,11 +186,10 @@ class SimulatedPipeline:
 
     def _show(self, reads: Lags, m: int, kind: str, told: bool = True) -> None:
         """Let the parameters hold what passes of a kind read for microbatch m."""
-        copies = Copies()
-        for index, weights in self.moved:
-            then = self.version(index, m, reads["B"]) if kind == "F" else None
-            weights.load(kind, *self.version(index, m, reads[kind]), then, copies)
-        copies.make()
+        with Copies() as copies:
+            for index, weights in self.moved:
+                then = self.version(index, m, reads["B"]) if kind == "F" else None
+                weights.load(kind, *self.version(index, m, reads[kind]), then, copies)
         self._observed(kind, m // self.microbatches, only=told)
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
@@ -283,10 +282,10 @@ class SimulatedPipeline:
 
     def update(self, step: int) -> None:
         """The next version of every stage whose period a minibatch ends, at this step's rates."""
-        t, copies = step - self.start, Copies()
-        for _, weights in self.moved:
-            weights.restore(copies)
-        copies.make()
+        t = step - self.start
+        with Copies() as copies:
+            for _, weights in self.moved:
+                weights.restore(copies)
         self._observed("U", t)
         if self.optimizer is None:
             return
@@ -294,9 +293,9 @@ class SimulatedPipeline:
             self._exchange_gradients(t)
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
-        for weights in moved:
-            weights.rest(copies)
-        copies.make()
+        with Copies() as copies:
+            for weights in moved:
+                weights.rest(copies)
         for weights in moved:
             weights.before_step()
         self.flat_step.step()

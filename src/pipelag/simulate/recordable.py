@@ -65,12 +65,17 @@ def parameters_of(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
     return [parameter for weights in pipeline.weights for parameter in weights.flat.parameters]
 
 
-def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module]) -> Any:
-    """What may change from step to step in a training loop, and would change a pass. modules: all of the stages'."""
+def own_parameters(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
+    """The stages' own; in bfloat16, the rounded ones, whose masters `parameters_of` has."""
+    return [parameter for stage in pipeline.stages for parameter in stage.parameters()]
+
+
+def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], own: Sequence[nn.Parameter]) -> Any:
+    """What may change from step to step in a training loop, and would change a pass. modules, own: the stages'."""
     return (
         (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
-        [module.training for module in modules],
-        [parameter.requires_grad for parameter in parameters_of(pipeline)],
+        [(module.training, len(module._modules)) for module in modules],
+        [parameter.requires_grad for parameter in own],
     )
 
 

@@ -150,10 +150,10 @@ class FlatStep:
         self.flat.param_groups = groups = list[State]()
         for laid in taken:
             laid.taken()
-            group = laid.weights.group | {"params": laid.pieces, "stage": None}
-            same = next((other for other in groups if group | {"params": other["params"]} == other), None)
+            group = laid.weights.group
+            same = next((other for other in groups if _alike(group, other)), None)
             if same is None:
-                groups.append(group)
+                groups.append(group | {"params": laid.pieces})
             else:
                 same["params"] = same["params"] + laid.pieces
         pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
@@ -183,11 +183,27 @@ def _small(weights: StageWeights) -> bool:
     parameters, cpu = weights.parameters, all(p.device.type == "cpu" for p in weights.parameters)
     if len(parameters) < (2 if cpu else 1) or weights.optimizer is None:  # one of a GPU's may join other stages'
         return False
+    if not all(p.dim() for p in parameters):  # from a state of one number for all, theirs could not be told
+        return False
     return sum(p.numel() for p in parameters) < (PIECE if cpu else LARGE) * len(parameters)
 
 
 def _like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
     return (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
+
+
+def _alike(group: State, other: State) -> bool:
+    """Whether two stages' settings are the same, all of them plain values."""
+    if group.keys() != other.keys():
+        return False
+    pairs = [(value, other[key]) for key, value in group.items() if key not in ("params", "stage")]
+    return all(_value(a) and type(a) is type(b) and a == b for a, b in pairs)
+
+
+def _value(setting: Any) -> bool:
+    if isinstance(setting, tuple):
+        return all(map(_value, setting))
+    return setting is None or type(setting) in (bool, int, float, str)
 
 
 def _plain(group: State) -> bool:

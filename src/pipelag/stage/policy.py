@@ -9,6 +9,7 @@ stage's state at that version alone, so executors that agree on versions agree b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from numbers import Real
@@ -227,10 +228,8 @@ class StageWeights:
         if self.plain:
             content = self._content(kind, version, j)
             follows = self._content("B", *then) if then is not None else self.showing.content
-            made = copies or Copies()
-            self.showing.show(content, content != follows, kind == "F", made)
-            if copies is None:
-                made.make()
+            with nullcontext(copies) if copies is not None else Copies() as made:
+                self.showing.show(content, content != follows, kind == "F", made)
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -243,10 +242,8 @@ class StageWeights:
     def restore(self, copies: Copies | None = None) -> None:
         """Let the parameters hold the live version again; `copies` as of `load`."""
         if self.plain:
-            made = copies or Copies()
-            self.showing.restore(made)
-            if copies is None:
-                made.make()
+            with nullcontext(copies) if copies is not None else Copies() as made:
+                self.showing.restore(made)
 
     @property
     def alive(self) -> Content:
@@ -275,8 +272,7 @@ class StageWeights:
     def save(self, copies: Copies) -> None:
         """Keep a copy of the live version before its place is taken."""
         if self.saved != self.version:
-            copies.keep(self.plain[self.version % len(self.plain)], self.live)
-            self.saved = self.version
+            copies.keep(self, self.plain[self.version % len(self.plain)])
 
     def begun_with(self) -> Buffers:
         """The weights that an update begins with, which may be kept anyway."""
@@ -301,9 +297,8 @@ class StageWeights:
     @torch.no_grad()
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
-        copies = Copies()
-        self.rest(copies)
-        copies.make()
+        with Copies() as copies:
+            self.rest(copies)
         if self.change is not None:
             self.change.before_step()
         for memory in self.memories.values():

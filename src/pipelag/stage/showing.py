@@ -19,35 +19,43 @@ if TYPE_CHECKING:
 
 
 class Copies:
-    """What stages copy, to be made in two calls for all of them: versions that are kept, then what takes their place.
+    """What stages copy, made in two calls for all of them at the end of a block, also of one that breaks off: versions
+    that are kept, then what takes their place.
 
     A stage's second copy may read what its first wrote, and no third follows before they are made.
     """
 
     def __init__(self) -> None:
-        self.kept: tuple[Buffers, Buffers] = ([], [])
-        self.shown: tuple[Buffers, Buffers] = ([], [])
-        self.stages: list[StageWeights] = []
+        self.kept: list[tuple[StageWeights, Buffers]] = []
+        self.shown: list[tuple[StageWeights, Buffers]] = []
 
-    def keep(self, there: Buffers, what: Buffers) -> None:
-        """Copy a version before its place is taken."""
-        self.kept[0].extend(there)
-        self.kept[1].extend(what)
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.make()
+
+    def keep(self, stage: StageWeights, there: Buffers) -> None:
+        """Copy a stage's live version before its place is taken."""
+        self.kept.append((stage, there))
 
     def show(self, stage: StageWeights, what: Buffers) -> None:
         """Copy into a stage's live buffers."""
-        self.shown[0].extend(stage.live)
-        self.shown[1].extend(what)
-        self.stages.append(stage)
+        self.shown.append((stage, what))
 
     def make(self) -> None:
         """Make them all."""
-        for there, what in (self.kept, self.shown):
-            if there:
-                torch._foreach_copy_(there, what)
-        for stage in self.stages:
+        kept, shown, self.kept, self.shown = self.kept, self.shown, [], []
+        if kept:
+            there = [buffer for _, buffers in kept for buffer in buffers]
+            torch._foreach_copy_(there, [buffer for stage, _ in kept for buffer in stage.live])
+        for stage, _ in kept:
+            stage.saved = stage.version
+        if shown:
+            there = [buffer for stage, _ in shown for buffer in stage.live]
+            torch._foreach_copy_(there, [buffer for _, buffers in shown for buffer in buffers])
+        for stage, _ in shown:
             stage.flat.publish(stage.live)
-        self.kept, self.shown, self.stages = ([], []), ([], []), []
 
 
 class InPlace:
@@ -64,16 +72,18 @@ class InPlace:
 
     def show(self, content: Content, apart: bool, forward: bool, copies: Copies) -> None:
         """Let the parameters hold it, once the copies are made."""
-        weights = self.weights
-        if content == self.content:
+        weights, before = self.weights, self.content
+        if content == before:
             return
-        if self.content == weights.alive:
-            weights.save(copies)
-        kept = weights.plain[weights.version % len(weights.plain)]
-        source = kept if content == weights.alive else weights.source(content)
-        assert source is not None
-        copies.show(weights, source)
         self.content = content
+        if before == weights.alive:
+            weights.save(copies)
+        if content != weights.alive:
+            source = weights.source(content)
+            assert source is not None
+            copies.show(weights, source)
+        elif weights.saved == weights.version:  # else a step broke off before the live version had left its place
+            copies.show(weights, weights.plain[weights.version % len(weights.plain)])
 
     def restore(self, copies: Copies) -> None:
         """Let the parameters hold the live version, once the copies are made."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -38,9 +39,14 @@ def profile(
         model: layers in a row; of a branching model, `pipelag.linearise(model)`.
         progress: a bar on the terminal; none: where there is one.
     """
+    place = as_tuple(batch)[0].device
+    with torch.cuda.device(place) if place.type == "cuda" else nullcontext():  # whose events and kernels are timed
+        return _profile(list(model), batch, repeats, warmup, None if progress is None else not progress)
+
+
+def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hidden: bool | None) -> Profile:
     keep_freed_memory()
-    layers, clock = list(model), Clock(as_tuple(batch)[0].is_cuda)
-    hidden = None if progress is None else not progress
+    clock = Clock(as_tuple(batch)[0].is_cuda)
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
     with unchanged_buffers(nn.ModuleList(layers)):
@@ -106,12 +112,14 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor:
 
 
 AHEAD = 3.0  # times as long as its calls took at best, a GPU is kept busy before something that is timed
+LONGEST = 50.0  # milliseconds of that
 
 
 class Clock:
     """Notes milliseconds. On a GPU by events, read once a round is over, so that no layer waits for the one before.
 
-    Events see a GPU wait for calls. So from the second time on it is kept busy while what is timed is called.
+    Events see a GPU wait for calls. So from the third time on it is kept busy while what is timed is called; the first
+    time says nothing, as libraries choose their kernels then.
     """
 
     def __init__(self, events: bool) -> None:
@@ -142,13 +150,13 @@ class Clock:
     @contextmanager
     def timing(self, into: list[float], what: Any) -> Iterator[None]:
         """Add what this takes to a list, on a GPU once it is `read`. what: the same for the same calls."""
-        if what in self.called:
-            torch.cuda._sleep(int(AHEAD * self.called[what] * self.cycles))
+        if self.called.get(what, inf) < inf:
+            torch.cuda._sleep(int(min(AHEAD * self.called[what], LONGEST) * self.cycles))
         start, begun = self.mark(), time.perf_counter()
         yield
         calls, end = 1e3 * (time.perf_counter() - begun), self.mark()
         if self.events:
-            self.called[what] = min(calls, self.called.get(what, calls))
+            self.called[what] = min(calls, self.called[what]) if what in self.called else inf
             self.pending.append((into, start, end))
         else:
             into.append(1e3 * (end - start))
