@@ -9,7 +9,6 @@ stage's state at that version alone, so executors that agree on versions agree b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from numbers import Real
@@ -228,8 +227,11 @@ class StageWeights:
         if self.plain:
             content = self._content(kind, version, j)
             follows = self._content("B", *then) if then is not None else self.showing.content
-            with nullcontext(copies) if copies is not None else Copies() as made:
-                self.showing.show(content, content != follows, kind == "F", made)
+            if copies is not None:
+                self.showing.show(content, content != follows, kind == "F", copies)
+                return
+            with Copies() as own:
+                self.showing.show(content, content != follows, kind == "F", own)
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -241,9 +243,11 @@ class StageWeights:
 
     def restore(self, copies: Copies | None = None) -> None:
         """Let the parameters hold the live version again; `copies` as of `load`."""
-        if self.plain:
-            with nullcontext(copies) if copies is not None else Copies() as made:
-                self.showing.restore(made)
+        if self.plain and copies is not None:
+            self.showing.restore(copies)
+        elif self.plain:
+            with Copies() as own:
+                self.showing.restore(own)
 
     @property
     def alive(self) -> Content:
