@@ -57,7 +57,7 @@ def run(command: str, device: str) -> dict[str, object]:
         if done.returncode:
             raise PipelagError(f"{command} ended with status {done.returncode}; its numbers of before stay")
         found = [json.loads(line) for line in rows.read_text().splitlines()]
-    precision.quick()  # as each of them does
+    precision.prepare(own=True)  # as each of them does
     took = round(time.monotonic() - began, 1)
     return {"command": command, "load": load, "seconds": took, "environment": environment(device, 1), "rows": found}
 

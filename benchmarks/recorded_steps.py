@@ -82,8 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(resolve_device(args.device))
     torch.set_num_threads(1)
-    precision.prepare()
-    precision.quick()  # as a run does
+    precision.prepare(own=True)  # as a run does
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     taken: dict[str, list[float]] = {}
     made = loops(device, args.batch, args.steps * (args.rounds + 1), args.width, args.bf16)

@@ -26,20 +26,19 @@ def ask() -> None:
     prepare()
 
 
-def quick() -> None:
-    """Let cuDNN take its fastest convolutions in this process, which is a run's or a profile's alone, unless numbers
-    are asked to repeat."""
+def prepare(own: bool = False) -> None:
+    """Do as the environment asks. Call it before the process first uses a GPU.
+
+    Args:
+        own: the process is a run's or a profile's alone: where numbers need not repeat, cuDNN may take its fastest
+            convolutions.
+    """
     import torch
 
-    torch.backends.cudnn.benchmark = not asked()
-
-
-def prepare() -> None:
-    """Do as the environment asks. Call it before the process first uses a GPU."""
+    if own:
+        torch.backends.cudnn.benchmark = True
     if not asked():
         return
-    import torch
-
     os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)  # of an operation that has no such kernel torch tells
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False

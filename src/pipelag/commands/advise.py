@@ -16,6 +16,7 @@ from pipelag.commands.run import read_spec
 from pipelag.commands.subject import Subject, options_of, subject
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers
+from pipelag.experiments.schema import USUAL
 from pipelag.files import write_whole, yaml_of
 from pipelag.partitioner.advice import best, choices
 from pipelag.partitioner.arms import Ground
@@ -57,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", nargs="+", default=["published", "quick"], help="scales whose logs are read (published quick)"
     )
-    parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
     parser.add_argument("--format", choices=FORMATS, default="md", help="of what is printed (md)")
     parser.add_argument("--plot", type=Path, help="draw throughput against memory here: .svg, .pdf or .png")
     parser.add_argument("--config", type=Path, help="write the advised method as a run's config here: .yaml")

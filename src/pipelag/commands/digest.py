@@ -18,7 +18,7 @@ from pathlib import Path
 from pipelag.commands import evidence
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, papers, result_of
-from pipelag.experiments.schema import Paper, Scale, reading_order
+from pipelag.experiments.schema import USUAL, Paper, Scale, reading_order
 from pipelag.files import read_text, write_whole
 from pipelag.report.gather import title_of
 from pipelag.report.tables import Col, table
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("document", type=Path, help="a Markdown file with the two marks")
     parser.add_argument("--scale", default="published", help="quick, standard, paper or published (default: published)")
-    parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
     parser.add_argument("--tables", nargs="*", default=SHOWN, metavar="PAPER.RESULT", help="tables to write as well")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the document says otherwise")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_scale, papers
 from pipelag.experiments.expand import CONFIG, check_workflow
+from pipelag.experiments.schema import USUAL
 from pipelag.files import read_yaml
 from pipelag.report.gather import gather
 
@@ -18,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("papers", nargs="*", help="papers to show (default: those of config/config.yaml)")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
-    parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
     parser.add_argument("--pdf", action="store_true", help="typeset reports instead: one per paper, and one over all")
     parser.add_argument(
         "--typeset-beside", action="store_true", help="link to typeset reports that are not there yet, but are made"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelag.experiments import load_paper, load_scale, result_of
+from pipelag.experiments.schema import USUAL
 from pipelag.files import write_whole
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, draw
@@ -21,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paper")
     parser.add_argument("result", help="e.g. table_2, figure_5a")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
-    parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -60,8 +60,7 @@ class Subject:
         from pipelag import precision
         from pipelag.timing.profile import profile
 
-        precision.prepare()
-        precision.quick()
+        precision.prepare(own=True)
         with torch.device(device):
             return profile(self.build(), self.inputs(batch), repeats=repeats)
 

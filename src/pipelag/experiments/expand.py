@@ -11,7 +11,7 @@ from typing import Any
 from pipelag.compat import lacking
 from pipelag.data import absent
 from pipelag.errors import PipelagError, unknown
-from pipelag.experiments.schema import LeaveOut, Paper, Result, Runs, Scale, Setup, Workflow, read, validate
+from pipelag.experiments.schema import USUAL, LeaveOut, Paper, Result, Runs, Scale, Setup, Workflow, read, validate
 from pipelag.experiments.specs import spec_of
 from pipelag.files import read_yaml
 from pipelag.runs.spec import RunSpec
@@ -83,7 +83,7 @@ def result_of(paper: Paper, name: str) -> Result:
 
 
 @lru_cache
-def load_scale(name: str, published: str = "cpu", above: tuple[str, ...] = ()) -> Scale:
+def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -> Scale:
     """Read config/scales/<name>.yaml, over what it extends.
 
     `published` names the folder of results/published whose `scale.yaml` completes the scale of that name; `above`: the

@@ -66,8 +66,7 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     import torch
 
     torch.set_num_threads(threads)
-    precision.prepare()
-    precision.quick()
+    precision.prepare(own=True)
     workers = workers_here(spec.workers) if several else None
     return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)
 
@@ -96,6 +95,5 @@ def carry_out_together(
     from pipelag.runs.kinds.together import train_together
 
     torch.set_num_threads(threads)
-    precision.prepare()
-    precision.quick()
+    precision.prepare(own=True)
     return train_together(asked, torch.device(resolve_device(device)), threads)

@@ -285,7 +285,7 @@ class SimulatedPipeline:
         t = step - self.start
         with Copies() as copies:
             for _, weights in self.moved:
-                weights.restore(copies)
+                weights.rest(copies)
         self._observed("U", t)
         if self.optimizer is None:
             return
@@ -293,9 +293,6 @@ class SimulatedPipeline:
             self._exchange_gradients(t)
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
-        with Copies() as copies:
-            for weights in moved:
-                weights.rest(copies)
         for weights in moved:
             weights.before_step()
         self.flat_step.step()
