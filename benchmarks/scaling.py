@@ -94,7 +94,7 @@ def main() -> None:
         if args.only in (None, what):
             sizes = [(args.schedule, n, args.minibatches, what) for n in counts]
             series(f"{what}: stages x minibatches", "action", schedule_case, sizes)
-            longer = [(args.schedule, counts[0], n * args.minibatches, what) for n in (1, 4, 16, 64)]
+            longer = [(args.schedule, counts[0], n * args.minibatches, what) for n in (1, 2, 4, 8, 16)]
             series(f"{what}: the same, more minibatches", "action", schedule_case, longer)
     if args.only in (None, "workers"):
         series(

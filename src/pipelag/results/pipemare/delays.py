@@ -107,13 +107,13 @@ def delay_hurts(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """The runs of split weights; the panels say their stages."""
-    rows = [row for task in ("images", "translation") for row in learning(context, task=task, split="2")]
-    stages = {
-        row["task"]: max(spec_stages(item) for item in context.select(task=row["task"], split="2")) for row in rows
-    }
-    for row in rows:
-        row["panel"] = f"{title(context, row['task'], stages=False)}, {stages[row['task']]} stages"
+    """The runs of split weights; the panels say their stages. A task whose pipelines have no log has no panel."""
+    rows = []
+    for task in ("images", "translation"):
+        pipelines = [item for item in context.select(task=task, split="2") if item.arm.labels["arm"] != "Sync"]
+        stages = sorted({spec_stages(item) for item in pipelines if item.log})
+        panel = f"{title(context, task, stages=False)}, {' and '.join(map(str, stages))} stages"
+        rows += [row | {"panel": panel} for row in learning(context, task=task, split="2") if stages]
     return curves(context, rows)
 
 
