@@ -93,19 +93,15 @@ def main() -> None:
     for what in ("schedule", "delays", "timed"):
         if args.only in (None, what):
             sizes = [(args.schedule, n, args.minibatches, what) for n in counts]
-            series(f"{what}: stages x minibatches", "action", schedule_case, sizes)
+            series(f"{what}: more stages", "action", schedule_case, sizes)
             longer = [(args.schedule, counts[0], n * args.minibatches, what) for n in (1, 2, 4, 8, 16)]
-            series(f"{what}: the same, more minibatches", "action", schedule_case, longer)
+            series(f"{what}: more minibatches", "action", schedule_case, longer)
     if args.only in (None, "workers"):
-        series(
-            "partition: servers x workers of each x layers",
-            "worker-layer",
-            partition_case,
-            [(n // 8, 8, args.layers) for n in counts],
-        )
+        servers = [(n // 8, 8, args.layers) for n in counts]
+        series("partition: more servers of 8 workers", "worker-layer", partition_case, servers)
     if args.only in (None, "layers"):
         sizes_of_layers = [(counts[0] // 8, 8, n) for n in (32, 64, 128, 256)]
-        series("partition: the same", "worker-layer", partition_case, sizes_of_layers)
+        series("partition: more layers", "worker-layer", partition_case, sizes_of_layers)
 
 
 if __name__ == "__main__":
