@@ -181,6 +181,12 @@ def test_evaluation_holds_the_test_set_in_order() -> None:
     assert values.tolist() == [5 * i for i in range(7)]
 
 
+def test_large_images_are_tested_few_at_once_on_a_cpu() -> None:
+    few, many = Evaluation(make(600, channels=3, size=32, test=600)), Evaluation(make(600, test=600))
+    assert max(len(targets) for _, targets in few) < 100 and max(len(targets) for _, targets in many) == 500
+    assert torch.equal(torch.cat([targets for _, targets in few]), few.labels)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_sees_the_same_minibatches() -> None:
     for t in (0, 7):

@@ -126,20 +126,29 @@ def _places(first: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
     return (2 * pixels + 1) / size - 1
 
 
+# Numbers (pixels times channels) in a test minibatch on a CPU. More take the activations out of its caches: with 500 of
+# CIFAR-10's images at once, for 100, an image takes a ResNet-101 1.8 times as long, a ResNet-20 1.3 times.
+TESTED_ON_CPU = 300_000
+
+
 class Evaluation(_Images):
-    """The test set, in order, in minibatches of (inputs, targets); the last one may be smaller."""
+    """The test set, in order, in minibatches of (inputs, targets); the last one may be smaller.
+
+    `batch`: test samples in one; without it 500, on a CPU fewer where images are large.
+    """
 
     def __init__(
         self,
         dataset: Dataset,
-        batch: int = 500,
+        batch: int | None = None,
         device: torch.device | str = "cpu",
         channels_last: bool = False,
         standardise: bool = True,
     ) -> None:
         super().__init__(dataset, dataset.test_images, torch.device(device), channels_last, standardise)
         self.labels = dataset.test_labels.to(self.device)
-        self.batch = batch
+        most = TESTED_ON_CPU // dataset.test_images.shape[1:].numel() if self.device.type == "cpu" else 500
+        self.batch = max(1, min(most, 500)) if batch is None else batch
 
     @property
     def samples(self) -> int:
