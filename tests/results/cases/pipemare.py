@@ -905,6 +905,27 @@ def accuracy_within() -> Pair:
     return pair("figure_2", fine, at_all_stages(fine, fine | {"PipeMare": 94.0}))
 
 
+def falling(method: str) -> Pair:
+    """One method's scores over few, some and all stages: falling, and with a step back up."""
+
+    def scores(steps: Mapping[str, float]) -> Scores:
+        return lambda labels: steps.get(labels["setup"]) if labels["arm"] == method else 95.0
+
+    stages = ("resnet50_few", "resnet50_some", "resnet50")
+    down, up = (dict(zip(stages, values, strict=True)) for values in ((95.0, 90.0, 85.0), (95.0, 90.0, 92.0)))
+    return pair("figure_2", scores(down), scores(up))
+
+
+@case(PAPER, "figure_2", "falls_with_stages_here")
+def falls_with_stages() -> Pair:
+    return falling("PipeMare")
+
+
+@case(PAPER, "figure_2", "stashing_falls_with_stages_here")
+def stashing_falls_with_stages() -> Pair:
+    return falling("PipeDream")
+
+
 @case(PAPER, "figure_3", "close_to_best")
 def close_to_best() -> Pair:
     fine = {"GPipe": 34.5, "PipeDream": 0.0, "PipeMare": 34.1, "PipeMareW": 34.5}

@@ -11,7 +11,7 @@ from pipelag.experiments import arms, load_scale
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, all_of, exact, sized
+from pipelag.results.judging import SEEDS, Difference, all_of, exact, ordered, sized, trend
 from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,
@@ -205,6 +205,26 @@ def memory_constant(context: Context) -> Finding:
 def accuracy_within(context: Context) -> Finding:
     """At every P, against the method with the best mean."""
     return close(context, "PipeMare", POINTS, EQUAL_POINTS)
+
+
+@judge(PAPER, "figure_2", "falls_with_stages_here")
+def falls_with_stages(context: Context) -> Finding:
+    """PipeMare's best accuracies, from the fewest stages to the most."""
+    return falls(context, "PipeMare")
+
+
+@judge(PAPER, "figure_2", "stashing_falls_with_stages_here")
+def stashing_falls_with_stages(context: Context) -> Finding:
+    """PipeDream's."""
+    return falls(context, "PipeDream")
+
+
+def falls(context: Context, method: str) -> Finding:
+    """Whether every further pipeline is below the one of fewer stages."""
+    scores = {each.stages: best(context, arm=method, setup=each.setup) for each in trained_stages(context)}
+    holds, steps = ordered(list(scores.values()))
+    means = ", ".join(f"P = {stages}: {mean_text(list(values.values()))}" for stages, values in scores.items())
+    return trend(context, holds, f"{method} at {means}; steps of {steps}", SEEDS, task="images")
 
 
 @judge(PAPER, "figure_3", "close_to_best")
