@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def main(args: argparse.Namespace) -> int:
     context = Context.load(paper, args.result, scale)
     base = Path(scale.figures) / paper.id / args.result
     drawn = draw(context)
-    save(drawn, base, result.kind, context.footer(drawn.data, drawn.spread))
+    spread = drawn.spread if drawn.figure is not None else ""
+    save(drawn, base, result.kind, context.footer(drawn.data, spread))
     write_whole(base.with_suffix(".json"), json.dumps(record(context, drawn), indent=1) + "\n")
     return 0
 
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
 def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
     """Write the result's files: tables as csv, md, tex; figures as pdf, svg, png with their data as csv.
 
-    `footer`: what was trained, written under a figure.
+    `footer`: what was trained, written under a figure and, where a table stands alone, below it.
     """
     if drawn.figure is not None:
         from pipelag.report.style import save as save_figure
@@ -52,7 +53,8 @@ def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
         write_whole(base.with_suffix(".csv"), drawn.data.to_csv(index=False))
     else:
         assert drawn.table is not None, kind
-        drawn.table.save(base)
+        told = [footer] if footer else []
+        replace(drawn.table, notes=[*drawn.table.notes, *told]).save(base)
 
 
 def record(context: Context, drawn: Drawn) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,8 +142,10 @@ class Context:
         ]
         if not lengths:
             return ""
-        seeds = shown or len({item.arm.seed for item in runs})
-        lengths.append(f"{seeds} seeds, {spread}" if seeds > 1 else "one seed")
+        by_arm = Counter(tuple(sorted(item.arm.labels.items())) for item in runs).values()
+        fewest, most = (shown, shown) if shown else (min(by_arm), max(by_arm))
+        seeds = f"{fewest} to {most}" if fewest < most else str(most)
+        lengths.append(f"{seeds} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, Share
@@ -133,6 +134,11 @@ def learned(context: Context, named: str, /, **labels: str) -> None:
         if end is None or end <= chance + (100 - chance) / 10:
             how = "diverges" if end is None else f"ends at {end:.1f} % of {classes} classes"
             raise NotLogged(f"{named} does not learn here, as it does in the paper: seed {item.arm.seed} {how}")
+
+
+def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
+    """Whether an evaluation of a run is the first after a fall of the rate."""
+    return at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2
 
 
 def over_models(

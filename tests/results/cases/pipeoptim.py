@@ -405,6 +405,9 @@ for figure in ("7a", "7b", "7c"):
     case(PAPER, f"figure_{figure}", "above_vanilla")(
         lambda figure=figure: arms_of(f"figure_{figure}", {"Vanilla-1F1B": 81.0})  # type: ignore[misc]
     )
+    case(PAPER, f"figure_{figure}", "converges_better")(
+        lambda figure=figure: arms_of(f"figure_{figure}", {"Vanilla-1F1B": [79.0] * 70})  # type: ignore[misc]
+    )
 
 
 @case(PAPER, "figure_7a", "gain")
@@ -468,6 +471,11 @@ def top5_above() -> Pair:
 @case(PAPER, "table_6", "total_time")
 def total_time() -> Pair:
     return on_time("table_6", {"XPipe": 45})
+
+
+@case(PAPER, "table_6", "gpipe_comparable")
+def gpipe_comparable() -> Pair:
+    return arms_of("table_6", {"GPipe": 60.0})
 
 
 @case(PAPER, "table_6", "epoch_times")

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import Difference
+from pipelag.results.judging import Difference, after_a_fall
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
@@ -78,7 +78,7 @@ class Goal:
         for item in trainings(context, **labels):
             if item.log is not None:
                 rows, at = self.arrival(item.log)
-                found.append(at is not None and at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2)
+                found.append(at is not None and after_a_fall(rows, at))
         return bool(found) and all(found)
 
 

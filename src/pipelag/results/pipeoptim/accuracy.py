@@ -13,7 +13,7 @@ from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_mo
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
 from pipelag.results.pipeoptim.training import Values, about, above, metric_of, points, rest, scores
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "pipeoptim"
 STASHING = (PIPEDREAM, TWO_BW)
@@ -84,17 +84,12 @@ def best_of(items: Iterable[Item], model: str) -> str | None:
     """The mean of the seeds' best evaluations, with spread; and how many there are, where some are missing."""
     chosen = list(items)
     best = [max(v for _, v in line) for item in chosen if (line := points(item.log, metric_of(model)))]
+    lost = sum(item.log is not None and item.log.diverged_at is not None for item in chosen)
     if not best:
-        return "not run here" if any(item.arm.left_out for item in chosen) else None
+        return "diverged" if lost else "not run here" if any(item.arm.left_out for item in chosen) else None
     text = f"{fmean(best):.2f}" + (f" ± {stdev(best):.2f}" if len(best) > 1 else "")
-    return text if len(best) == len(chosen) else f"{text} ({len(best)} of {len(chosen)} seeds)"
-
-
-def mean_best(context: Context, optimizer: str, model: str, arm: str) -> float | None:
-    """The mean of the seeds' best evaluations."""
-    lines = [points(i.log, metric_of(model)) for i in context.select(optimizer=optimizer, model=model, arm=arm)]
-    best = [max(value for _, value in line) for line in lines if line]
-    return fmean(best) if best else None
+    text += f", {lost} of {len(chosen)} diverged" if lost else ""
+    return text if len(best) == len(chosen) or lost else f"{text} ({len(best)} of {len(chosen)} seeds)"
 
 
 @drawing(PAPER, "table_4")
@@ -113,7 +108,9 @@ def table_4(context: Context) -> Drawn:
     cols = [Col("optimizer", "optimizer"), Col("model", "model"), Col("", "whose"), *(Col(arm, arm) for arm in ARMS)]
     notes = [
         "GNMT: BLEU; the others: top-1 accuracy in %. SpecTrain predicts with SGD's velocity: no other runs.",
-        "Gains: of PipeOptim, in points, mean over the optimizer's models and in brackets the largest.",
+        "Gains: of PipeOptim, in points, mean over the optimizer's models and in brackets the largest; over seeds that "
+        "all models have.",
+        "±: standard deviation over seeds; where there is none, ours is of one seed.",
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
 
@@ -123,10 +120,12 @@ def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
     models = [model for name, model in rows_of(context) if name == optimizer]
     ours: dict[str, str] = {}
     for arm in ARMS[:-1]:
-        pairs = [(mean_best(context, optimizer, m, OPTIM), mean_best(context, optimizer, m, arm)) for m in models]
-        steps = [optim - other for optim, other in pairs if optim is not None and other is not None]
-        if len(steps) == len(models):
-            ours[arm] = f"{fmean(steps):+.2f} ({max(steps):+.2f})"
+        try:
+            mean = on_average(context, [(optimizer, model) for model in models], arm)
+            each = [on_average(context, [(optimizer, model)], arm).mean for model in models]
+        except NotLogged:
+            continue
+        ours[arm] = f"{mean.mean:+.2f} ({max(each):+.2f})"
     gains = SGDM_GAINS if optimizer == "SGDM" else ADAMW_GAINS
     printed = {arm: f"{mean:+.2f} ({most:+.2f})" for arm, (mean, most, _) in gains.items()}
     yield {"optimizer": optimizer, "model": "gain", "whose": "ours"} | ours
@@ -139,7 +138,10 @@ def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margi
     for optimizer, model in rows:
         named = {"optimizer": optimizer, "model": model}
         arms = others(named) if callable(others) else others
-        holds, why = above(context, arms, OPTIM, max, "", margin, **named)
+        try:
+            holds, why = above(context, arms, OPTIM, max, "", margin, **named)
+        except NotLogged as error:  # a row in which it is not above would stand all the same
+            holds, why = None, f"unknown ({error})"
         outcomes.append((holds, f"{model} with {optimizer}: {why}"))
     return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
 

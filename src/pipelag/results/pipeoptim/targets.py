@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import Difference, all_of
+from pipelag.results.judging import Difference, after_a_fall, all_of, learned
+from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
-from pipelag.results.pipeoptim.training import later, missing, points, rest
+from pipelag.results.pipeoptim.training import missing, rest, scores
 from pipelag.results.verdict import NotLogged, need
 
 IMAGES = 100_000  # of Tiny-ImageNet's training set: an epoch of the hours and of table VI
 TARGETS = {"ResNet-101": 66.0, "Inception-V3": 55.5}
-SHARE = 0.95  # of GPipe's best, where the runs are not the paper's
+# Where the runs are not the paper's: a share of the lowest of the approaches' best accuracies, as near below it as the
+# paper's targets are (66 % of 66.12 %, 55.5 % of 55.55 %), so that all approaches come there.
+SHARE = 0.998
 TRAINING = "training"
 
 
@@ -30,60 +32,110 @@ def hours_of_epoch(context: Context, model: str, arm: str) -> float:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """When a run comes to an accuracy: after its last evaluation below it (or the start), by its first that has it.
+
+    In epochs, or in another unit. Of one that never comes, `by` is infinite and `after` its whole length. by_rate: it
+    comes at the first evaluation after a fall of the rate.
+    """
+
+    after: float
+    by: float
+    by_rate: bool
+
+    def times(self, unit: float) -> Arrival:
+        """In another unit."""
+        return Arrival(unit * self.after, unit * self.by, self.by_rate)
+
+
+Arrivals = dict[int, Arrival]  # by seed
+
+
+@dataclass(frozen=True)
 class Goal:
     """An accuracy to be reached, and how the text calls it."""
 
     value: float
     text: str
 
-    def epochs(self, context: Context, **labels: str) -> dict[int, float | None]:
-        """The epoch of the first evaluation that reaches it, by seed; None where none does.
+    def arrivals(self, context: Context, **labels: str) -> Arrivals:
+        """When runs reach it, by seed.
 
         Raises:
-            NotLogged: a seed that was asked for has no log.
+            NotLogged: a seed that was asked for has no log, or diverged.
         """
-        by_seed: dict[int, float | None] = {}
-        for item in context.select(what=TRAINING, **labels):
-            if item.log is None:
-                raise NotLogged(f"{', '.join(labels.values())}: {missing(item)}")
-            line = points(item.log, "accuracy")
-            by_seed[item.arm.seed] = next((epoch for epoch, value in line if value >= self.value), None)
-        if not by_seed:
+        found = {item.arm.seed: self.arrival(item, ", ".join(labels.values())) for item in trainings(context, **labels)}
+        if not found:
             raise NotLogged(f"{', '.join(labels.values())} has no logged value")
-        return by_seed
+        return found
+
+    def arrival(self, item: Item, named: str) -> Arrival:
+        """When a run reaches it."""
+        rows = [row for row in item.log.rows if row.get("accuracy") is not None] if item.log is not None else []
+        if item.log is None or item.log.diverged_at is not None or not rows:
+            raise NotLogged(f"{named}: {missing(item)}")
+        at = next((number for number, row in enumerate(rows) if row["accuracy"] >= self.value), None)
+        if at is None:
+            return Arrival(rows[-1]["epoch"], math.inf, False)
+        return Arrival(rows[at - 1]["epoch"] if at else 0.0, rows[at]["epoch"], after_a_fall(rows, at))
+
+
+def trainings(context: Context, **labels: str) -> list[Item]:
+    """The runs with these labels that train."""
+    return context.select(what=TRAINING, **labels)
 
 
 def goal_of(context: Context, model: str) -> Goal:
-    """The paper's target where the runs are the paper's; elsewhere a share of what GPipe reaches at best."""
+    """The paper's target where the runs are the paper's; elsewhere just below what the worst approach reaches at best.
+
+    Raises:
+        NotLogged: an approach has no log, diverged or does not learn.
+    """
     if not context.shortfall(what=TRAINING, model=model):
         return Goal(TARGETS[model], f"{TARGETS[model]:g} %")
-    lines = [points(item.log, "accuracy") for item in context.select(what=TRAINING, model=model, arm=GPIPE)]
-    best = [max(value for _, value in line) for line in lines if line]
-    if not best:
-        raise NotLogged(f"{model} under {GPIPE} has no log")
-    value = SHARE * fmean(best)
-    return Goal(value, f"{value:.1f} % ({100 * SHARE:.0f} % of GPipe's best)")
+    lowest: dict[str, float] = {}
+    for arm in rest(context, (), what=TRAINING, model=model):
+        learned(context, f"{model} under {arm}", what=TRAINING, model=model, arm=arm)
+        lowest[arm] = min(scores(context, what=TRAINING, model=model, arm=arm).values())
+    if not lowest:
+        raise NotLogged(f"{model} has no log")
+    worst = min(lowest, key=lowest.__getitem__)
+    value = SHARE * lowest[worst]
+    return Goal(value, f"{value:.1f} % ({100 * SHARE:.1f} % of {worst}'s best, the lowest)")
 
 
-def told(epochs: Mapping[int, float | None], unit: float = 1.0) -> str:
-    """Epochs (or, times a unit, hours) by seed."""
-    return " ".join("never" if value is None else f"{unit * value:.3g}" for value in epochs.values())
+def told(arrivals: Arrivals) -> str:
+    """Epochs (or another unit) by seed."""
+    return " ".join("never" if math.isinf(one.by) else f"{one.by:.3g}" for one in arrivals.values())
+
+
+def later(a: Arrivals, b: Arrivals) -> bool | None:
+    """Whether a comes later than b, over seeds: whenever between two evaluations each of them comes.
+
+    Nothing is told where a fall of the rate decides, and with one seed, as times know no error.
+    """
+    if all(one.by_rate for one in (*a.values(), *b.values())):
+        return None
+    ends = [{seed: one.by for seed, one in each.items()} for each in (a, b)]
+    begins = [{seed: one.after for seed, one in each.items()} for each in (a, b)]
+    if all(map(math.isfinite, ends[1].values())) and Difference.of(begins[0], ends[1]).above():
+        return True
+    if all(map(math.isfinite, ends[0].values())) and Difference.of(ends[0], begins[1]).above() is False:
+        return False
+    return None
 
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
     """Whether PipeOptim is the first at the target, whether GPipe is the last, and when each comes, in words."""
-    goal, times, texts, length = goal_of(context, model), {}, [], {}
-    arms = rest(context, (), what=TRAINING, model=model)
-    for arm in arms:
+    goal, found = goal_of(context, model), {}
+    for arm in rest(context, (), what=TRAINING, model=model):
         unit = hours_of_epoch(context, model, arm) if hours else 1.0
-        epochs = goal.epochs(context, model=model, arm=arm)
-        times[arm] = {seed: None if value is None else unit * value for seed, value in epochs.items()}
-        runs = context.select(what=TRAINING, model=model, arm=arm)
-        length[arm] = unit * min(points(item.log, "accuracy")[-1][0] for item in runs)
-        texts.append(f"{arm} {told(times[arm])}")
-    first = all_of(later(times[arm], times[OPTIM], length[arm]) for arm in arms if arm != OPTIM)
-    slow = all_of(later(times[GPIPE], times[arm], length[GPIPE]) for arm in arms if arm != GPIPE)
-    return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}: {', '.join(texts)}"
+        arrivals = goal.arrivals(context, model=model, arm=arm)
+        found[arm] = {seed: one.times(unit) for seed, one in arrivals.items()}
+    first = all_of(later(found[arm], found[OPTIM]) for arm in found if arm != OPTIM)
+    slow = all_of(later(found[GPIPE], found[arm]) for arm in found if arm != GPIPE)
+    texts = ", ".join(f"{arm} {told(arrivals)}" for arm, arrivals in found.items())
+    return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}, by an evaluation: {texts}"
 
 
 def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
@@ -94,11 +146,11 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
     """
     goal, hours = goal_of(context, model), {}
     for arm in rest(context, (), what=TRAINING, model=model):
-        epochs = goal.epochs(context, model=model, arm=arm)
-        if any(value is None for value in epochs.values()):
+        arrivals = goal.arrivals(context, model=model, arm=arm)
+        if any(math.isinf(one.by) for one in arrivals.values()):
             raise NotLogged(f"{model} under {arm} does not reach {goal.text} with every seed, so there is no speedup")
         unit = hours_of_epoch(context, model, arm)
-        hours[arm] = {seed: unit * value for seed, value in epochs.items() if value is not None}
+        hours[arm] = {seed: unit * one.by for seed, one in arrivals.items()}
     by_arm = {}
     for arm, values in hours.items():
         ratios = {seed: values[seed] / optim for seed, optim in hours[OPTIM].items() if seed in values}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of
+from pipelag.results.judging import SEEDS, Difference, all_of, learned
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
@@ -64,7 +64,7 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
         metric: that of the model by default.
 
     Raises:
-        NotLogged: unless all seeds that were asked for have a number.
+        NotLogged: unless all seeds that were asked for have a number, of a network that learned.
     """
     chosen, values, what = context.select(**labels), {}, ", ".join(labels.values())
     for item in chosen:
@@ -74,6 +74,7 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
         values[item.arm.seed] = value
     if not values:
         raise NotLogged(f"{what} has no logged value")
+    learned(context, what, **labels)
     return values
 
 
@@ -106,11 +107,22 @@ def above(
     margin: float = 0.0,
     **labels: str,
 ) -> tuple[bool | None, str]:
-    """Whether an approach is above each of the others, by a margin that may be negative; and how far, in words."""
-    values = scores(context, how, metric, arm=arm, **labels)
-    steps = {o: Difference.of(values, scores(context, how, metric, arm=o, **labels)) for o in others}
-    words = ", ".join(f"{other} {step.text()}" for other, step in steps.items())
-    return all_of(step.above(margin) for step in steps.values()), f"{arm} {fmean(values.values()):.2f}, over {words}"
+    """Whether an approach is above each of the others, by a margin that may be negative; and how far, in words.
+
+    Of others that have no number nothing is told, so that it is not above all.
+    """
+    values, words = scores(context, how, metric, arm=arm, **labels), []
+    outcomes: list[bool | None] = []
+    for other in others:
+        try:
+            step = Difference.of(values, scores(context, how, metric, arm=other, **labels))
+        except NotLogged as error:  # that another is above it would stand all the same
+            outcomes.append(None)
+            words.append(f"{other} unknown ({error})")
+        else:
+            outcomes.append(step.above(margin))
+            words.append(f"{other} {step.text()}")
+    return all_of(outcomes), f"{arm} {fmean(values.values()):.2f}, over {', '.join(words)}"
 
 
 def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] | None = None) -> list[dict[str, Any]]:
@@ -131,11 +143,3 @@ def dataset_of(items: Iterable[Item]) -> str:
     """The title of the data that runs were trained on."""
     titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
     return str(titles[0]) if titles else "?"
-
-
-def later(a: Mapping[int, float | None], b: Mapping[int, float | None], whole: float) -> bool | None:
-    """Whether a comes later than b, by seed; None stands for never, which is after the whole length at least."""
-    if any(value is None for value in b.values()):
-        return False if all(value is None for value in b.values()) else None
-    first = {seed: whole if value is None else value for seed, value in a.items()}
-    return Difference.of(first, {seed: value for seed, value in b.items() if value is not None}).above()
