@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipelag.report.frames import Axis, Bars, Lines
-from pipelag.report.panels import over_seeds
+from pipelag.report.panels import over_seeds, with_all_seeds
 from pipelag.report.style import save
 from pipelag.results.drawing import Drawn
 
@@ -117,3 +117,18 @@ def test_where_runs_diverge_the_point_is_hollow_and_the_mean_is_of_the_others() 
     assert list(whole.get_ydata()) == [2.0, 5.0] and sorted(small.get_ydata()) == [1.0, 3.0, 5.0]
     assert (list(hollow.get_xdata()), list(hollow.get_ydata())) == ([2], [5.0])
     assert hollow.get_markerfacecolor() == "white" and not axes.collections
+
+
+def test_a_mean_ends_where_the_first_of_its_seeds_does() -> None:
+    rows = pd.DataFrame(
+        [
+            {"seed": seed, "epoch": epoch, "value": 10.0 * seed + epoch}
+            for seed, last in ((0, 4), (1, 2))
+            for epoch in range(1, last + 1)
+        ]
+    )
+    whole = with_all_seeds(rows, "epoch")
+    assert over_seeds(whole, "epoch", "value")["mean"].to_dict() == {1: 6.0, 2: 7.0}
+    assert with_all_seeds(rows.drop(columns="seed"), "epoch").equals(rows.drop(columns="seed"))
+    stages = rows.rename(columns={"epoch": "stages"})  # of which some may not be trained with every seed
+    assert with_all_seeds(stages, "stages").equals(stages)

@@ -16,7 +16,17 @@ import pandas as pd
 
 from pipelag.report.charts import greek
 from pipelag.report.figures import MANY, empty, running_mean
-from pipelag.report.panels import LETTER, TITLED, draw_levels, label_points, legend, over_seeds, remark, wrapped
+from pipelag.report.panels import (
+    LETTER,
+    TITLED,
+    draw_levels,
+    label_points,
+    legend,
+    over_seeds,
+    remark,
+    with_all_seeds,
+    wrapped,
+)
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
 FEW = 16  # points of a line: as many or fewer are marked
@@ -128,7 +138,7 @@ class Lines:
         without, rows = rows[x.column][missing], rows[~missing]
         if rows.empty:
             return
-        points = over_seeds(rows, x.column, y.column)
+        points = over_seeds(rows if self.hollow else with_all_seeds(rows, x.column), x.column, y.column)
         colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
         marker, raw = MARKERS[style[0] % len(MARKERS)], points["mean"]
         points, said = self.smoothed(points)

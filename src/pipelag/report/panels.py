@@ -11,6 +11,7 @@ import pandas as pd
 from pipelag.report.charts import greek
 
 LETTER = 0.056  # inches that a letter of a tick's label takes
+COURSE = ("epoch", "step", "iteration", "hours", "time")  # what a training goes along
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
@@ -19,6 +20,13 @@ def over_seeds(rows: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
     grouped = rows.groupby(by, sort=pd.api.types.is_numeric_dtype(rows[by]))[value]
     found = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()})
     return found.fillna({"std": 0.0})
+
+
+def with_all_seeds(rows: pd.DataFrame, x: str) -> pd.DataFrame:
+    """A training's rows up to where the first of its seeds ends: a mean over those that go on would flatter it."""
+    if "seed" not in rows or x not in COURSE:
+        return rows
+    return rows[rows[x] <= rows.groupby("seed")[x].max().min()]
 
 
 def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:

@@ -227,6 +227,14 @@ def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     return None if any(outcome is None for outcome in answers) else True
 
 
+def any_of(outcomes: Iterable[bool | None]) -> bool | None:
+    """True where any is; False where none is, of one at least; else it cannot be told."""
+    answers = list(outcomes)
+    if any(answers):
+        return True
+    return None if not answers or any(outcome is None for outcome in answers) else False
+
+
 def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
     """Whether each arm's values (by seed) lie above the next one's; and the differences in words."""
     steps = [Difference.of(a, b) for a, b in zip(values[:-1], values[1:], strict=True)]

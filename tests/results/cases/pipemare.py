@@ -503,17 +503,30 @@ def transformer_needs_t2() -> Pair:
     )
 
 
-@case(PAPER, "figure_8", "t2_worth_more")
 def t2_worth_more() -> Pair:
     more = {("2", "T1"): 20.0, ("2", "T1+T2"): 34.0, ("1", "T1"): 33.0, ("1", "T1+T2"): 34.0}
     return pair("figure_8", split(more), split(more | {("1", "T1"): 10.0}))
 
 
-@case(PAPER, "figure_8", "t1_weakens")
 def t1_weakens() -> Pair:
     return pair(
         "figure_8", split({("2", "T1"): 20.0, ("1", "T1"): 33.0}), split({("2", "T1"): 33.0, ("1", "T1"): 20.0})
     )
+
+
+def t2_speeds_up_split() -> Pair:
+    early, late = rising(80.0, 5), rising(80.0, 9)
+    return pair(
+        "figure_8",
+        split({("2", "T1"): late, ("2", "T1+T2"): early}),
+        split({("2", "T1"): early, ("2", "T1+T2"): late}),
+    )
+
+
+for _task in ("images", "translation"):
+    case(PAPER, "figure_8", f"t2_worth_more_{_task}_here")(t2_worth_more)
+    case(PAPER, "figure_8", f"t1_weakens_{_task}")(t1_weakens)
+    case(PAPER, "figure_8", f"t2_speeds_up_{_task}")(t2_speeds_up_split)
 
 
 @case(PAPER, "figure_12", "t1_diverges")
@@ -552,14 +565,41 @@ def transformer_large_k() -> Pair:
     return pair("figure_13", by_number(lambda k: 30 + k / 100), by_number(lambda k: 34 - k / 100))
 
 
+def some_k_matches(sync: float) -> Pair:
+    """Of the grid the smallest K is as good as synchronous training, and none is."""
+
+    def scores(first: float) -> Scores:
+        of = by_number(lambda k: first if k in (10, 15) else sync - 5.0)
+        return lambda labels: sync if labels["arm"] == "Sync" else of(labels)
+
+    return pair("figure_13", scores(sync), scores(sync - 5.0))
+
+
+case(PAPER, "figure_13", "some_k_matches_images")(lambda: some_k_matches(95.0))
+case(PAPER, "figure_13", "some_k_matches_translation")(lambda: some_k_matches(34.5))
+
+
 @case(PAPER, "figure_14", "small_d_converges")
 def small_d_converges() -> Pair:
     return pair("figure_14", by_number(lambda d: 34 - d), by_number(lambda d: 34 - 30 * d))
 
 
-@case(PAPER, "figure_14", "large_d_worse")
-def large_d_worse() -> Pair:
-    return pair("figure_14", by_number(lambda d: 34 - 30 * d), by_number(lambda d: 34 - d))
+@case(PAPER, "figure_14", "small_d_converges_images")
+def small_d_converges_images() -> Pair:
+    return pair("figure_14", by_number(lambda d: 34 - d), by_number(lambda d: 29 - d))
+
+
+def half_not_faster() -> Pair:
+    return pair("figure_14", by_number(lambda d: 34 - 10 * d), by_number(lambda d: 34 - d))
+
+
+def improper_d_worse() -> Pair:
+    return pair("figure_14", by_number(lambda d: 34 - 10 * d), by_number(lambda d: 34 - d))
+
+
+for _task in ("images", "translation"):
+    case(PAPER, "figure_14", f"half_not_faster_{_task}")(half_not_faster)
+    case(PAPER, "figure_14", f"improper_d_worse_{_task}")(improper_d_worse)
 
 
 @case(PAPER, "figure_14", "half_matches")

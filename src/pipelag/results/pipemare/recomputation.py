@@ -7,7 +7,7 @@ from statistics import fmean
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning
 from pipelag.results.pipemare.quality import (
@@ -20,8 +20,10 @@ from pipelag.results.pipemare.quality import (
     log_in,
     mean_text,
     metric,
+    outcomes,
     runs_of,
     spec_stages,
+    title,
     value_of,
 )
 from pipelag.results.verdict import Finding, judge
@@ -35,6 +37,11 @@ def segments(item: Item) -> str:
     return f"{-(-spec_stages(item) // size)} segments" if size else "no recomputation"
 
 
+def arm_and_network(arm: str, network: str) -> str:
+    """A panel's title."""
+    return f"{arm}: {network}"
+
+
 @drawing(PAPER, "figure_17", "figure_18")
 def by_checkpoints(context: Context) -> Drawn:
     """A panel per method, a line per number of segments."""
@@ -42,10 +49,11 @@ def by_checkpoints(context: Context) -> Drawn:
     rows = []
     for arm in context.values("arm"):
         for row in learning(context, segments, arm=arm):
-            rows.append(row | {"panel": arm})
+            rows.append(row | {"panel": arm_and_network(arm, title(context, task))})
     order = list(dict.fromkeys(row["line"] for row in rows))
     rows.sort(key=lambda row: (row["line"] != "no recomputation", order.index(row["line"])))
-    rows.sort(key=lambda row: context.values("arm").index(row["panel"]))
+    panels = [arm_and_network(arm, title(context, task)) for arm in context.values("arm")]
+    rows.sort(key=lambda row: panels.index(row["panel"]))
     chart = Lines(Axis("epoch", "epochs"), Axis("score", metric(task)), line="line", panel="panel", shared_y=True)
     return Drawn.of(chart, rows)
 
@@ -56,7 +64,7 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
     counts = [count for count in context.values("checkpoints") if count != "none"]
     steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
     names = {c: segments(next(iter(runs_of(context, arm=arm, task=task, checkpoints=c).values()))) for c in counts}
-    text = f"{arm} {mean_text(list(plain.values()))} without; below that by " + ", ".join(
+    text = f"{arm} {outcomes(context, arm=arm, task=task, checkpoints='none')} without; below that by " + ", ".join(
         f"{step.text()} with {names[c]}" for c, step in steps.items()
     )
     return steps, text
@@ -131,8 +139,8 @@ def correction_matters(context: Context) -> Finding:
     def cost(arm: str) -> dict[int, float]:
         plain = best(context, arm=arm, task="translation", checkpoints="none")
         counts = [count for count in context.values("checkpoints") if count != "none"]
-        each_ = [best(context, arm=arm, task="translation", checkpoints=count) for count in counts]
-        return {seed: value - fmean(one[seed] for one in each_) for seed, value in plain.items()}
+        mean = over_models(best(context, arm=arm, task="translation", checkpoints=count) for count in counts)
+        return {seed: minus(plain[seed], value) for seed, value in mean.items() if seed in plain}
 
     without, with_t2 = cost("T1"), cost("T1+T2")
     step = Difference.of(without, with_t2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, average, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, any_of, over_models, sized, trend
 from pipelag.results.pipemare.arms import grid, number
-from pipelag.results.pipemare.quality import EQUAL_POINTS, POINTS, area, below, best, each
+from pipelag.results.pipemare.quality import BLEU, EQUAL_BLEU, EQUAL_POINTS, POINTS, area, below, best, each, outcomes
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
@@ -18,11 +18,7 @@ def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Diff
     """How much the smallest values of a grid are above the largest, in the mean best score; and all scores."""
     arms = grid(context, key, task)
     scores = {arm: best(context, task=task, arm=arm) for arm in arms}
-
-    def mean(some: Sequence[str]) -> dict[int, float]:
-        return {seed: average([scores[arm][seed] for arm in some]) for seed in scores[some[0]]}
-
-    step = Difference.of(mean(arms[:many]), mean(arms[-many:]))
+    step = Difference.of(*(over_models(scores[arm] for arm in some) for some in (arms[:many], arms[-many:])))
     return step, f"{each(context, *arms, task=task)}; the smallest above the largest by {step.text()}"
 
 
@@ -41,6 +37,22 @@ def transformer_large_k(context: Context) -> Finding:
     return trend(context, holds, text, f"the smallest K against the largest; {SEEDS}", task="translation")
 
 
+def some_k_matches(context: Context, task: str) -> Finding:
+    """The best scores: some K of the grid is as good as synchronous training."""
+    bound, words = (POINTS, EQUAL_POINTS) if task == "images" else (BLEU, EQUAL_BLEU)
+    gaps = {arm: below(context, arm, task=task) for arm in grid(context, "K", task)}
+    text = f"Sync {outcomes(context, task=task, arm='Sync')}; below it " + ", ".join(
+        f"{arm} {gap.text()}" for arm, gap in gaps.items()
+    )
+    return sized(
+        context, any_of(gap.below(bound) for gap in gaps.values()), text, f"below by at most {words}", task=task
+    )
+
+
+for _task in ("images", "translation"):
+    judge(PAPER, "figure_13", f"some_k_matches_{_task}")(partial(some_k_matches, task=_task))
+
+
 @judge(PAPER, "figure_14", "small_d_converges")
 def small_d_converges(context: Context) -> Finding:
     """Mean BLEU over the epochs, every D up to 0.2."""
@@ -53,13 +65,37 @@ def small_d_converges(context: Context) -> Finding:
     return trend(context, all_of(step.above() for step in steps.values()), text, SEEDS, task="translation")
 
 
-@judge(PAPER, "figure_14", "large_d_worse")
-def large_d_worse(context: Context) -> Finding:
-    """Mean BLEU over the epochs, D = 0.5, which the caption calls too large to converge faster."""
-    plain, large = (area(context, task="translation", arm=arm) for arm in ("no correction", "D = 0.5"))
-    step = Difference.of(plain, large)
-    text = f"mean BLEU over the epochs {fmean(plain.values()):.1f} without correction, D = 0.5 {step.text()} below"
-    return trend(context, step.above(), text, SEEDS, task="translation")
+@judge(PAPER, "figure_14", "small_d_converges_images")
+def small_d_converges_images(context: Context) -> Finding:
+    """Mean accuracy over the epochs, D = 0.1."""
+    plain, small = (area(context, task="images", arm=arm) for arm in ("no correction", "D = 0.1"))
+    step = Difference.of(small, plain)
+    text = f"mean accuracy over the epochs {fmean(plain.values()):.1f} without correction, D = 0.1 {step.text()} above"
+    return trend(context, step.above(), text, SEEDS, task="images")
+
+
+def half_not_faster(context: Context, task: str) -> Finding:
+    """Mean score over the epochs, D = 0.5."""
+    plain, half = (area(context, task=task, arm=arm) for arm in ("no correction", "D = 0.5"))
+    step = Difference.of(half, plain)
+    text = f"mean score over the epochs {fmean(plain.values()):.1f} without correction, D = 0.5 {step.text()} above"
+    return trend(context, step.below(), text, SEEDS, task=task)
+
+
+def improper_d_worse(context: Context, task: str) -> Finding:
+    """The best scores: some D of the grid is below no correction."""
+    plain = best(context, task=task, arm="no correction")
+    arms = grid(context, "D", task)
+    steps = {arm: Difference.of(plain, best(context, task=task, arm=arm)) for arm in arms}
+    text = f"{each(context, 'no correction', *arms, task=task)}; below it " + ", ".join(
+        f"{arm} {step.text()}" for arm, step in steps.items()
+    )
+    return trend(context, any_of(step.above() for step in steps.values()), text, SEEDS, task=task)
+
+
+for _task in ("images", "translation"):
+    judge(PAPER, "figure_14", f"half_not_faster_{_task}")(partial(half_not_faster, task=_task))
+    judge(PAPER, "figure_14", f"improper_d_worse_{_task}")(partial(improper_d_worse, task=_task))
 
 
 @judge(PAPER, "figure_14", "half_matches")

@@ -20,9 +20,10 @@ from pipelag.results.pipemare.quality import (
     EQUAL_POINTS,
     MODELS,
     POINTS,
+    below,
     best,
-    mean_text,
     metric,
+    outcomes,
     title,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -85,7 +86,11 @@ def over_stages(context: Context) -> Drawn:
         micro, used, held = set(), [], []
     model = {"images": MODELS["resnet50"], "translation": MODELS["transformer"]}[task]
     pipeline = f"{model}, {' or '.join(map(str, sorted(micro)))} microbatches"
-    names = [f"{pipeline}: utilisation", f"{pipeline}: memory", f"Trained: {title(context, task, stages=False)}"]
+    runs = [item.arm.spec for item in context.select(task=task) if item.log is not None]
+    pieces = sorted({spec.phases[-1].microbatches for spec in runs if spec.phases})
+    trained = f"Trained: {title(context, task, stages=False)}"
+    trained += f", {' and '.join(map(str, pieces))} microbatches" if pieces else ""
+    names = [f"{pipeline}: utilisation", f"{pipeline}: memory", trained]
     scores = [
         {"method": method, "stages": each.stages, "value": value, "seed": seed}
         for method in methods(context)
@@ -221,10 +226,12 @@ def stashing_falls_with_stages(context: Context) -> Finding:
 
 def falls(context: Context, method: str) -> Finding:
     """Whether every further pipeline is below the one of fewer stages."""
-    scores = {each.stages: best(context, arm=method, setup=each.setup) for each in trained_stages(context)}
-    holds, steps = ordered(list(scores.values()))
-    means = ", ".join(f"P = {stages}: {mean_text(list(values.values()))}" for stages, values in scores.items())
-    return trend(context, holds, f"{method} at {means}; steps of {steps}", SEEDS, task="images")
+    trained = trained_stages(context)
+    if len({each.stages for each in trained}) < 2:
+        raise NotLogged(f"{method} is trained with one number of stages only")
+    holds, steps = ordered([best(context, arm=method, setup=each.setup) for each in trained])
+    texts = [f"P = {each.stages}: {outcomes(context, arm=method, setup=each.setup)}" for each in trained]
+    return trend(context, holds, f"{method} at {', '.join(texts)}; steps of {steps}", SEEDS, task="images")
 
 
 @judge(PAPER, "figure_3", "close_to_best")
@@ -237,17 +244,14 @@ def close_to_best(context: Context) -> Finding:
 
 
 def close(context: Context, method: str, bound: float, words: str) -> Finding:
-    """Whether a method stays within a bound of the best, at every number of stages."""
+    """Whether a method stays within a bound of each other, and so of the best, at every number of stages."""
     texts, holds = [], []
     for each in trained_stages(context):
-        scores = {m: best(context, arm=m, setup=each.setup, task=TASK[context.name]) for m in methods(context)}
-        means = {m: fmean(values.values()) for m, values in scores.items()}
-        top = max(means, key=lambda m: means[m])
-        gap = Difference.of(scores[top], scores[method])
-        holds.append(gap.below(bound))
-        texts.append(
-            f"P = {each.stages}: {method} {mean_text(list(scores[method].values()))}, {gap.text()} below {top}"
-        )
+        where = {"setup": each.setup, "task": TASK[context.name]}
+        gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
+        holds += [gap.below(bound) for gap in gaps.values()]
+        words = ", ".join(f"{gap.text()} below {m}" for m, gap in gaps.items())
+        texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {words}")
     return sized(
         context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
     )
