@@ -365,7 +365,7 @@ for figure in ("3a", "3c"):
     case(PAPER, f"figure_{figure}", "xpipe_lowest")(
         lambda figure=figure: arms_of(f"figure_{figure}", {"XPipe": 74.5})  # type: ignore[misc]
     )
-for figure in ("3c", "4a", "4c", "5b", "5c"):
+for figure in ("3b", "3c", "4a", "4c", "5b", "5c"):
     case(PAPER, f"figure_{figure}", "optim_highest")(
         lambda figure=figure: arms_of(f"figure_{figure}", {"PipeOptim": 79.0})  # type: ignore[misc]
     )
