@@ -34,8 +34,7 @@ def main(args: argparse.Namespace) -> int:
     context = Context.load(paper, args.result, scale)
     base = Path(scale.figures) / paper.id / args.result
     drawn = draw(context)
-    spread = drawn.spread if drawn.figure is not None else ""
-    save(drawn, base, result.kind, context.footer(drawn.data, spread))
+    save(drawn, base, result.kind, drawn.footer(context))
     write_whole(base.with_suffix(".json"), json.dumps(record(context, drawn), indent=1) + "\n")
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any, Protocol
 
 import pandas as pd
@@ -11,6 +11,7 @@ import pandas as pd
 from pipelag.report.figures import empty
 from pipelag.report.tables import Table
 from pipelag.results.context import Context
+from pipelag.results.logs import Item
 
 
 class Chart(Protocol):
@@ -25,12 +26,14 @@ class Drawn:
     """A drawn result. Figures come with the numbers they show, as a data frame; `of` draws the figure from it.
 
     chart: what the chart is, as plain values, with which its frame can be drawn again (`pipelag.report.explore`).
+    items: the runs that it is about, where these are not all of the result's.
     """
 
     table: Table | None = None
     figure: Any = None
     data: pd.DataFrame | None = None
     chart: dict[str, Any] | None = None
+    items: list[Item] | None = None
 
     @property
     def spread(self) -> str:
@@ -39,12 +42,19 @@ class Drawn:
             return "a small point each, lines through their mean (hollow where some of them diverge)"
         return "bands of one standard deviation"
 
+    def footer(self, context: Context) -> str:
+        """What its numbers are from, in sentences."""
+        shown = context if self.items is None else replace(context, items=self.items)
+        return shown.footer(self.data, self.spread if self.figure is not None else "")
+
     @classmethod
-    def of(cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> Drawn:
+    def of(
+        cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]], items: list[Item] | None = None
+    ) -> Drawn:
         """A chart of the rows that are saved beside it."""
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
-        return cls(figure=chart.draw(frame), data=frame, chart=described)
+        return cls(figure=chart.draw(frame), data=frame, chart=described, items=items)
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

@@ -45,12 +45,12 @@ def axes_of(rows: Sequence[dict[str, Any]]) -> dict[str, Axis]:
     return {row["panel"]: Axis("score", metric(row["task"])) for row in rows}
 
 
-def curves(context: Context, rows: list[dict[str, Any]]) -> Drawn:
-    """Score against epochs, a panel per task."""
+def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | None = None) -> Drawn:
+    """Score against epochs, a panel per task. items: the runs in the rows, where not all of the result's are."""
     if not rows:
         return nothing(context)
     chart = Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=STYLES, vertical="switch")
-    return Drawn.of(chart, rows)
+    return Drawn.of(chart, rows, items)
 
 
 @drawing(PAPER, "figure_7", "figure_12", "figure_13", "figure_14", "figure_19")

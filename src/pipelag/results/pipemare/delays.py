@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
@@ -113,13 +114,16 @@ def delay_hurts(context: Context) -> Finding:
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
     """The runs of split weights; the panels say their stages. A task whose pipelines have no log has no panel."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    items = [item for item in context.items if item.log is None]
     for task in ("images", "translation"):
         pipelines = [item for item in context.select(task=task, split="2") if item.arm.labels["arm"] != "Sync"]
         stages = sorted({spec_stages(item) for item in pipelines if item.log})
         panel = f"{title(context, task, stages=False)}, {' and '.join(map(str, stages))} stages"
-        rows += [row | {"panel": panel} for row in learning(context, task=task, split="2") if stages]
-    return curves(context, rows)
+        if stages:
+            rows += [row | {"panel": panel} for row in learning(context, task=task, split="2")]
+            items += [item for item in context.select(task=task, split="2") if item.log]
+    return curves(context, rows, items)
 
 
 SPLIT = {"split": "2"}

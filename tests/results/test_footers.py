@@ -1,0 +1,32 @@
+"""What stands below a figure is of the runs that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
+from tests.results.cases.pipemare import PAPER, training
+from tests.results.made_up import both
+
+
+def images_alone(labels: Mapping[str, str]) -> float | None:
+    """No pipeline translates."""
+    return 90.0 if labels["task"] == "images" else 30.0 if labels["arm"] == "Sync" else None
+
+
+def everything(labels: Mapping[str, str]) -> float:
+    return 90.0 if labels["task"] == "images" else 30.0
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_task_that_has_no_panel_is_not_told_of() -> None:
+    some, whole = both(PAPER, "figure_8", training(images_alone), training(everything), scale="paper")
+    for context, panels in ((some, 1), (whole, 2)):
+        load_results(context.paper)
+        drawn = draw(context)
+        assert drawn.data is not None and drawn.data["panel"].nunique() == panels
+        assert ("transformer" in drawn.footer(context)) is (panels == 2) and "resnet50" in drawn.footer(context)
+    assert "transformer" in some.footer()
