@@ -375,3 +375,23 @@ def test_one_seed_beside_means_over_more_is_told_to_be_one() -> None:
     left = [replace(item, arm=replace(item.arm, left_out="one seed is enough"), log=None) for item in others]
     assert Accuracy.of([one, *left]).text() == "91.00 (one seed)"
     assert Accuracy.of([one]).text() == "91.00" and Accuracy.of([one, *others]).text() == "91.00 ± 0.00"
+
+
+def test_a_scale_may_ask_for_more_seeds_than_one() -> None:
+    made = context("table_4", far_apart)
+    alone = {claim: verdict.verdict for claim, verdict in judged(made).items()}
+    asked = made.scale.model_copy(update={"least_seeds": {PAPER: 2}})
+    more = judged(replace(made, scale=asked))
+    turned = [claim for claim, verdict in alone.items() if verdict != more[claim].verdict]
+    assert turned and all(more[claim].verdict == "cannot be judged" for claim in turned)
+    assert any("one seed, too few to tell" in more[claim].why for claim in turned)
+    assert {
+        claim: verdict.verdict for claim, verdict in judged(made).items()
+    } == alone  # it is asked for that scale only
+
+
+def far_apart(arm: Arm) -> RunLog:
+    """Accuracies that know their error: the baseline far above the others."""
+    end = 90.0 if "Baseline" in arm.labels.get("arm", "") else 60.0
+    made = trained(end)
+    return replace(made, summary=made.summary | {"data": made.summary["data"] | {"test": 10000}})

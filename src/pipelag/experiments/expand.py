@@ -105,9 +105,10 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
         base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)
         given = {"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]}
+        given["least_seeds"] = base.least_seeds | scale.least_seeds
         given |= {} if "seeds" in scale.model_fields_set else {"seeds": base.seeds}
         scale = scale.model_copy(update=given)
-    for paper in [*scale.setups, *(each.paper for each in scale.leave_out)]:
+    for paper in [*scale.setups, *(each.paper for each in scale.leave_out), *scale.least_seeds]:
         if paper not in papers():
             raise PipelagError(f"scale '{name}': {unknown('paper', paper, papers())}")
     return scale

@@ -188,6 +188,7 @@ class Scale(Typed):
     """How large a scale's runs are: overrides per setup, merged into the paper's.
 
     A value of null takes away what the paper or the extended scale says there; of a whole setup: its overrides.
+    `least_seeds`: how many a comparison of arms needs, by paper, where it is more than one; fewer do not tell.
     """
 
     name: Name
@@ -197,6 +198,7 @@ class Scale(Typed):
     setups: dict[str, dict[str, dict[str, Any] | None]] = Field(default_factory=dict)  # paper -> setup -> overrides
     seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1, max_length=1000)
     leave_out: list[LeaveOut] = Field(default_factory=list)
+    least_seeds: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=dict)
     frozen: bool = False
     folder: str = ""  # of the runs; results/<name> when empty
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, Share
-from pipelag.results.verdict import Finding, NotLogged
+from pipelag.results.verdict import LEAST_SEEDS, Finding, NotLogged
 
 LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -177,8 +177,8 @@ class Difference:
         return cls(fmean(pairs), quantile * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
 
     def above(self, bound: float = 0.0) -> bool | None:
-        """Whether a - b is above a bound; None where the seeds do not tell, or one alone has no error."""
-        if self.error is None:
+        """Whether a - b is above a bound; None where the seeds do not tell, are too few, or one alone has no error."""
+        if self.error is None or self.seeds < LEAST_SEEDS.get():
             return None
         if self.mean - self.error > bound:
             return True
@@ -210,6 +210,7 @@ class Difference:
         """In words. digits: after the point."""
         seeds = f"{self.seeds} seeds" if self.seeds > 1 else "one seed"
         seeds += ", error unknown" if self.error is None else ""
+        seeds += ", too few to tell" if self.seeds < LEAST_SEEDS.get() else ""
         error = "" if self.error is None else f" ± {self.error:.{digits}f}"
         return f"{self.mean:+.{digits}f}{error} ({seeds})"
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
+from pipelag.experiments.schema import Claim
 from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
 
+# How many seeds a comparison of arms needs to tell anything, of the scale and paper that is judged.
+LEAST_SEEDS: ContextVar[int] = ContextVar("least_seeds", default=1)
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 
 
@@ -70,14 +74,19 @@ def log_of(context: Context, **labels: str) -> RunLog:
 
 def verdicts(context: Context) -> list[Verdict]:
     """Every claim of a result, judged; one without a judge cannot be, and its text in the config says why."""
-    judged = []
-    for claim in context.result.claims:
-        if claim.because:
-            judged.append(Verdict(claim.id, claim.text, WORDS[None], claim.because))
-            continue
-        try:
-            finding = JUDGES[context.paper.id, context.name, claim.id](context)
-        except NotLogged as missing:
-            finding = Finding(None, str(missing), "")
-        judged.append(Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance))
-    return judged
+    asked = LEAST_SEEDS.set(context.scale.least_seeds.get(context.paper.id, 1))
+    try:
+        return [judged(context, claim) for claim in context.result.claims]
+    finally:
+        LEAST_SEEDS.reset(asked)
+
+
+def judged(context: Context, claim: Claim) -> Verdict:
+    """What became of one of a result's claims."""
+    if claim.because:
+        return Verdict(claim.id, claim.text, WORDS[None], claim.because)
+    try:
+        finding = JUDGES[context.paper.id, context.name, claim.id](context)
+    except NotLogged as missing:
+        finding = Finding(None, str(missing), "")
+    return Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance)

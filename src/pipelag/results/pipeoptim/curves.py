@@ -28,7 +28,7 @@ from pipelag.results.pipeoptim.training import (
     scores,
     title_of,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import LEAST_SEEDS, Finding, NotLogged, judge
 
 PAPER = "pipeoptim"
 LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
@@ -92,7 +92,7 @@ def xpipe_lowest(context: Context) -> Finding:
     if ends and None not in ends:
         words = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in others.items())
         why = f"{XPIPE} diverges with each of {len(ends)} seeds; the others end at {words}"
-        return trend(context, True, why, SEEDS)
+        return trend(context, True if len(ends) >= LEAST_SEEDS.get() else None, why, SEEDS)
     xpipe = scores(context, last, arm=XPIPE)
     steps = {arm: Difference.of(values, xpipe) for arm, values in others.items()}
     why = f"{XPIPE} ends at {fmean(xpipe.values()):.2f}; above it " + ", ".join(
