@@ -26,7 +26,7 @@ HEADLINES = {
     "leaderboard": ("figure_1", "figure_2", "figure_3"),
     "stale_weights": ("figure_5a", "figure_5c", "control_curves", "figure_6", "figure_7"),
     "pipedream": ("links", "figure_10", "figure_15"),
-    "pipemare": ("figure_7", "figure_6b"),
+    "pipemare": ("figure_2", "figure_7", "figure_6b"),
     "pipeoptim": ("figure_3a",),
     "spectrain": ("figure_9", "figure_12"),
 }
@@ -52,7 +52,7 @@ def main(out: Path) -> None:
         for result in results:
             context = Context.load(paper, result, scale)
             drawn, base = draw(context), out / name_of(name, result)
-            save(drawn.figure, base, (".svg", ".png"), context.footer(drawn.data, drawn.spread))
+            save(drawn.figure, base, (".svg", ".png"), drawn.footer(context))
             in_few_colours(base.with_suffix(".png"))
             page.append(section(context, base.name))
     write_whole(out / "README.md", "\n".join(page))
