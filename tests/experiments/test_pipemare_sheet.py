@@ -239,6 +239,7 @@ def test_figures_13_14_and_15_and_table_8() -> None:
     grids = {"images": (10, 20, 40, 80, 160), "translation": (15, 30, 60)}
     for task, grid in grids.items():
         found = specs("figure_13", task=task)
+        assert settings(found.pop("Sync")) == plain(task, "gpipe")  # what K is to match, says the caption
         assert {arm: settings(s) for arm, s in found.items()} == {
             f"K = {count}/{TASKS[task]['epochs']}": t1(task, count) for count in grid
         }
