@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from pipelag.commands.result import save
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from tests.results.cases.pipemare import PAPER, training
@@ -30,3 +32,16 @@ def test_a_task_that_has_no_panel_is_not_told_of() -> None:
         assert drawn.data is not None and drawn.data["panel"].nunique() == panels
         assert ("transformer" in drawn.footer(context)) is (panels == 2) and "resnet50" in drawn.footer(context)
     assert "transformer" in some.footer()
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_table_has_its_footer_and_counts_the_seeds_of_an_arm_once(tmp_path: Path) -> None:
+    context, _ = both(PAPER, "table_8", training(everything), training(everything), scale="paper")
+    load_results(context.paper)
+    drawn = draw(context)
+    footer = drawn.footer(context)
+    seeds = {item.arm.seed for item in context.items}
+    assert f"; {len(seeds)} seeds" in footer and "one standard deviation" not in footer
+    save(drawn, tmp_path / "table_8", "table", footer)
+    for end in (".md", ".tex"):
+        assert "updates;" in (tmp_path / "table_8").with_suffix(end).read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,8 +141,11 @@ class Context:
         ]
         if not lengths:
             return ""
-        by_arm = Counter(tuple(sorted(item.arm.labels.items())) for item in runs).values()
-        fewest, most = (shown, shown) if shown else (min(by_arm), max(by_arm))
+        by_arm: dict[tuple[tuple[str, str], ...], set[int]] = {}
+        for item in runs:
+            by_arm.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
+        counts = [shown] if shown else [len(each) for each in by_arm.values()]
+        fewest, most = min(counts), max(counts)
         seeds = f"{fewest} to {most}" if fewest < most else str(most)
         lengths.append(f"{seeds} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
