@@ -49,7 +49,10 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
     """Score against epochs, a panel per task. items: the runs in the rows, where not all of the result's are."""
     if not rows:
         return nothing(context)
-    chart = Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=STYLES, vertical="switch")
+    others = [line for line in dict.fromkeys(row["line"] for row in rows) if line not in STYLES]
+    # Black is for Sync; of more lines than colours none has both colour and dashes of another.
+    styles = STYLES | {line: (1 + number % 7, (1 + number) % 6) for number, line in enumerate(others)}
+    chart = Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=styles, vertical="switch")
     return Drawn.of(chart, rows, items)
 
 

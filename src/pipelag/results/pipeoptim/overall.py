@@ -98,7 +98,7 @@ def top1_over_time(context: Context) -> Drawn:
         levels = {f"target {goal.text}": goal.value}
     except NotLogged:
         levels = {}
-    x = Axis("hours", "time (hours; an epoch as timed for the paper's network and Tiny-ImageNet)")
+    x = Axis("hours", "time (hours; as timed for the paper's epochs)")
     y = Axis("value", "top-1 accuracy (%)")
     return Drawn.of(Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels), rows)
 
