@@ -31,17 +31,18 @@ def higher(
     measure: Callable[..., dict[int, float]] = best,
     what: str = "best score",
     tasks: Sequence[str] = ("images", "translation"),
+    **labels: str,
 ) -> Finding:
-    """A trend: an arm is above another in every task."""
+    """A trend: an arm is above another in every task, of the runs with these labels."""
     texts, holds = [], []
     for task in tasks:
-        values = [measure(context, task=task, arm=one) for one in (arm, than)]
+        values = [measure(context, task=task, arm=one, **labels) for one in (arm, than)]
         step = Difference.of(*values)
         holds.append(step.above())
         shared = set.intersection(*map(set, values))  # those that are compared
         means = [fmean(each[seed] for seed in shared) for each in values]
         texts.append(f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}")
-    labels = {"task": tasks[0]} if len(tasks) == 1 else {}
+    labels |= {"task": tasks[0]} if len(tasks) == 1 else {}
     return trend(context, all_of(holds), f"{what}: {'; '.join(texts)}", SEEDS, **labels)
 
 

@@ -32,6 +32,11 @@ EQUAL_BLEU = f"less than 0.4 BLEU, which the paper calls a noticeable gap (secti
 BySeed = dict[int, float]
 
 
+def equal(task: str) -> tuple[float, str]:
+    """How far apart two scores of a task are that the paper calls equal, and that in words."""
+    return (POINTS, EQUAL_POINTS) if task in IMAGES else (BLEU, EQUAL_BLEU)
+
+
 def value_of(row: Mapping[str, Any]) -> float:
     """BLEU, or accuracy of images in percent."""
     return float(row.get("bleu", row["accuracy"]))

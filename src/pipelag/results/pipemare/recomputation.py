@@ -11,11 +11,8 @@ from pipelag.results.judging import SEEDS, Difference, all_of, minus, over_model
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning
 from pipelag.results.pipemare.quality import (
-    BLEU,
-    EQUAL_BLEU,
-    EQUAL_POINTS,
-    POINTS,
     best,
+    equal,
     evaluations,
     log_in,
     mean_text,
@@ -37,23 +34,16 @@ def segments(item: Item) -> str:
     return f"{-(-spec_stages(item) // size)} segments" if size else "no recomputation"
 
 
-def arm_and_network(arm: str, network: str) -> str:
-    """A panel's title."""
-    return f"{arm}: {network}"
-
-
 @drawing(PAPER, "figure_17", "figure_18")
 def by_checkpoints(context: Context) -> Drawn:
     """A panel per method, a line per number of segments."""
     task = "images" if context.name == "figure_17" else "translation"
-    rows = []
-    for arm in context.values("arm"):
-        for row in learning(context, segments, arm=arm):
-            rows.append(row | {"panel": arm_and_network(arm, title(context, task))})
+    network = title(context, task)
+    panels = {arm: f"{arm}: {network}" for arm in context.values("arm")}
+    rows = [row | {"panel": panel} for arm, panel in panels.items() for row in learning(context, segments, arm=arm)]
     order = list(dict.fromkeys(row["line"] for row in rows))
     rows.sort(key=lambda row: (row["line"] != "no recomputation", order.index(row["line"])))
-    panels = [arm_and_network(arm, title(context, task)) for arm in context.values("arm")]
-    rows.sort(key=lambda row: panels.index(row["panel"]))
+    rows.sort(key=lambda row: list(panels.values()).index(row["panel"]))
     chart = Lines(Axis("epoch", "epochs"), Axis("score", metric(task)), line="line", panel="panel", shared_y=True)
     return Drawn.of(chart, rows)
 
@@ -73,7 +63,7 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
 def matches(context: Context, arm: str, task: str) -> Finding:
     """Whether recomputation costs an arm nothing."""
     steps, text = lost(context, arm, task)
-    bound, words = (POINTS, EQUAL_POINTS) if task == "images" else (BLEU, EQUAL_BLEU)
+    bound, words = equal(task)
     holds = all_of(step.within(-bound, bound) for step in steps.values())
     return sized(context, holds, text, f"a match: within {words}", arm=arm)
 

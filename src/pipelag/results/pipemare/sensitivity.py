@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, any_of, over_models, sized, trend
 from pipelag.results.pipemare.arms import grid, number
-from pipelag.results.pipemare.quality import BLEU, EQUAL_BLEU, EQUAL_POINTS, POINTS, area, below, best, each, outcomes
+from pipelag.results.pipemare.quality import EQUAL_POINTS, POINTS, area, below, best, each, equal, outcomes
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
@@ -39,7 +40,7 @@ def transformer_large_k(context: Context) -> Finding:
 
 def some_k_matches(context: Context, task: str) -> Finding:
     """The best scores: some K of the grid is as good as synchronous training."""
-    bound, words = (POINTS, EQUAL_POINTS) if task == "images" else (BLEU, EQUAL_BLEU)
+    bound, words = equal(task)
     gaps = {arm: below(context, arm, task=task) for arm in grid(context, "K", task)}
     text = f"Sync {outcomes(context, task=task, arm='Sync')}; below it " + ", ".join(
         f"{arm} {gap.text()}" for arm, gap in gaps.items()
@@ -53,32 +54,32 @@ for _task in ("images", "translation"):
     judge(PAPER, "figure_13", f"some_k_matches_{_task}")(partial(some_k_matches, task=_task))
 
 
+def sooner(context: Context, task: str, arms: Sequence[str]) -> tuple[list[Difference], str]:
+    """How far arms are above no correction in the mean score over the epochs, one by one; and that in words."""
+    plain = area(context, task=task, arm="no correction")
+    steps = {arm: Difference.of(area(context, task=task, arm=arm), plain) for arm in arms}
+    text = ", ".join(f"{arm} {step.text()} above" for arm, step in steps.items())
+    return list(steps.values()), f"mean score over the epochs {fmean(plain.values()):.1f} without correction, {text}"
+
+
 @judge(PAPER, "figure_14", "small_d_converges")
 def small_d_converges(context: Context) -> Finding:
-    """Mean BLEU over the epochs, every D up to 0.2."""
-    plain = area(context, task="translation", arm="no correction")
+    """Every D up to 0.2."""
     arms = [arm for arm in grid(context, "D", "translation") if number(arm) <= 0.2]
-    steps = {arm: Difference.of(area(context, task="translation", arm=arm), plain) for arm in arms}
-    text = f"mean BLEU over the epochs {fmean(plain.values()):.1f} without correction; " + ", ".join(
-        f"{arm} {step.text()}" for arm, step in steps.items()
-    )
-    return trend(context, all_of(step.above() for step in steps.values()), text, SEEDS, task="translation")
+    steps, text = sooner(context, "translation", arms)
+    return trend(context, all_of(step.above() for step in steps), text, SEEDS, task="translation")
 
 
 @judge(PAPER, "figure_14", "small_d_converges_images")
 def small_d_converges_images(context: Context) -> Finding:
-    """Mean accuracy over the epochs, D = 0.1."""
-    plain, small = (area(context, task="images", arm=arm) for arm in ("no correction", "D = 0.1"))
-    step = Difference.of(small, plain)
-    text = f"mean accuracy over the epochs {fmean(plain.values()):.1f} without correction, D = 0.1 {step.text()} above"
+    """D = 0.1."""
+    (step,), text = sooner(context, "images", ["D = 0.1"])
     return trend(context, step.above(), text, SEEDS, task="images")
 
 
 def half_not_faster(context: Context, task: str) -> Finding:
-    """Mean score over the epochs, D = 0.5."""
-    plain, half = (area(context, task=task, arm=arm) for arm in ("no correction", "D = 0.5"))
-    step = Difference.of(half, plain)
-    text = f"mean score over the epochs {fmean(plain.values()):.1f} without correction, D = 0.5 {step.text()} above"
+    """D = 0.5."""
+    (step,), text = sooner(context, task, ["D = 0.5"])
     return trend(context, step.below(), text, SEEDS, task=task)
 
 

@@ -117,10 +117,7 @@ def grids(context: Context) -> Drawn:
     ]
     trained = [name for task in ("images", "translation") if (name := trained_as(context, task))]
     notes = [f"ours: {'; '.join(trained)}"] if trained else []
-    notes += (
-        ["ours: one grid at a time, everything else as in table 3, where the paper tunes one after the other"]
-        if trained
-        else []
-    )
+    if trained:
+        notes.append("ours: one grid at a time, all else as in table 3, where the paper tunes one after the other")
     notes += ["the bold optima of the paper's table are lost in its text; they follow from sections 3.1, 4 and C.1"]
     return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task of the paper"))

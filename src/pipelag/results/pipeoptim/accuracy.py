@@ -12,7 +12,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
-from pipelag.results.pipeoptim.training import Values, about, above, metric_of, points, rest, scores
+from pipelag.results.pipeoptim.training import Values, about, above, diverged, metric_of, points, rest, scores
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "pipeoptim"
@@ -84,7 +84,7 @@ def best_of(items: Iterable[Item], model: str) -> str | None:
     """The mean of the seeds' best evaluations, with spread; and how many there are, where some are missing."""
     chosen = list(items)
     best = [max(v for _, v in line) for item in chosen if (line := points(item.log, metric_of(model)))]
-    lost = sum(item.log is not None and item.log.diverged_at is not None for item in chosen)
+    lost = sum(map(diverged, chosen))
     if not best:
         return "diverged" if lost else "not run here" if any(item.arm.left_out for item in chosen) else None
     text = f"{fmean(best):.2f}" + (f" ± {stdev(best):.2f}" if len(best) > 1 else "")

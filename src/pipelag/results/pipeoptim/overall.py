@@ -30,6 +30,7 @@ from pipelag.results.pipeoptim.training import (
     above,
     curve_rows,
     dataset_of,
+    diverged,
     last,
     points,
     rest,
@@ -52,7 +53,7 @@ def model_of(context: Context) -> str:
 
 def draw(context: Context, metric: str, title: str) -> Drawn:
     """A line per approach over epochs."""
-    chosen = context.select(what=TRAINING)
+    chosen = trainings(context)
     rows = curve_rows(chosen, metric)
     if not rows:
         return not_logged("no training is logged")
@@ -88,11 +89,11 @@ def top1_over_time(context: Context) -> Drawn:
     model, rows = model_of(context), []
     for arm in ARMS:
         seconds = seconds_of_epoch(context, model, arm)
-        for row in curve_rows(context.select(what=TRAINING, arm=arm), "accuracy") if seconds else []:
+        for row in curve_rows(trainings(context, arm=arm), "accuracy") if seconds else []:
             rows.append(row | {"hours": row["epoch"] * (seconds or 0.0) / 3600})
     if not rows:
         return not_logged("no training or no plan is logged")
-    rows = [row | {"panel": f"{model}, {dataset_of(context.select(what=TRAINING))}"} for row in rows]
+    rows = [row | {"panel": f"{model}, {dataset_of(trainings(context))}"} for row in rows]
     try:
         goal = goal_of(context, model)
         levels = {f"target {goal.text}": goal.value}
@@ -153,12 +154,11 @@ def table_6(context: Context) -> Drawn:
     for printed in context.result.reported:
         model, arm = printed["model"], printed["approach"]
         runs = trainings(context, model=model, arm=arm)
-        logs = [item.log for item in runs if item.log is not None and item.log.diverged_at is None]
         row: dict[str, Any] = dict(printed)
         for key, metric in (("own1", "accuracy"), ("own5", "top5")):
-            best = [max(value for _, value in line) for log in logs if (line := points(log, metric))]
-            row[key] = fmean(best) if best and len(best) == len(runs) else None
-            row[key] = "diverged" if any(item.log and item.log.diverged_at is not None for item in runs) else row[key]
+            best = [max(value for _, value in line) for item in runs if (line := points(item.log, metric))]
+            whole = fmean(best) if best and len(best) == len(runs) else None
+            row[key] = "diverged" if any(map(diverged, runs)) else whole
         row["seconds"] = seconds_of_epoch(context, model, arm)
         try:
             goal = goal_of(context, model)

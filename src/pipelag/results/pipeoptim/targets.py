@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from pipelag.results.context import Context
-from pipelag.results.judging import Difference, after_a_fall, all_of, learned
+from pipelag.results.judging import Difference, after_a_fall, all_of
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
-from pipelag.results.pipeoptim.training import missing, rest, scores
+from pipelag.results.pipeoptim.training import diverged, missing, rest, scores
 from pipelag.results.verdict import NotLogged, need
 
 IMAGES = 100_000  # of Tiny-ImageNet's training set: an epoch of the hours and of table VI
@@ -72,7 +72,7 @@ class Goal:
     def arrival(self, item: Item, named: str) -> Arrival:
         """When a run reaches it."""
         rows = [row for row in item.log.rows if row.get("accuracy") is not None] if item.log is not None else []
-        if item.log is None or item.log.diverged_at is not None or not rows:
+        if diverged(item) or not rows:
             raise NotLogged(f"{named}: {missing(item)}")
         at = next((number for number, row in enumerate(rows) if row["accuracy"] >= self.value), None)
         if at is None:
@@ -95,7 +95,6 @@ def goal_of(context: Context, model: str) -> Goal:
         return Goal(TARGETS[model], f"{TARGETS[model]:g} %")
     lowest: dict[str, float] = {}
     for arm in rest(context, (), what=TRAINING, model=model):
-        learned(context, f"{model} under {arm}", what=TRAINING, model=model, arm=arm)
         lowest[arm] = min(scores(context, what=TRAINING, model=model, arm=arm).values())
     if not lowest:
         raise NotLogged(f"{model} has no log")

@@ -46,7 +46,7 @@ def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
 
 def one_number(item: Item, how: How, metric: str) -> float | None:
     """What a run comes to; None without a log, or where it diverged: what it reached before says nothing."""
-    if item.log is None or item.log.diverged_at is not None:
+    if item.log is None or diverged(item):
         return None
     rows = [row for row in item.log.rows if row.get(metric) is not None]
     if not rows:
@@ -78,12 +78,16 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
     return values
 
 
+def diverged(item: Item) -> bool:
+    """Whether a run has a log that says so."""
+    return item.log is not None and item.log.diverged_at is not None
+
+
 def missing(item: Item) -> str:
     """Why a run has no number."""
     if item.log is None and item.why:
         return item.why
-    diverged = item.log is not None and item.log.diverged_at is not None
-    return f"seed {item.arm.seed} " + ("diverged" if diverged else "has no log")
+    return f"seed {item.arm.seed} " + ("diverged" if diverged(item) else "has no log")
 
 
 def about(context: Context, **labels: str) -> tuple[float, str]:
