@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ def train(
     loss: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
     optimizer: OptimizerFactory | torch.optim.Optimizer | str | Mapping[str, Any] = usual,
     lr: float | None = None,
-    method: str | Method = "stale_weights",
+    method: str | Method | None = None,
     cuts: Sequence[int] = (),
     executor: str = "simulated",
     microbatches: int = 1,
@@ -104,7 +105,7 @@ def train(
             parameters, of which the kind and the settings count; or a registered name ("adamw") or a mapping as in the
             config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
         lr: the base rate of a class or a name. A name's other settings are those of the config files: nothing decays.
-        method: a registered name or a `Method`.
+        method: a registered name or a `Method`; else stale_weights.
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
         executor: "simulated", or "real" with one process per stage on this machine.
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
@@ -129,7 +130,7 @@ def train(
         grouped: microbatches of a minibatch that read the same weights share passes, which spares launches and changes
             rounding; a model that mixes samples otherwise than by batch norm is found, and computed as ever.
         threads: CPU threads of each real worker.
-        workers: real processes; one per stage by default, and the number of replicas of data-parallel methods.
+        workers: real processes; one per stage by default. Of data-parallel methods the number of replicas, to be given.
         uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
         checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
@@ -177,9 +178,24 @@ def train(
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:
         count, rates = asked.steps_of(batches, steps, epochs), dict(stage_lr or {})
-        phases = [Phase(methods.get(method), count, cuts, rates, microbatches, recompute, replicas)]
+        phases = [
+            Phase(
+                methods.get("stale_weights" if method is None else method),
+                count,
+                cuts,
+                rates,
+                microbatches,
+                recompute,
+                replicas,
+            )
+        ]
     else:
-        given = {"steps": steps is not None, "cuts": bool(cuts), "replicas": bool(replicas)}
+        given = {
+            "method": method is not None,
+            "steps": steps is not None,
+            "cuts": bool(cuts),
+            "replicas": bool(replicas),
+        }
         given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_lr)}
         phases = asked.check_phases(phases, given)
     for phase in phases:
@@ -209,6 +225,11 @@ def train(
         how |= {"workers": workers, "device": device, "checkpoints": checkpoints, "every": checkpoint_every}
         values, evaluations = train_real(sequence, supply, phases, wishes, **how)
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
+    if diverged_at is not None:
+        warnings.warn(
+            f"the loss is no number from step {diverged_at} on: the training diverged (see diverged_at)",
+            stacklevel=2,
+        )
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
     return TrainedRun(sequence, rows, phases[-1].delays, diverged_at, evaluations)
 

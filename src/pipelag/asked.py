@@ -272,3 +272,7 @@ def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) 
                 f"real workers of '{phase.method.name}' take their share of a minibatch in one piece; use "
                 "microbatches=1"
             )
+        if executor == "real" and phase.method.data_parallel and workers is None and not phase.cuts:
+            raise PipelagError(
+                f"real workers of '{phase.method.name}' are replicas of the whole model; say how many, as in workers=2"
+            )

@@ -3,30 +3,69 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class PipelagError(ValueError):
     """Bad input. The command line prints its message alone, without a traceback, and exits with 2."""
 
 
+MANY = 12  # names that a sentence lists
+LISTS = {  # the commands that list more
+    "method": "`pipelag methods` lists them",
+    "model": "`pipelag models` lists them",
+    "schedule": "`pipelag schedules` lists them",
+    "schedule or method": "`pipelag schedules` and `pipelag methods` list them",
+}
+
+
+@contextmanager
+def noting(where: str) -> Iterator[None]:
+    """What a user's own code raises in here goes on as it is, with a note of where; a refusal says so itself."""
+    try:
+        yield
+    except PipelagError:
+        raise
+    except Exception as error:
+        error.add_note(where)
+        raise
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
-    """The refusal of an unknown name, with the nearest known one, or where none is near, all of them.
+    """The refusal of an unknown name, with the nearest known one, or where none is near, all, or who lists them.
 
     >>> print(unknown("model", "resnet2O", ["resnet20", "lenet5"]))
     unknown model 'resnet2O'; did you mean 'resnet20'?
-    >>> print(unknown("model", "vgg", ["resnet20", "lenet5"]))
-    unknown model 'vgg'; it should be lenet5 or resnet20
+    >>> print(unknown("option of model 'vgg16'", "colour", ["width", "classes"]))
+    unknown option 'colour' of model 'vgg16'; it should be classes or width
+    >>> print(unknown("method", "xyz", map(str, range(45))))
+    unknown method 'xyz'; `pipelag methods` lists them
     """
-    return PipelagError(f"unknown {kind} '{shortened(name)}'{nearest(name, known, 'it should be')}")
+    names = sorted(set(known))
+    lists = LISTS.get(kind, "") if len(names) > MANY else ""
+    return PipelagError(f"unknown {named(kind, shortened(name))}{nearest(name, names, 'it should be', lists)}")
 
 
-def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
-    """The end of a refusal: "; did you mean ...?", or all names after the given words; nothing where there are none."""
+def named(kind: str, name: str) -> str:
+    """A name with what it is called, before what it is of.
+
+    >>> named("option of method 'pipemare'", "annealing"), named("data set", "cifar")
+    ("option 'annealing' of method 'pipemare'", "data set 'cifar'")
+    """
+    split = re.match(r"(?P<what>\w+) (?P<of>(of|in|with) .*?)[:,]?$", kind, re.S)
+    return f"{split['what']} '{name}' {split['of']}" if split else f"{kind} '{name}'"
+
+
+def nearest(name: str, known: Iterable[str], all_of_them: str, instead: str = "") -> str:
+    """The end of a refusal: "; did you mean ...?", or all names after the given words, or what is said instead."""
     names = sorted(set(known))
     near = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
     if near:
         return f"; did you mean '{near[0]}'?"
+    if instead:
+        return f"; {instead}"
     return (
         f"; {all_of_them} {' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
         if names

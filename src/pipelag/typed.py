@@ -27,7 +27,7 @@ from typing import (
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipelag.errors import PipelagError, nearest, unknown
+from pipelag.errors import PipelagError, named, nearest, unknown
 from pipelag.files import plain
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def checked(model: type[M], content: Any, kind: str) -> M:
     except ValidationError as error:
         found = mistake(error, content, model)
         if found.key:
-            raise PipelagError(f"unknown {kind} '{found.place}'{found.near}") from error
+            raise PipelagError(f"unknown {named(kind, found.place)}{found.near}") from error
         whole = found.said.replace("it is", f"the {kind}s are", 1)
-        raise PipelagError(f"the {kind} '{found.place}' {found.said}" if found.place else whole) from error
+        raise PipelagError(f"the {named(kind, found.place)} {found.said}" if found.place else whole) from error
 
 
 class Mistake(NamedTuple):
@@ -114,7 +114,8 @@ class Mistake(NamedTuple):
     def at(self, where: str) -> PipelagError:
         """The refusal of what was read from `where`."""
         if self.key:
-            return PipelagError(f"{where}: unknown key '{self.key}' at {self.place}{self.near}")
+            at = f" at {self.place}" if self.place != self.key else ""
+            return PipelagError(f"{where}: unknown key '{self.key}'{at}{self.near}")
         return PipelagError(f"{where}: {self.place} {self.said}" if self.place else f"{where}: {self.said}")
 
 
@@ -251,24 +252,24 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
     Raises:
         PipelagError: naming the keyword, what it is (`kind`), and the nearest right one.
     """
-    named = list(signature(function).parameters.values())[first:]
-    known = {each.name: each for each in named if each.kind is not Parameter.VAR_KEYWORD}
+    taken = list(signature(function).parameters.values())[first:]
+    known = {each.name: each for each in taken if each.kind is not Parameter.VAR_KEYWORD}
     names = set(given)
     wrong = sorted(names - set(known))
-    if wrong and len(known) == len(named):
+    if wrong and len(known) == len(taken):
         raise (
             unknown(kind, wrong[0], known) if known else PipelagError(f"there is no {kind}: '{wrong[0]}' is not known")
         )
     missing = [name for name, each in known.items() if each.default is Parameter.empty and name not in names]
     if missing:
-        raise PipelagError(f"the {kind} '{missing[0]}' is missing")
+        raise PipelagError(f"the {named(kind, missing[0])} is missing")
     if isinstance(given, Mapping):
         hints = _hints(function)
         for name, value in given.items():
             kinds = _plain_types(hints[name]) if name in hints else _like(known[name].default) if name in known else ()
             if kinds and not any(_is(value, each) for each in kinds):
                 wanted = " or ".join(WORDS[each] if isinstance(each, type) else f"'{each}'" for each in kinds)
-                raise PipelagError(f"the {kind} '{name}' is {shown(value)}; it should be {wanted}")
+                raise PipelagError(f"the {named(kind, name)} is {shown(value)}; it should be {wanted}")
 
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}

@@ -104,7 +104,7 @@ def test_digits_out_of_range_are_refused() -> None:
 def test_unknown_names_and_options_get_the_nearest() -> None:
     with pytest.raises(PipelagError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         load("cifar")
-    with pytest.raises(PipelagError, match="option of data set 'shapes': 'dificulty'; did you mean 'difficulty'"):
+    with pytest.raises(PipelagError, match="option 'dificulty' of data set 'shapes'; did you mean 'difficulty'"):
         load("shapes", dificulty=2)
 
 

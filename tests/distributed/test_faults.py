@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +29,8 @@ from torch import nn
 import pipelag
 from pipelag.distributed import gather
 from pipelag.distributed.launch import processes
-from pipelag.distributed.launch.launch import WorkerFailed, launch
+from pipelag.distributed.launch.launch import WorkerFailed, first_cause, launch
+from pipelag.distributed.p2p import PeerLost, reaching
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
@@ -139,6 +143,90 @@ def test_the_keyboards_signal_to_one_worker_is_one_sentence(capfd: pytest.Captur
         launch(interrupted, 2)
     assert time.monotonic() - began < 120  # of which nearly all is the start
     assert capfd.readouterr().err == ""
+
+
+def dying(job: Job) -> None:
+    """Rank 1 is gone while rank 0 waits for it."""
+    if job.rank == 1:
+        os._exit(3)
+    with reaching(0, 1):
+        dist.recv(torch.empty(1), 1)
+
+
+def test_a_worker_that_died_is_named_and_not_the_one_that_misses_it() -> None:
+    sentence = "rank 1 of 2 workers failed: it exited with status 3; all workers have been stopped"
+    with pytest.raises(WorkerFailed, match=f"^{sentence}$"):
+        launch(dying, 2)
+
+
+def test_of_failed_workers_the_one_that_began_it_is_named(tmp_path: Path) -> None:
+    def cause(**codes: int) -> str:
+        return str(first_cause({int(rank[1:]): code for rank, code in codes.items()}, tmp_path, 4))
+
+    said = {"message": "rank 0 lost its connection to rank 1", "peer_lost": True, "bad_input": False}
+    (tmp_path / "error-0.json").write_text(json.dumps(said))
+    (tmp_path / "error-3.json").write_text(json.dumps(said | {"message": "ValueError: mine", "peer_lost": False}))
+    assert "rank 3 of 4 workers failed: ValueError: mine" in cause(r0=1, r3=1)
+    assert "rank 1 of 4 workers failed: it exited with status 7" in cause(r0=1, r1=7, r3=1)
+    assert "rank 2 of 4 workers failed: it was ended by signal 9" in cause(r0=1, r2=-9)
+    assert "rank 0 lost its connection" in cause(r0=1, r1=errno.ENOSPC)  # which could not say what it saw
+
+
+def test_of_a_lost_connection_its_reason_is_told_whole() -> None:
+    place, advice = "[/__w/gloo/transport/tcp/pair.cc:561] ", ". This is typically caused by a remote worker crashing."
+    with pytest.raises(PeerLost) as caught, reaching(0, 1):
+        raise RuntimeError(f"{place}Connection closed by peer [127.0.0.1]:17808{advice}")
+    assert str(caught.value) == "rank 0 lost its connection to rank 1 (Connection closed by peer [127.0.0.1]:17808)"
+
+
+class Narrow(nn.Module):
+    """Takes another width than it is given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.ones(7, 4)
+
+
+class Worn(nn.Module):
+    """Fails in its fifth forward."""
+
+    count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        if self.count > 4:
+            raise ArithmeticError("worn out")
+        return x
+
+
+def test_an_error_within_a_schedule_of_torchs_says_where() -> None:
+    model = nn.Sequential(*convolutional()[:5], Worn(), convolutional()[5])
+    where = r"rank 1 .*: ArithmeticError: worn out \(in step [12]: stage 2, layer 6 \(Worn\), input \[4, 16\]\); all"
+    with pytest.raises(WorkerFailed, match=where):
+        pipelag.train(model, Noise(), steps=4, cuts=(3,), method="gpipe_torch", microbatches=2, executor="real")
+
+
+@pytest.mark.parametrize(
+    "how", [{"cuts": (3,)}, {"method": "bsp", "workers": 2}, {"method": "asp", "workers": 2}], ids=str
+)
+def test_an_error_in_a_worker_says_where_as_a_simulated_one_does(how: dict[str, Any]) -> None:
+    model = nn.Sequential(*convolutional()[:5], Narrow())
+    with pytest.raises(WorkerFailed) as caught:
+        pipelag.train(model, Noise(), steps=4, executor="real", **how)
+    stage, batch = (2, 8) if "cuts" in how else (1, 8 if how["method"] == "asp" else 4)
+    where = rf"RuntimeError: .*\(in step [01]: stage {stage}, layer 6 \(Narrow\), input \[{batch}, 16\]\); all workers"
+    assert re.search(where, str(caught.value))
+    if "cuts" in how:
+        with pytest.raises(RuntimeError) as simulated:
+            pipelag.train(model, Noise(), steps=4, **how)
+        assert f"({simulated.value.__notes__[0]})" in str(caught.value)
+
+
+def test_an_error_in_the_loss_of_a_worker_says_so() -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, target.float())
+
+    with pytest.raises(WorkerFailed, match=r"\(in step 0: the loss, output \[4, 4\], targets \[4\]\); all workers"):
+        pipelag.train(convolutional(), Noise(), steps=4, cuts=(3,), loss=loss, microbatches=2, executor="real")
 
 
 def test_signal_handlers_are_given_back() -> None:

@@ -194,9 +194,9 @@ def test_the_reason_is_what_the_machine_said(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("links", "sentence"),
     [
-        ({"gbit": [0]}, "'links.gbit.0' is 0; it should be above 0"),
-        ({"gbit": [1], "latency_ms": -1}, "'links.latency_ms' is -1; it should be 0 or more"),
-        ({"mbit": [1]}, "option of a speed run 'links"),
+        ({"gbit": [0]}, "'links.gbit.0' of a speed run is 0; it should be above 0"),
+        ({"gbit": [1], "latency_ms": -1}, "'links.latency_ms' of a speed run is -1; it should be 0 or more"),
+        ({"mbit": [1]}, "option 'links"),
     ],
 )
 def test_links_that_cannot_be_are_refused(links: dict[str, Any], sentence: str, tmp_path: Path) -> None:

@@ -185,6 +185,29 @@ def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_a_finished_training_is_told_again_and_never_as_another(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = train(tmp_path, steps=6)
+    again = train(tmp_path, steps=6)
+    assert again.metrics == first.metrics and equal(again.model.state_dict(), first.model.state_dict())
+    assert f"{tmp_path} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
+    ours: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 6, "optimizer": sgd, "seed": 5}
+    slower = lambda params: torch.optim.SGD(params, lr=0.01)  # noqa: E731
+    for changes, difference in (
+        ({"method": "gpipe"}, "with method pipedream, and this one has method gpipe"),
+        ({"cuts": (2,)}, r"with cuts \[3\], and this one has cuts \[2\]"),
+        ({"seed": 7}, "with seed 5, and this one has seed 7"),
+        ({"optimizer": slower}, r"with optimizer SGD\(lr=0.05, .*, and this one has optimizer SGD\(lr=0.01\)"),
+        ({"optimizer": "adam", "lr": 0.1}, r"with optimizer SGD\(.*, and this one has optimizer Adam\(lr=0.1, .*"),
+    ):
+        with pytest.raises(PipelagError, match=f"hold all 6 steps of a training {difference}: nothing is left to tr"):
+            pipelag.train(convolutional(), Noise(), executor="real", checkpoints=tmp_path, **(ours | changes))
+    longer = train(tmp_path, steps=9, method="gpipe", cuts=(1, 4))
+    assert longer.metrics[:6] == first.metrics and len(longer.metrics) == 9
+
+
+@pytest.mark.real
 def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     train(tmp_path, steps=6)
     with pytest.raises(PipelagError, match="are of step 6, and only 4 are to be trained; train more, or delete them"):

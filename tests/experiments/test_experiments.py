@@ -225,7 +225,7 @@ def test_null_takes_away_what_is_there() -> None:
             "scales/quick.yaml",
             "leave_out:",
             "leaveout:",
-            "scales/quick.yaml: unknown key 'leaveout' at leaveout; did you mean 'leave_out'",
+            "scales/quick.yaml: unknown key 'leaveout'; did you mean 'leave_out'",
         ),
         (
             "papers/stale_weights.yaml",
@@ -255,7 +255,7 @@ def test_null_takes_away_what_is_there() -> None:
             "scales/quick.yaml",
             "result: table_5",
             "result: tabel_5",
-            "scale 'quick': unknown result of stale_weights 'tabel_5'; did you mean 'table_5'",
+            "scale 'quick': unknown result 'tabel_5' of stale_weights; did you mean 'table_5'",
         ),
         (
             "scales/quick.yaml",
@@ -267,7 +267,7 @@ def test_null_takes_away_what_is_there() -> None:
             "scales/quick.yaml",
             "lenet5_sim: {data",
             "lenet5: {data",
-            "scale 'quick': unknown setup of stale_weights 'lenet5'; did you mean 'lenet5_sim'",
+            "scale 'quick': unknown setup 'lenet5' of stale_weights; did you mean 'lenet5_sim'",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_unknown_names_are_refused_with_the_nearest(config: Path) -> None:
         load_paper("stale_weight")
     with pytest.raises(PipelagError, match="unknown scale 'quik'; did you mean 'quick'"):
         load_scale("quik")
-    with pytest.raises(PipelagError, match="unknown result of stale_weights 'table_22'; did you mean 'table_2'"):
+    with pytest.raises(PipelagError, match="unknown result 'table_22' of stale_weights; did you mean 'table_2'"):
         expand.result_of(load_paper("stale_weights"), "table_22")
     assert scales() == ["paper", "published", "quick", "standard"]
 
@@ -312,9 +312,12 @@ def test_plan_lists_every_run_with_its_state(config: Path, capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5 and lines[-1] == "4 different runs"
     assert lines[0].startswith(f"{done}  done") and all("  to do" in line for line in lines[1:4])
-    assert "stale_weights + sequential" in lines[2] and lines[2].endswith("table_4: ResNet-20, 20k+10k hybrid")
+    assert "stale_weights + sequential" in lines[2] and lines[2].endswith(
+        "table_4: ResNet-20, 20k+10k hybrid  (no log)"
+    )
+    assert lines[0].endswith(f"  (results/quick/runs/{done})")
     assert pipelag_command(["list", "stale_weights", "table_44"]) == 2
-    assert "unknown result of stale_weights 'table_44'; did you mean 'table_4'" in capsys.readouterr().err
+    assert "unknown result 'table_44' of stale_weights; did you mean 'table_4'" in capsys.readouterr().err
 
 
 def test_hours_are_those_of_logs_and_what_is_to_do_is_to_take_as_long(
@@ -377,12 +380,27 @@ results:
         arms(load_paper("mine"), "table_1", load_scale("quick"))
 
 
-def test_a_report_is_of_the_papers_that_are_made(config: Path) -> None:
+def test_a_result_says_what_it_has_written_and_from_how_many_logs(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipelag_command(["result", "stale_weights", "table_6"]) == 0
+    first, *claims = capsys.readouterr().out.splitlines()
+    assert first == "figures/quick/stale_weights/table_6 (.csv, .md, .tex, .json): runs logged: 0 of 5"
+    assert len(claims) == len(load_paper("stale_weights").results["table_6"].claims)
+    assert all(": cannot be judged (" in line for line in claims)
+    written = {path.suffix for path in (config.parent / "figures/quick/stale_weights").iterdir()}
+    assert written == {".csv", ".md", ".tex", ".json"}
+
+
+def test_a_report_and_a_list_are_of_the_papers_that_are_made(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pipelag.commands.report import asked_for
 
     assert len(asked_for()) > 2
     change(config / "config.yaml", "papers: [", "papers: [leaderboard, spectrain]  # [")
     assert asked_for() == ["leaderboard", "spectrain"]
+    assert pipelag_command(["list", "--hours"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:-1]
+    assert {line.split()[0] for line in lines} == {"leaderboard", "spectrain"}
     (config / "config.yaml").unlink()
     assert asked_for() == papers()
 

@@ -90,6 +90,31 @@ def test_models_and_schedules_are_described_with_their_options(capsys: Captured)
     assert "another name of `cycle`" in said(capsys, "schedules", "dualpipe")
 
 
+def test_what_is_said_of_a_schedule_draws_it(tmp_path: Path, capsys: Captured) -> None:
+    text = said(capsys, "schedules", "1f1b_rr")
+    command = text.partition("draw it: pipelag ")[2].replace("1f1b_rr.svg", str(tmp_path / "rr.svg")).split()
+    assert "3 workers\nupdates missed, by stage: [1, 0] in forwards" in said(capsys, *command)
+    out = ("--out", str(tmp_path / "x.svg"))
+    wrong = ("timeline", "1f1b_rr", "--stages", "3", "--replicas", "2,1")
+    assert "must give each of the 3 stages" in said(capsys, *wrong, *out, code=2)
+    wrong = ("timeline", "gpipe", "--replicas", "2,1")
+    assert "unknown option 'replicas' of schedule 'gpipe'" in said(capsys, *wrong, *out, code=2)
+
+
+def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:
+    assert (
+        said(capsys, "methods", "qqq", code=2)
+        == "pipelag methods: unknown method 'qqq'; `pipelag methods` lists them\n"
+    )
+    text = said(capsys, "timeline", "qqq", "--out", "x.svg", code=2)
+    assert text.endswith("'qqq'; `pipelag schedules` and `pipelag methods` list them\n")
+
+
+def test_an_unknown_data_sheet_is_named_before_missing_data(capsys: Captured) -> None:
+    text = said(capsys, "profile", "lenet5", "--sheet", "v200", "--out", "x.jsonl", code=2)
+    assert "unknown device 'v200' with a data sheet; did you mean 'v100'?" in text
+
+
 def test_what_plugins_register_is_listed_and_described(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
     asked = [["methods"], ["methods", "mine_method"], ["schedules"], ["models", "mine_model"]]

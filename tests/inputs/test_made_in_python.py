@@ -16,8 +16,8 @@ from pipelag.runs.spec import ModelSpec, PhaseSpec, RunSpec
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: RunSpec(kind="trian"), "the RunSpec is wrong: unknown kind of a run 'trian'; did you mean 'train'?"),
-        (lambda: RunSpec(bach=3), "unknown key 'bach' at bach; did you mean 'batch'?"),
+        (lambda: RunSpec(kind="trian"), "the RunSpec is wrong: unknown kind 'trian' of a run; did you mean 'train'?"),
+        (lambda: RunSpec(bach=3), "unknown key 'bach'; did you mean 'batch'?"),
         (
             lambda: RunSpec(kind="count", model={"nam": "lenet5"}),
             "unknown key 'nam' at model.nam; did you mean",

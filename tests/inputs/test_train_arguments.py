@@ -107,11 +107,12 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"microbatches": 3}, "a minibatch of 4 cannot be split into 3"),
     ({"microbatches": 2, "method": "hogwild"}, "takes a minibatch in one piece"),
     ({"microbatches": 2, "method": "bsp", "executor": "real"}, "take their share of a minibatch in one piece"),
+    ({"method": "bsp", "executor": "real", "cuts": ()}, "say how many, as in workers=2"),
     ({"optimizer": None}, "optimizer is None; it should be a function"),
     ({"optimizer": "sgd"}, "the optimizer 'sgd' has no learning rate; give one beside it: lr=0.1"),
     ({"optimizer": "sdg", "lr": 0.1}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
     ({"optimizer": "adamm"}, "unknown optimizer 'adamm'; did you mean 'adam'"),
-    ({"optimizer": {"name": "sgd", "lr": 0.1, "momenta": 0.9}}, "unknown setting of the optimizer 'momenta'"),
+    ({"optimizer": {"name": "sgd", "lr": 0.1, "momenta": 0.9}}, "unknown setting 'momenta' of the optimizer"),
     ({"optimizer": {"name": "sgd", "lr": 0.1}, "lr": 0.1}, "lr is given beside an optimizer that has its own"),
     ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "lr": 0.1}, "lr is given beside an optimizer"),
     ({"optimizer": torch.optim.SGD, "lr": 0}, "lr is 0; it should be a finite number above 0"),
@@ -154,6 +155,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"phases": [Phase(methods.get("sequential"), 0)]}, "steps is 0"),
     ({"phases": [Phase(methods.get("sequential"), 2, cuts=("1",))]}, "cuts of phase 1"),  # type: ignore[arg-type]
     ({"phases": [Phase(methods.get("sequential"), 2)], "steps": 2}, "steps is given beside phases"),
+    ({"phases": [Phase(methods.get("sequential"), 2)], "method": "gpipe"}, "method is given beside phases"),
     *(({"device": device}, "device") for device in ("cuda:99", "gpu", "meta", "", None, 10**9)),
     *(({"seed": seed}, "seed is") for seed in (-1, "a", 2**70)),
     ({"threads": 0}, "threads is 0"),
@@ -169,7 +171,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"grouped": "auto"}, "grouped is"),
     ({"grouped": True, "executor": "real"}, "real workers take microbatches one by one"),
     *(({"executor": executor}, "unknown executor") for executor in (None, "rael")),
-    *(({"method": method}, "unknown method") for method in (None, 5, "stale_weight")),
+    *(({"method": method}, "unknown method") for method in (5, "stale_weight")),
 ]
 
 
@@ -230,3 +232,52 @@ def test_what_the_users_own_code_raises_says_where() -> None:
     assert raised.value.__notes__ == ["in step 0: the loss, output [4, 2], targets [4]"]
     with pytest.raises(ZeroDivisionError) as raised:  # type: ignore[assignment]
         pipelag.train(layers(), PAIRS, cuts=(1,), optimizer=lambda params: 1 / 0)  # type: ignore[arg-type, return-value]
+
+
+def fails(*given: Any) -> Any:
+    raise KeyError("mine")
+
+
+WIDER = [(torch.randn(4, 3), PAIRS[0][1])]
+LATE = [PAIRS[0], (PAIRS[1][0], torch.full((4,), 7))]
+
+
+class Torn:
+    """Two minibatches, of which the second cannot be read."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> Any:
+        return PAIRS[0] if number == 0 else fails()
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "note"),
+    [
+        ({"validation": WIDER}, RuntimeError, "while validating, minibatch 0: layer 1 (Linear), input [4, 3]"),
+        ({"validation": LATE}, IndexError, "while validating, minibatch 1: in the loss, output [4, 2], targets [4]"),
+        ({"validation": Torn()}, KeyError, "while validating, minibatch 1: in the data"),
+        (
+            {"validation": PAIRS, "metrics": {"m": fails}},
+            KeyError,
+            "while validating, minibatch 0: in metric 'm', output [4, 2], targets [4]",
+        ),
+        ({"on_step": fails}, KeyError, "in on_step"),
+        ({"on_step": lambda step: None}, TypeError, "in on_step"),
+        ({"on_evaluation": fails}, KeyError, "in on_evaluation"),
+    ],
+)
+def test_what_is_raised_beside_the_training_says_where(given: dict[str, Any], kind: type[Exception], note: str) -> None:
+    with pytest.raises(kind) as raised:
+        pipelag.train(layers(), PAIRS, cuts=(1,), **given)
+    assert raised.value.__notes__ == [note]
+
+
+def test_a_refusal_beside_the_training_has_no_note() -> None:
+    def refuses(step: int, loss: float) -> None:
+        raise pipelag.PipelagError("enough")
+
+    with pytest.raises(pipelag.PipelagError, match="^enough$") as raised:
+        pipelag.train(layers(), PAIRS, cuts=(1,), on_step=refuses)
+    assert not hasattr(raised.value, "__notes__")

@@ -462,7 +462,7 @@ def test_what_cannot_be_combined_is_refused_with_the_reason() -> None:
         train("lwp_sc", CUTS, 2, make=lambda params: torch.optim.Adam(params))
     with pytest.raises(PipelagError, match="brings its own momentum"):
         train("nesterov_async", CUTS, 2)
-    with pytest.raises(PipelagError, match="unknown option of method 'pipemare' 'anealing'; did you mean 'annealing'"):
+    with pytest.raises(PipelagError, match="unknown option 'anealing' of method 'pipemare'; did you mean 'annealing'"):
         get("pipemare", anealing=3)
     with pytest.raises(PipelagError, match="method 'pipedream' has no options, so 'decay' cannot be set"):
         get("pipedream", decay=0.5)

@@ -127,7 +127,7 @@ def test_generators_that_there_are_not_are_refused(tmp_path: Path, capsys: pytes
     assert run(tmp_path / "a", "transformer", generator="fairsec") == 2
     assert run(tmp_path / "b", "gnmt", generator="fairseq") == 2
     told = capsys.readouterr().err
-    assert "the option of a train run 'generator' is 'fairsec', which is not known; did you mean 'fairseq'?" in told
+    assert "the option 'generator' of a train run is 'fairsec', which is not known; did you mean 'fairseq'?" in told
     assert "models transformer and fairseq_transformer, not with 'gnmt'" in told
     from pipelag.models.fairseq_generator import same_shape
 

@@ -231,7 +231,7 @@ def test_two_workers_learn_bit_for_bit_what_the_simulator_does(tmp_path: Path) -
         ({"shared": "both"}, "unknown way to share embeddings 'both'"),
         ({"shared": "all", "target_words": 16}, "one dictionary for both sides, not 15 and 16 words"),
         ({"shared": "all", "split": 2}, "a shared embedding cannot be split"),
-        ({"start": "ours"}, "unknown start of the weights 'ours'"),
+        ({"start": "ours"}, "unknown start 'ours' of the weights"),
         ({"start": "pipelag", "decoder_blocks": 1}, "as many blocks on both sides"),
     ],
 )

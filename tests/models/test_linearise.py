@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -144,7 +145,7 @@ def test_an_optional_input_is_kept_by_its_name() -> None:
     assert all(map(torch.equal, row({"mask": mask, "x": x, "y": y}), model(x, y, mask)))
     with pytest.raises(PipelagError, match=r"for 2 inputs \('x', 'y'\), and is given 3; name optional ones .* masks"):
         pipelag.linearise(model)((x, y, mask))
-    with pytest.raises(PipelagError, match="unknown input of Two 'maske'; did you mean 'mask'"):
+    with pytest.raises(PipelagError, match="unknown input 'maske' of Two; did you mean 'mask'"):
         pipelag.linearise(model, inputs=["maske"])
 
 
@@ -205,6 +206,49 @@ def test_torchvisions_networks_go_by_name() -> None:
     assert row.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
     with pytest.raises(PipelagError, match="did you mean 'resnet18'"):
         build("torchvision", network="resnet_18")
+
+
+class Optional(nn.Module):
+    """All its inputs have defaults, as those of many models of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Any = None, mask: Any = None) -> torch.Tensor:
+        return self.inner(torch.zeros(1, 4) if x is None else x)
+
+
+def test_a_model_without_a_needed_input_says_which_are_inputs() -> None:
+    with pytest.raises(PipelagError, match=r"Optional has no input without a default; .* inputs=\['x'\]"):
+        pipelag.linearise(Optional())
+    model, x = Optional(), torch.randn(2, 4)
+    assert torch.equal(pipelag.linearise(model, inputs=["x"])(x), model(x))
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+
+
+class InDataclass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, input_ids: torch.Tensor, mask: Any = None) -> Output:
+        return Output(self.inner(input_ids))
+
+
+def test_examples_that_do_not_fit_are_refused() -> None:
+    x = torch.randn(2, 4)
+    for inputs, sentence in (
+        ({"input_ids": x}, "InDataclass returns an Output; it should return a tensor, a tuple of tensors, or a dict"),
+        ({"input_idz": x}, "unknown input 'input_idz' of InDataclass; did you mean 'input_ids'"),
+        ({"mask": x}, "InDataclass takes 'input_ids' too; give an example of it"),
+    ):
+        with pytest.raises(PipelagError, match=sentence):
+            pipelag.linearise(InDataclass(), inputs=inputs)
 
 
 def test_options_that_mean_nothing_are_refused() -> None:

@@ -186,7 +186,7 @@ def test_unknown_models_and_depths_are_refused_with_the_nearest() -> None:
         models.build("lenet")
     with pytest.raises(PipelagError, match="has depth 6n \\+ 2, not 21; the nearest are 20 and 26"):
         models.build("resnet21")
-    with pytest.raises(PipelagError, match="unknown option of model 'lenet5': 'widht'; did you mean 'width'"):
+    with pytest.raises(PipelagError, match="unknown option 'widht' of model 'lenet5'; did you mean 'width'"):
         models.build("lenet5", widht=2)
 
 

@@ -222,11 +222,11 @@ def test_what_to_keep_is_said_by_name() -> None:
     assert torch.equal(row(x), model(x, 3.0)["a"])
     for inputs, output, sentence in (
         ({"x": x}, None, "Several gives a, b, and one is wanted: output='a'"),
-        ({"x": x}, "c", "unknown output of Several 'c'"),
+        ({"x": x}, "c", "unknown output 'c' of Several"),
         ({"scale": 1.0}, "a", "inputs has no tensor"),
         ({"x": torch.randn(2, 5)}, "a", "cannot be exported by torch.export with the inputs x: four wanted"),
         (["x"], "a", "output= goes with examples"),
-        (["y"], None, "unknown input of Several 'y'"),
+        (["y"], None, "unknown input 'y' of Several"),
     ):
         with pytest.raises(PipelagError, match=sentence):
             pipelag.linearise(model, inputs=inputs, output=output)

@@ -266,13 +266,13 @@ def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
     ("arm", "said"),
     [
         ({"method": "pipeoptin"}, "unknown method 'pipeoptin'; did you mean 'pipeoptim'?"),
-        ({"method": "gpipe", "microbatch": 4}, "setting of the arm 'A', 'microbatch'; did you mean 'microbatches'?"),
+        ({"method": "gpipe", "microbatch": 4}, "setting 'microbatch' of the arm 'A'; did you mean 'microbatches'?"),
         ({"method": "gpipe", "clock": "lockstop"}, "is 'lockstop', which is not known; did you mean 'lockstep'?"),
         ({"method": "bsp", "gather": "serve"}, "is 'serve', which is not known; did you mean 'server'?"),
         ({"method": "gpipe", "batch": "largets"}, "is 'largets', which is not known; did you mean 'largest'?"),
-        ({"method": "gpipe", "microbatches": "4"}, "'microbatches' is '4'; it should be a whole number"),
-        ({"method": "gpipe", "recompute": 2}, "'recompute' is 2"),
-        ({"batch": 4}, "'method' is"),
+        ({"method": "gpipe", "microbatches": "4"}, "'microbatches' of the arm 'A' is '4'; it should be a whole number"),
+        ({"method": "gpipe", "recompute": 2}, "'recompute' of the arm 'A' is 2"),
+        ({"batch": 4}, "'method' of the arm 'A' is missing"),
         ({"method": "pipemare", "settings": {"anealing": 3}}, "did you mean 'annealing'?"),
         ({"method": "gpipe", "microbatches": 3}, "cannot divide a minibatch of 4 equally over 3 microbatches"),
         ({"method": "pipedream_2bw", "microbatches": 2}, "as many as stages are always enough"),
@@ -343,14 +343,14 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"arm": {}}, "unknown option of a plan run 'arm'; did you mean 'arms'?"),
+        ({"arm": {}}, "unknown option 'arm' of a plan run; did you mean 'arms'?"),
         ({"moving": "fuse"}, "is 'fuse', which is not known; did you mean 'fused'?"),
-        ({"profile": {"rooflin": "p40"}}, "unknown option of a plan's profile 'rooflin'; did you mean 'roofline'?"),
+        ({"profile": {"rooflin": "p40"}}, "unknown option 'rooflin' of a plan's profile; did you mean 'roofline'?"),
         ({"device": "p10"}, "did you mean 'p100'?"),
         ({"workers": [1, 4]}, "1 to 2 GPUs"),
         ({"cuts": [3]}, "the cuts [3] make 2 stages, and the arms are for 1, 2 GPUs"),
         ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
-        ({"depths": "4"}, "the option of a plan run 'depths' is '4'"),
+        ({"depths": "4"}, "the option 'depths' of a plan run is '4'"),
     ],
 )
 def test_a_run_is_refused_before_it_begins(options: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -129,9 +129,9 @@ def test_a_result_stands_beside_the_paper() -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"result": "table_22"}, "unknown result of stale_weights 'table_22'; did you mean 'table_2'"),
-        ({"result": "table_2", "arm": "4 stage"}, "unknown arm of table_2 '4 stage'; did you mean '4-stage'"),
-        ({"result": "table_2", "arn": "4-stage"}, "unknown label of table_2 'arn'; did you mean 'arm'"),
+        ({"result": "table_22"}, "unknown result 'table_22' of stale_weights; did you mean 'table_2'"),
+        ({"result": "table_2", "arm": "4 stage"}, "unknown arm '4 stage' of table_2; did you mean '4-stage'"),
+        ({"result": "table_2", "arn": "4-stage"}, "unknown label 'arn' of table_2; did you mean 'arm'"),
         ({"arn": "4-stage"}, "unknown label 'arn'; did you mean 'arm'"),
     ],
 )
@@ -142,5 +142,5 @@ def test_what_is_not_there_is_refused(asked: dict[str, str], sentence: str) -> N
 
 @pytest.mark.usefixtures("in_project")
 def test_a_metric_that_no_log_has_is_refused() -> None:
-    with pytest.raises(PipelagError, match="unknown metric in the logs of table_2 'acuracy'; did you mean 'accuracy'"):
+    with pytest.raises(PipelagError, match="unknown metric 'acuracy' in the logs of table_2; did you mean 'accuracy'"):
         open_shelf(PAPER, "published").plot("table_2", "acuracy")

@@ -202,6 +202,14 @@ def test_tables_escape_and_keep_precision() -> None:
         [{"a": "A & B", "b": 1.23456}, {"a": None}],
         "100 % & more",
     )
-    assert table.csv() == "50 %,group x_1\nA & B,1.23456\n,\n"
+    assert table.csv() == "50 %,group: x_1\nA & B,1.23456\n,\n"
     assert r"A \& B & 1.2 \\" in table.latex() and r"\caption{100 \% \& more}" in table.latex()
     assert "| A & B | 1.2 |" in table.markdown() and "| – | – |" in table.markdown()
+
+
+def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
+    columns = [Column("a", "stages"), Column("b", "plan"), Column("c", "points"), Column("d", "cuts")]
+    rows = [{"a": 4, "b": "straight", "c": "+5.48 ± 3.37", "d": "2, 4"}, {"a": 8, "b": "15-1", "c": "one diverges"}]
+    table = Table(columns, [*rows, {"a": 16, "b": "straight"}])
+    assert table.right == [False, False, True, True]  # the first names the rows
+    assert "| --- | --- | ---: | ---: |" in table.markdown() and r"\begin{tabular}{llrr}" in table.latex()

@@ -222,7 +222,7 @@ def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
             "increasing from 1, not [5, 2]",
         ),
         ({"batch": 0}, "the run's spec is wrong: batch is 0; it should be above 0"),
-        ({"optimiser": {}}, "the run's spec is wrong: unknown key 'optimiser' at optimiser; did you mean 'optimizer'?"),
+        ({"optimiser": {}}, "the run's spec is wrong: unknown key 'optimiser'; did you mean 'optimizer'?"),
         (
             {"executor": "real", "workers": 4, "phases": [{"method": "stale_weights", "steps": 4, "cuts": [3]}]},
             "4 workers are more than the 2 that the 2 stages",

@@ -42,8 +42,8 @@ def test_microbatches_make_no_difference_to_a_synchronous_run(tmp_path: Path) ->
     ("options", "complaint"),
     [
         ({"tokens": 12}, "the longest training sentence of 'phrases' has"),
-        ({"tokens": "4096"}, "option of a train run 'tokens' is '4096'; it should be a whole number"),
-        ({"tokens": 0}, "option of a train run 'tokens' is 0; it should be 1 or more"),
+        ({"tokens": "4096"}, "option 'tokens' of a train run is '4096'; it should be a whole number"),
+        ({"tokens": 0}, "option 'tokens' of a train run is 0; it should be 1 or more"),
     ],
 )
 def test_bad_limits_are_refused(

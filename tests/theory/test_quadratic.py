@@ -119,7 +119,7 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         q.with_momentum(3, 1.5)
     with pytest.raises(ValueError, match="did you mean 'radius'"):
         RunSpec(kind="theory", options={"study": "radii"})
-    with pytest.raises(ValueError, match="option of a theory run 'alphas' is missing"):
+    with pytest.raises(ValueError, match="option 'alphas' of a theory run is missing"):
         RunSpec(kind="theory", options={"study": "radius", "forward": 3})
 
 

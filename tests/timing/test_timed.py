@@ -233,6 +233,24 @@ def test_costs_and_schedules_that_do_not_fit_are_refused() -> None:
         schedule("1f1b_rr", stages=2, minibatches=2, replicas=(1,))
 
 
+def test_what_cannot_be_profiled_is_refused_or_says_where() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
+    with pytest.raises(RuntimeError) as raised:
+        profile(model, torch.randn(4, 9))
+    assert raised.value.__notes__ == ["while profiling: layer 1 (Linear), input [4, 9]"]
+    batch = torch.randn(4, 8)
+    for call, sentence in (
+        (lambda: profile(model, "x"), "the batch is a str; it should be the model's input, a tensor or a tuple"),
+        (lambda: profile(model, [batch]), "the batch is a list"),
+        (lambda: profile(model[0], batch), "a Linear cannot be cut"),  # type: ignore[arg-type]
+        (lambda: profile([], batch), "the model has no layers"),
+        (lambda: profile([torch.relu], batch), "layer 1 of the model is .* should be an nn.Module"),  # type: ignore[list-item]
+        (lambda: profile(model, batch, repeats=0), "repeats is 0; it should be a whole number from 1"),
+    ):
+        with pytest.raises(PipelagError, match=sentence):
+            call()
+
+
 def test_a_profile_counts_bytes_and_can_be_cut_and_timed() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     timed = profile(model, torch.randn(32, 8), repeats=2)
@@ -288,6 +306,8 @@ def test_the_command_draws_schedules_and_runs(tmp_path: Path, capsys: pytest.Cap
     assert main(["timeline", "1f1c", "--out", str(tmp_path / "x.svg")]) == 2
     assert main(["timeline", "1f1b", "--out", str(tmp_path / "x.doc")]) == 2
     said = capsys.readouterr().err
+    assert main(["timeline", str(tmp_path / "none"), "--out", str(tmp_path / "x.svg")]) == 2
+    assert f"there is no folder '{tmp_path / 'none'}'" in capsys.readouterr().err
     assert "has no trace.json" in said
     assert "unknown schedule or method '1f1c'; did you mean '1f1b'?" in said
     assert "must end in .pdf, .svg, .png or .json" in said

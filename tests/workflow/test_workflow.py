@@ -132,7 +132,7 @@ def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_
     ("words", "sentence"),
     [
         (["scale=quik"], "unknown scale 'quik'; did you mean 'quick'"),
-        (["scal=quick"], "unknown key 'scal' at scal; did you mean 'scale'"),
+        (["scal=quick"], "unknown key 'scal'; did you mean 'scale'"),
         (["device=gpu"], "device is 'gpu', which is not known; did you mean 'cpu'"),
         (["papers=[stale_weight]"], "unknown paper 'stale_weight'; did you mean 'stale_weights'"),
         (["scale=published", "published=cpus"], "unknown published device 'cpus'; did you mean 'cpu'"),

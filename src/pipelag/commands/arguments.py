@@ -22,6 +22,12 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
+    """A row of whole numbers in a range, with commas between them."""
+    one = whole(least, most)
+    return lambda text: tuple(map(one, text.split(",")))
+
+
 def number(above: float = -inf, least: float = -inf) -> Callable[[str], float]:
     """A finite number above one bound, and from another on."""
 

@@ -1,4 +1,4 @@
-"""`pipelag list`: the runs that a paper or a result asks for at a scale, which of them are done, and their hours."""
+"""`pipelag list`: the runs that a paper or a result asks for at a scale, their logs, and their hours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, papers, result_of, run_dir
+from pipelag.commands.report import asked_for
+from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
 from pipelag.runs.spec import RunSpec
 
 LONG = ("train", "speed", "profile")  # the kinds of run that take more than seconds
@@ -16,7 +17,7 @@ LONG = ("train", "speed", "profile")  # the kinds of run that take more than sec
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("paper", nargs="?", help="a paper (default: all)")
+    parser.add_argument("paper", nargs="?", help="a paper (default: those of config/config.yaml)")
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
     parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
@@ -24,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print a line per run, or with `--hours` per result."""
+    """Print a line per run, which ends with the folder of its log, or with `--hours` per result."""
     scale = load_scale(args.scale, args.published)
     asked = list(_asked(args, scale))
     if args.hours:
@@ -32,21 +33,23 @@ def main(args: argparse.Namespace) -> int:
         return 0
     seen: set[str] = set()
     for name, result, arm in asked:
-        done = (run_dir(scale, arm.spec.id) / "summary.json").exists()
+        folder = run_dir(scale, arm.spec.id)
+        done = (folder / "summary.json").exists()
         state = arm.left_out and "left out" or (done and "done" or ("shared" if arm.spec.id in seen else "to do"))
         if not arm.left_out:
             seen.add(arm.spec.id)
         label = ", ".join(arm.labels.values())
         how = " + ".join(phase.method for phase in arm.spec.phases) or arm.spec.kind
         steps = f"{arm.spec.steps:>7} steps  seed {arm.seed}"
-        print(f"{arm.spec.id}  {state:8}  {steps}  {how:26}  {name} {result}: {label}")
+        log = folder if done else "no log"
+        print(f"{arm.spec.id}  {state:8}  {steps}  {how:26}  {name} {result}: {label}  ({log})")
     print(f"{len(seen)} different runs")
     return 0
 
 
 def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, Arm]]:
     """All (paper, result, run) that are asked for, in the order of the config."""
-    for name in [args.paper] if args.paper else papers():
+    for name in [args.paper] if args.paper else asked_for():
         paper = load_paper(name)
         if args.result:
             result_of(paper, args.result)

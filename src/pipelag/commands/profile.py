@@ -30,6 +30,10 @@ def main(args: argparse.Namespace) -> int:
     """Profile and write."""
     if args.out.suffix != ".jsonl":
         raise PipelagError(f"'{args.out}' is no file for a profile; its name must end in .jsonl")
+    if args.sheet:
+        from pipelag.timing.roofline import data_sheet
+
+        data_sheet(args.sheet)
     data = DataSpec(name=args.data) if args.data else None
     asked = subject(args.model, options_of(args.options, "--options"), data)
     batch = args.batch or asked.batch

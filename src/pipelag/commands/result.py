@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pipelag.errors import shortened
 from pipelag.experiments import load_paper, load_scale, result_of
 from pipelag.experiments.schema import USUAL
 from pipelag.files import write_whole
+from pipelag.report.gather import FIGURE_FILES, NO_LOG, TABLE_FILES, Run, logged
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, draw
 from pipelag.results.loading import load_results
@@ -35,8 +38,19 @@ def main(args: argparse.Namespace) -> int:
     base = Path(scale.figures) / paper.id / args.result
     drawn = draw(context)
     save(drawn, base, result.kind, drawn.footer(context))
-    write_whole(base.with_suffix(".json"), json.dumps(record(context, drawn), indent=1) + "\n")
+    found = record(context, drawn)
+    write_whole(base.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
+    print(told(found, base))
     return 0
+
+
+def told(found: Mapping[str, Any], base: Path) -> str:
+    """What was written and from how many logs, and a line per claim."""
+    runs = logged(map(Run.model_validate, found["runs"]))
+    files = ", ".join(f".{end}" for end in (*(FIGURE_FILES if found["is_figure"] else TABLE_FILES), "json"))
+    lines = [f"{base} ({files}): runs logged: {runs}"]
+    lines += [f"  {each['claim']}: {each['verdict']} ({shortened(each['why'], 120)})" for each in found["verdicts"]]
+    return "\n".join(lines)
 
 
 def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
@@ -65,7 +79,7 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
             item.arm.spec.id, {"id": item.arm.spec.id, "labels": dict(item.arm.labels), "seed": item.arm.seed}
         )
         if item.log is None:
-            entry["status"] = item.arm.left_out or "no log"
+            entry["status"] = item.arm.left_out or NO_LOG
             continue
         summary = item.log.summary
         entry |= {

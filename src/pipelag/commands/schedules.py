@@ -24,8 +24,9 @@ def main(args: argparse.Namespace) -> int:
         raise unknown("schedule", args.name, SCHEDULES)
     build = SCHEDULES[args.name]
     options = settings(signature(build))[2:]  # after stages and minibatches
+    replicas = " --replicas 2,1" if "replicas" in signature(build).parameters else ""
     print(f"{args.name}: {sentence(args.name)}\n  options: {', '.join(options) or 'none'}")
-    print(f"  draw it: pipelag timeline {args.name} --out {args.name}.svg")
+    print(f"  draw it: pipelag timeline {args.name}{replicas} --out {args.name}.svg")
     return 0
 
 

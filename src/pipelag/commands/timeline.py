@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+from functools import partial
+from math import lcm
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelag.commands.arguments import number, whole
+from pipelag.commands.arguments import number, whole, wholes
 from pipelag.errors import PipelagError
 from pipelag.files import json_of, read_text, written
 from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
@@ -48,9 +51,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or the folder of a run")
     parser.add_argument("--out", type=Path, required=True, help="a .pdf, .svg or .png to draw, or a .json trace")
-    parser.add_argument("--stages", type=whole(1, 1000), default=4)
+    parser.add_argument("--stages", type=whole(1, 1000), help="how many (default: as many as replicas has, or 4)")
     parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8)
     parser.add_argument("--microbatches", type=whole(1, 1000), default=1)
+    parser.add_argument(
+        "--replicas",
+        type=wholes(1, 1000),
+        default=(),
+        help="workers of each stage: 2,1 (1f1b_rr only; default: 1 each)",
+    )
     parser.add_argument("--forward", type=number(above=0), default=1.0, help="time of a stage's forward (default: 1)")
     parser.add_argument("--backward", type=number(above=0), default=2.0, help="time of a stage's backward (default: 2)")
     parser.add_argument(
@@ -67,6 +76,11 @@ def main(args: argparse.Namespace) -> int:
     if args.out.suffix not in (*DRAWN, ".json"):
         raise PipelagError(f"'{args.out}' is no timeline file; its name must end in .pdf, .svg, .png or .json")
     folder = Path(args.source)
+    args.stages = args.stages or len(args.replicas) or 4
+    if not folder.is_dir() and (os.sep in args.source or folder.exists()):
+        raise PipelagError(
+            f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"
+        )
     if folder.is_dir():
         rows, unit = recorded(folder), "seconds"
     else:
@@ -91,10 +105,13 @@ def staleness(args: argparse.Namespace) -> str:
     """The delays that follow from the schedule, at any length, or why it has none that an executor could carry out."""
     from pipelag.methods import METHODS
     from pipelag.schedules import SCHEDULES, steady_delays
+    from pipelag.schedules.replicated import one_f_one_b_rounds
 
     build = SCHEDULES[args.source] if args.source in SCHEDULES else METHODS[args.source].build
+    if args.replicas:  # a round of 1F1B-RR's makes one update
+        build = partial(one_f_one_b_rounds if args.source == "1f1b_rr" else build, replicas=args.replicas)
     try:
-        found = steady_delays(build, args.stages, args.microbatches)
+        found = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
     except PipelagError as error:
         return f"no method can use it: {error}"
     missed = f"updates missed, by stage: {list(found.forward)} in forwards, {list(found.backward)} in backwards"
@@ -115,8 +132,9 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
             f"{args.stages} stages x {args.minibatches} minibatches x {args.microbatches} microbatches are more than "
             f"{MOST_ACTIONS:,} passes; draw fewer"
         )
-    options = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
+    options: dict[str, Any] = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
     options |= {"segment": args.segment} if args.segment else {}
+    options |= {"replicas": args.replicas} if args.replicas else {}
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
     costs = uniform(args.stages, args.forward, args.backward, output_bytes=1.0 if args.transfer else 0.0)
     timing = time_schedule(plan, costs, Topology(bandwidth=1 / args.transfer) if args.transfer else None)

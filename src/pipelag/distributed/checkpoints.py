@@ -13,6 +13,7 @@ the newest is damaged, the one before it serves.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from torch import nn
 
 from pipelag import checkpoint
 from pipelag.errors import PipelagError
+from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import Masters, in_full
 
 Tensors = dict[str, torch.Tensor]
@@ -72,6 +74,23 @@ class Checkpoints:
             if step > newest:
                 self._drop(step)
         return newest
+
+    def set_aside(self) -> None:
+        """Let the sets, in one instant, no longer be what a run goes on from, and keep them until `take_back`."""
+        with suppress(OSError):  # who removes them will say why they cannot be
+            os.replace(self.folder, self.aside)
+
+    def take_back(self, over: bool) -> None:
+        """Undo what `set_aside` did for a run that ended before it was over; over: drop what is left of them."""
+        if over or self.folder.exists():
+            rmtree(self.aside, ignore_errors=True)
+        elif self.aside.is_dir():
+            os.replace(self.aside, self.folder)
+
+    @property
+    def aside(self) -> Path:
+        """Where `set_aside` puts them: under a name of which a folder of runs knows that nothing goes on from it."""
+        return self.folder.with_name("done")
 
     def _drop(self, step: int) -> None:
         try:
@@ -120,6 +139,24 @@ class Checkpoints:
         """What a stage's policy remembered (`pipelag.stage.history`)."""
         return self._read(self.at(step) / f"policy-{stage}-of-{stages}.pt")["policy"]  # type: ignore[no-any-return]
 
+    def check_over(self, step: int, asked: Mapping[str, str]) -> None:
+        """Refuse the checkpoint after all of a training's steps to another training: it would be told of as its own.
+
+        Args:
+            asked: of the training, as `told_of` it, and its optimizer; what a checkpoint does not say is not compared.
+
+        Raises:
+            PipelagError: naming the first difference.
+        """
+        found = {name: value for part in self.parts(step, "resume") for name, value in part.get("training", {}).items()}
+        for name, value in asked.items():
+            if found.get(name, value) != value:
+                raise PipelagError(
+                    f"the checkpoints in {self.folder} hold all {step} steps of a training with {name} {found[name]}, "
+                    f"and this one has {name} {value}: nothing is left to train; train more, or name another folder"
+                )
+        print(f"pipelag: {self.folder} holds all {step} steps, and nothing was left to train", file=sys.stderr)
+
     def _read(self, path: Path) -> dict[str, Any]:
         found = checkpoint.load(path, self.name_of(path))
         if found is None:
@@ -138,6 +175,7 @@ class Keeper:
         base: what the phase's clock and traffic stood at when the worker began; seconds: those of the run.
         last: the minibatches done at the mark before.
         masters: in bfloat16, the float32 ones, which are what is kept.
+        training: `told_of` it, for who finds that nothing is left to train.
     """
 
     checkpoints: Checkpoints
@@ -150,6 +188,7 @@ class Keeper:
     seconds: float
     last: int
     masters: Masters | None = None
+    training: Mapping[str, str] = field(default_factory=dict)
     buffers: dict[int, Tensors] = field(default_factory=dict)
 
     def wants(self, step: int) -> bool:
@@ -187,6 +226,7 @@ class Keeper:
             "about": self.about,
             "optimizer": {self.parameters[i]: on_cpu(values) for i, values in state.items()},
             "kind": type(optimizer).__name__ if optimizer is not None else None,
+            "training": dict(self.training) | ({"optimizer": described(optimizer)} if optimizer is not None else {}),
             "clock": dict(clock),
             "seconds": self.seconds + clock["seconds"] - self.base.get("seconds", 0.0),
         }
@@ -204,6 +244,19 @@ class Keeper:
             for kind in RESTART:
                 with suppress(OSError):  # it is no longer needed, and takes room at most
                     (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
+
+
+def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:
+    """What a checkpoint says of the training that it is of: its phase's, beside the optimizer."""
+    told = {"method": phase.method.name, "cuts": str(list(phase.cuts)), "microbatches": str(phase.microbatches)}
+    told |= {"replicas": str(list(phase.replicas)), "recompute": str(int(phase.recompute))}
+    return told | {"seed": str(seed), "precision": "bf16" if bf16 else "fp32"}
+
+
+def described(optimizer: torch.optim.Optimizer) -> str:
+    """An optimizer and its settings, but for what is none or off."""
+    settings = [f"{name}={value}" for name, value in optimizer.defaults.items() if value]
+    return f"{type(optimizer).__name__}({', '.join(settings)})"
 
 
 def on_cpu(value: Any) -> Any:

@@ -8,6 +8,7 @@ minibatches are uneven (sentences), a small header with the shapes travels befor
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,17 @@ def reaching(rank: int, peer: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(rank, peer, str(error).splitlines()[0][:200]) from error
+        raise PeerLost(rank, peer, said_of(error)) from error
+
+
+def said_of(error: BaseException) -> str:
+    """What gloo says of a connection, without the line of its source before it and the advice behind it.
+
+    >>> said_of(RuntimeError("[/gloo/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17. Check the logs"))
+    'Connection closed by peer [127.0.0.1]:17'
+    """
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[[^\]]*:\d+\] *", "", first).split(". ")[0]
 
 
 @dataclass(frozen=True)

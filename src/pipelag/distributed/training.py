@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.distributed.checkpoints import Checkpoints, Keeper
+from pipelag.distributed.checkpoints import Checkpoints, Keeper, told_of
 from pipelag.distributed.gather import gathered
 from pipelag.distributed.routes import conversations, routes_of, stages_on
 from pipelag.distributed.workers.base import (
@@ -20,6 +20,7 @@ from pipelag.distributed.workers.base import (
     Loss,
     Record,
     WholeModel,
+    Worker,
     load_optimizer_state,
     optimizer_state,
 )
@@ -34,6 +35,7 @@ from pipelag.schedules import Schedule
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import in_full, masters_of, take_in_full
+from pipelag.stage.where import noted
 
 Inputs = Callable[[int], Any]
 
@@ -151,7 +153,8 @@ class RealTraining:
         worker = PipelineWorker(self.job, mine, told, schedule, keepers, restarts)
         for state in worker.stages.values():
             self._load(state.optimizer, state.shadows, mine[state.stage])
-        part: dict[str, Any] = {"record": worker.run(inputs, targets).packed(), "weights": {}, "optimizer": {}}
+        record = performed(worker, pieces, inputs, targets)
+        part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
         for state in worker.stages.values():
             if state.replica == 0:  # the others are equal to the first
                 self._add(part, mine[state.stage], state.optimizer, state.shadows)
@@ -176,7 +179,7 @@ class RealTraining:
         else:
             worker = ReplicaWorker(self.job, piece, told, keeper)
         self._load(worker.optimizer, worker.shadows, piece)
-        record = worker.run(inputs, targets)
+        record = performed(worker, [self.model] if method.data_parallel else pieces, inputs, targets)
         if not method.torch_schedule and rank:  # the replicas have averaged their losses, or rank 0 has them all
             record.losses = {}
             return {"record": record.packed()}
@@ -222,11 +225,12 @@ class RealTraining:
             f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, replicas {phase.replicas}, "
         )
         about += f"recompute {phase.recompute}, from step {begin}, lags {lags}"
+        of = told_of(phase, self.seed, self.bf16)
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
         clock = self.parts[stage - 1]["clock"] if same else {}
         names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
         keeper = Keeper(
-            self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start, self.masters
+            self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start, self.masters, of
         )
         return keeper, self.checkpoints.policy(told.start, stage, phase.stages) if same else None
 
@@ -254,6 +258,18 @@ class RealTraining:
             self.seconds += time.perf_counter() - began
             first += phase.steps
         return records
+
+
+def performed(worker: Worker, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs) -> Record:
+    """A worker's part of a phase; what the user's own code raises goes on with a note of where, as if simulated.
+
+    pieces: all stages.
+    """
+    try:
+        return worker.run(inputs, targets)
+    except Exception as error:
+        noted(error, worker.step, pieces)
+        raise
 
 
 def check_precision(phase: Phase, bf16: bool) -> None:

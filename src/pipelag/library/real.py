@@ -7,8 +7,9 @@ started the workers can tell of steps and measure the model while they go on, an
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ import torch
 from torch import nn
 
 from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.checkpoints import Checkpoints, described, told_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
+from pipelag.distributed.launch.travel import cannot_travel
 from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
+from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import in_full, masters_of
@@ -58,6 +61,8 @@ def train_real(
     epoch = supply.length
     if not supply.numbered:
         supply = Supply(list(supply.first(total)))
+    elif isinstance(supply.batches, (list, tuple)):
+        supply = replace(supply, batches=supply.batches[:total])  # the others need not travel
     next(iter(supply.first(total)))  # refused here rather than by every worker
     marks = {*range(every, total, every), *ends} if every else {*ends}
     if wishes.validation is not None:  # an hour later would be late for a mistake
@@ -65,19 +70,44 @@ def train_real(
     model.train()
     with _kept(checkpoints, marks, wishes, total) as kept:
         resume = kept.rewind() if kept is not None else 0
+        if kept is not None and resume == total and fits(kept.model(total), model):  # else the workers refuse it
+            asked = told_of(phases[-1], how["seed"], how["bf16"])
+            kept.check_over(total, asked | optimizer_of(model, how["optimizer"]))
         follower = None
         with Telling(wishes, total, epoch, kept is not None, bool(resume)) as telling:
             if kept is not None:
-                follower = Follower(kept, telling, copy.deepcopy(model), checkpoints is not None)
+                follower = Follower(kept, telling, copied(model), checkpoints is not None)
                 if how["bf16"]:
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
-            given: dict[str, Any] = {"model": copy.deepcopy(model).cpu(), "batches": supply, "phases": list(phases)}
+            given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
             given |= {"checkpoints": kept, "resume": resume, "meanwhile": follower, "patience": patience}
             state, losses = launch(_task, workers, device, threads, **given, **how)
             if follower is not None:
                 follower()
             model.load_state_dict(state)
             return losses, telling.evaluations
+
+
+def copied(model: nn.Sequential) -> nn.Sequential:
+    """A copy of the model; what cannot be copied is refused as what cannot be sent to workers."""
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise cannot_travel({"model": model}, error, copy.deepcopy) from error
+
+
+def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
+    """Whether a state is one of this model, by names and shapes."""
+    own = model.state_dict()
+    return state.keys() == own.keys() and all(state[name].shape == own[name].shape for name in own)
+
+
+def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]:
+    """The optimizer as checkpoints tell of it; nothing where its function makes none but of a stage's parameters."""
+    with suppress(Exception):
+        made = group_by_stage(make, [list(model.parameters())], {}, [1])
+        return {"optimizer": described(made)} if made is not None else {}
+    return {}
 
 
 @contextmanager

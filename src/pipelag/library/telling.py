@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.asked import whole
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, noting
 from pipelag.files import folder_for
 from pipelag.library.validation import LOSS, Validation
 from pipelag.runs.folder import finite
 from pipelag.typed import MOST_STEPS, shown
+
+CALLBACKS = ("on_step", "on_evaluation", "on_checkpoint")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Wishes:
     def check(self, kept: bool) -> None:
         """Refuse what does not fit. kept: checkpoints are written."""
         whole("evaluate_every", self.evaluate_every, 0, MOST_STEPS)
-        for name in ("on_step", "on_evaluation", "on_checkpoint"):
+        for name in CALLBACKS:
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise PipelagError(f"{name} is {shown(function)}; it should be a function")
@@ -54,6 +56,11 @@ class Wishes:
             )
         if self.validation is not None:
             self.validation.check()
+
+    def noting(self) -> Wishes:
+        """The same; what a callback raises, or that it takes other arguments, has a note of which it was."""
+        given = {name: getattr(self, name) for name in CALLBACKS}
+        return replace(self, **{name: noting(f"in {name}")(each) for name, each in given.items() if each is not None})
 
     @property
     def evaluates(self) -> bool:
@@ -81,7 +88,7 @@ class Telling:
     """
 
     def __init__(self, wishes: Wishes, total: int, epoch: int | None, bar: bool, again: bool = False) -> None:
-        self.wishes, self.total, self.epoch, self.again = wishes, total, epoch, again
+        self.wishes, self.total, self.epoch, self.again = wishes.noting(), total, epoch, again
         self.shows = bar and (sys.stderr.isatty() if wishes.progress is None else wishes.progress)
         self.values: list[float] = []  # losses of the steps done
         self.pending: list[torch.Tensor] = []  # on the device still

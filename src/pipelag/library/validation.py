@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy
@@ -13,11 +14,12 @@ import torch
 from torch import nn
 
 from pipelag.asked import check_batches
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, noting, unknown
 from pipelag.library.supply import Supply, to
 from pipelag.randomness import preserved_randomness, seed_stage
 from pipelag.runs.objectives import METRICS
 from pipelag.stage.rounded import computing
+from pipelag.stage.where import shape_of
 from pipelag.tensors import unchanged_buffers
 from pipelag.typed import shown
 
@@ -114,6 +116,7 @@ class Validation:
         """The means over all data, or the first `most` minibatches, of the loss and the metrics.
 
         A minibatch weighs as many as it has targets. Modes, statistics and random numbers are afterwards as before.
+        What the data, a layer, the loss or a metric raises goes on, with a note of where.
         """
         modes = [(module, module.training) for module in model.modules()]
         means = {name: Mean() for name in (LOSS, *self.metrics)}
@@ -121,20 +124,32 @@ class Validation:
         with undisturbed(place, self.seed), torch.no_grad(), unchanged_buffers(model), precision:
             try:
                 model.eval()
-                for number, (inputs, targets) in enumerate(self.supply.once()):
-                    if number == most:
-                        break
+                for where, inputs, targets in self._first(most):
                     inputs, targets = to(inputs, place), to(targets, place)
-                    output, shape = model(inputs), _shape(targets)
-                    count = shape[0]
+                    output, shape = _output(model, inputs, where), _shape(targets)
+                    shapes = f"output {shape_of(output)}, targets {shape_of(targets)}"
                     for name, function in {LOSS: self.loss, **self.metrics}.items():
-                        means[name].add(name, function(output, targets), count, shape)
+                        called = "the loss" if name == LOSS else f"metric '{name}'"
+                        with noting(f"{where}: in {called}, {shapes}"):
+                            value = function(output, targets)
+                        means[name].add(name, value, shape[0], shape)
             finally:
                 for module, mode in modes:
                     module.training = mode
         if not means[LOSS].weight:
             raise PipelagError("there are no minibatches to validate on")
         return {name: mean.total / mean.weight for name, mean in means.items()}
+
+    def _first(self, most: int | None) -> Iterator[tuple[str, Any, Any]]:
+        """The first minibatches, or all; and which each is, as a note says it."""
+        batches = self.supply.once()
+        for number in count() if most is None else range(most):
+            where = f"while validating, minibatch {number}"
+            with noting(f"{where}: in the data"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield where, *batch
 
 
 @dataclass
@@ -160,6 +175,16 @@ class Mean:
             ) from error
         self.total += number * count
         self.weight += count
+
+
+def _output(model: nn.Sequential, inputs: Any, where: str) -> Any:
+    """What the model gives, layer by layer: a note says in which one something was raised."""
+    value = inputs
+    for number, layer in enumerate(model, start=1):
+        name = getattr(layer, "label", type(layer).__name__)
+        with noting(f"{where}: layer {number} ({name}), input {shape_of(value)}"):
+            value = layer(value)
+    return value
 
 
 def _shape(targets: Any) -> torch.Size:

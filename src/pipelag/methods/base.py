@@ -6,12 +6,13 @@ for its schedule and for what a pass reads; every staleness follows from the sch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from math import lcm
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, kind_of, unknown
 from pipelag.methods.random_delays import RandomDelays
 from pipelag.methods.reads import Amounts, BackwardReads, ForwardReads, Passes, Update
 from pipelag.schedules import Delays, Schedule, lagged, steady_delays
@@ -58,6 +59,33 @@ class Method:
     random: RandomDelays | None = None
     options: Callable[..., Method] | None = None
     revision: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what would be found far from here, or be taken for something else."""
+        if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w.+-]*", self.name):
+            raise PipelagError(f"a method is named {self.name!r}; its name should be a word, as commands take it")
+        for part in ("build", "learning_rate", "held", "options"):
+            value = getattr(self, part)
+            if not callable(value) and (value is not None or part == "build"):
+                raise PipelagError(f"{part} of method '{self.name}' is {kind_of(value)}; it should be a function")
+        self._check_reads("forward_reads", ("live",))
+        self._check_reads("backward_reads", ("live", "stashed"))
+        if self.update is not None and not callable(getattr(self.update, "change", None)):
+            raise PipelagError(
+                f"update of method '{self.name}' is {kind_of(self.update)}; it should have change, as "
+                "pipelag.methods.reads.SpikeCompensation has"
+            )
+
+    def _check_reads(self, part: str, words: Sequence[str]) -> None:
+        reads = getattr(self, part)
+        if isinstance(reads, str) and reads not in words:
+            raise unknown(f"{part} of method '{self.name}'", reads, words)
+        parts = ("amounts", "carry")
+        if not isinstance(reads, str) and not all(callable(getattr(reads, each, None)) for each in parts):
+            raise PipelagError(
+                f"{part} of method '{self.name}' is {kind_of(reads)}; it should be {' or '.join(map(repr, words))}, or "
+                "have amounts and carry, as pipelag.methods.reads.Predict has"
+            )
 
     def schedule(self, stages: int, minibatches: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Schedule:
         """The schedule over `stages` stages, with so many workers of each; raises `PipelagError` for counts below 1."""

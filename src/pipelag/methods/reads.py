@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pipelag.errors import unknown
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
 
 Amounts = tuple[float, ...]
+Direction = Literal["update", "update again", "velocity", "average", "moments", "difference"]
+Horizon = Literal["own update", "round trip"]
+Taken = Literal["printed", "own"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,12 @@ class Passes:
     lags: tuple[int, ...]
     forward: tuple[int, ...]
     beyond: tuple[int, ...]
+
+
+def one_of(kind: str, word: object, words: Any) -> None:
+    """Refuse a word that is none of a `Literal`'s; it would otherwise be taken for one of them."""
+    if word not in get_args(words):
+        raise unknown(kind, str(word), get_args(words))
 
 
 @dataclass(frozen=True)
@@ -50,8 +61,13 @@ class Predict:
         Or a function of (stage, stages, updates until the own one).
     """
 
-    direction: Literal["update", "update again", "velocity", "average", "moments", "difference"]
-    horizon: Literal["own update", "round trip"] | Callable[[int, int, int], float] = "own update"
+    direction: Direction
+    horizon: Horizon | Callable[[int, int, int], float] = "own update"
+
+    def __post_init__(self) -> None:
+        one_of("direction of a prediction", self.direction, Direction)
+        if not callable(self.horizon):
+            one_of("horizon of a prediction", self.horizon, Horizon)
 
     def amounts(self, passes: Passes) -> Amounts:
         """s of each microbatch."""
@@ -79,7 +95,10 @@ class Correct:
     """
 
     decay: float = 0.1
-    reading: Literal["printed", "own"] = "printed"
+    reading: Taken = "printed"
+
+    def __post_init__(self) -> None:
+        one_of("reading of a correction", self.reading, Taken)
 
     def amounts(self, passes: Passes) -> Amounts:
         """tau_fwd - tau_bkwd (or - tau_recomp) of each microbatch; nothing where a pass reads as old weights."""

@@ -7,6 +7,7 @@ unless the model computes with one as a number.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, a, unknown
 from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, mapped, refs
 from pipelag.models.tracing import renamed
 from pipelag.tensors import alone
@@ -40,6 +41,11 @@ class Called(nn.Module):
     def forward(self, given: tuple[torch.Tensor, ...]) -> Any:
         """What the model gives: a tensor or a tuple of tensors."""
         found = self.model(**dict(zip(self.names, given, strict=True)), **self.fixed)
+        if not isinstance(found, (Mapping, torch.Tensor, tuple, list)):
+            raise PipelagError(
+                f"{type(self.model).__name__} returns {a(type(found).__name__)}; it should return a tensor, a tuple of "
+                "tensors, or a dict or ModelOutput of them by name"
+            )
         if not isinstance(found, Mapping):
             return found
         known = {name: value for name, value in found.items() if value is not None}
@@ -69,6 +75,7 @@ def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = N
     examples = tuple(inputs[name] for name in called.names)
     if not examples:
         raise PipelagError("inputs has no tensor: give an example of each input of the model, inputs={'name': tensor}")
+    check_inputs(model, inputs)
     sizes = tuple(tuple(torch.export.Dim.AUTO for _ in example.shape) for example in examples)
     try:
         program = torch.export.export(called, (examples,), dynamic_shapes={"given": sizes}, strict=False)
@@ -80,6 +87,20 @@ def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = N
             f"{' '.join(str(error).split())[:300]}"
         ) from error
     return _Reader(model, program).traced(tuple(called.names))
+
+
+def check_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> None:
+    """Refuse inputs that the model's forward does not take, or goes without."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    known = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    wrong = [name for name in inputs if name not in known]
+    if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise unknown(f"input of {type(model).__name__}", str(wrong[0]), known)
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in inputs]
+    if missing:
+        raise PipelagError(
+            f"{type(model).__name__} takes '{missing[0]}' too; give an example of it, inputs={{'{missing[0]}': tensor}}"
+        )
 
 
 class _Reader:

@@ -94,6 +94,10 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], kept: Sequ
     for name in kept:
         if name not in (names := [p.name for p in parameters]):
             raise unknown(f"input of {type(model).__name__}", name, names)
+    if all(p.default is not p.empty and p.name not in kept for p in parameters):
+        first = next((p.name for p in parameters), "")
+        those = f"name those it has: inputs=['{first}']" if first else "let its forward take one"
+        raise PipelagError(f"{type(model).__name__} has no input without a default; {those}")
     fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in kept}
     tracer = _Tracer(whole)
     for name in tracer.names:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
+from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure, ink
 
 MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 
@@ -24,11 +24,10 @@ class Curve:
 
 
 def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
-    """What stands in the place of a figure that has no log: a frame that says why, and nothing that could be read."""
+    """What stands in the place of a figure that has no log: a sentence that says why, and nothing to be read off."""
     fig, axes = figure(width, height)
     axes.text(0.5, 0.5, textwrap.fill(why, 48), transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set_axis_off()
     return fig
 
 
@@ -167,7 +166,7 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
                     ha="center",
                     va="center",
                     fontsize=6.5,
-                    color="white",
+                    color=ink(colour),
                     weight="bold",
                     bbox={"boxstyle": "round,pad=0.12", "facecolor": colour, "edgecolor": "none"},
                 )
@@ -181,8 +180,8 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
                         text,
                         ha="center",
                         va="center",
-                        fontsize=5.5,
-                        color="white",
+                        fontsize=6,
+                        color=ink(colour),
                         bbox={"boxstyle": "round,pad=0.1", "facecolor": colour, "edgecolor": "none"},
                     )
     axes.set_xlim(0, cycles)
@@ -212,7 +211,7 @@ def partition(stages: Sequence[Sequence[int]], accelerators: Sequence[str]) -> A
         colour, start = COLOURS[1 + number % (len(COLOURS) - 1)], x
         for layer in layers:
             axes.add_patch(_box(x, 0, 0.9, colour, "white"))
-            axes.text(x + 0.45, 0.5, f"{layer}", ha="center", va="center", color="white", weight="bold")
+            axes.text(x + 0.45, 0.5, f"{layer}", ha="center", va="center", color=ink(colour), weight="bold")
             x += 0.9
         middle = (start + x) / 2
         axes.text(middle, -0.2, f"P{number}", ha="center", va="bottom", color=colour, weight="bold")

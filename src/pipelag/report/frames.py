@@ -70,7 +70,8 @@ class Lines:
         is drawn, and the band.
     styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
         black.
-    levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines.
+    levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines;
+        vertical_title: what these are, for the legend.
     label: a column that is written beside the points, of one line below and of the next above.
     steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
@@ -86,6 +87,7 @@ class Lines:
     styles: Mapping[str, Style] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
     vertical: str = ""
+    vertical_title: str = ""
     label: str = ""
     steps: bool = False
     smooth: bool = False
@@ -174,7 +176,14 @@ class Lines:
             label_points(axes, [(at, points["mean"][at], texts[at]) for at in points.index], colour, style[0] % 2 == 0)
         if self.vertical and self.vertical in rows:
             for place in rows[self.vertical].dropna().unique():
-                axes.axvline(place, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
+                axes.axvline(
+                    place,
+                    color=colour,
+                    linewidth=0.6,
+                    alpha=0.6,
+                    zorder=0,
+                    label=greek(self.vertical_title) or None,
+                )
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,8 @@ class Bars:
     """A group of bars per value of a column, a bar per value of another, the value above each.
 
     y: the height. group, bar: columns. stack: a column whose values are stacked in a bar instead. number: the format of
-    the values. Bars are means over seeds, with whiskers of one standard deviation. level: a thin line.
+    the values. Bars are means over seeds, with whiskers of one standard deviation. levels: thin horizontal lines, by
+    name. colours: their numbers by bar, or by part of a stack; by default each its own, in the order of the frame.
     """
 
     y: Axis | str
@@ -193,6 +203,8 @@ class Bars:
     number: str = "{:.2f}"
     x_title: str = ""
     levels: Mapping[str, float] = field(default_factory=dict)
+    colours: Mapping[str, int] = field(default_factory=dict)
+    shared_y: bool = False
     height: float = 2.4
 
     def draw(self, frame: pd.DataFrame) -> Any:
@@ -208,7 +220,7 @@ class Bars:
             for part in [frame[frame[self.panel] == panel] if self.panel else frame]
         )
         width = COLUMN if count <= 8 and len(panels) == 1 else PAGE
-        fig, grid = figure(width, self.height, ncols=len(panels), squeeze=False)
+        fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
         parts = list(frame[self.stack].drop_duplicates()) if self.stack else [""]
         bars = list(frame[self.bar].drop_duplicates()) if self.bar else [""]
         for axes, panel in zip(grid[0], panels, strict=True):
@@ -229,13 +241,15 @@ class Bars:
         for number, bar in enumerate(own):
             mine = rows[rows[self.bar] == bar] if self.bar else rows
             below = dict.fromkeys(groups, 0.0)
+            over: dict[Any, float] = {}
             for layer, part in enumerate(parts):
                 some = mine[mine[self.stack] == part] if self.stack else mine
                 if some.empty:
                     continue
                 points = over_seeds(some, self.group, y.column)
                 at = [groups.index(g) + (number - (len(own) - 1) / 2) * width for g in points.index]
-                colour = COLOURS[1 + (layer if self.stack else bars.index(bar)) % (len(COLOURS) - 1)]
+                own_number = 1 + (layer if self.stack else bars.index(bar)) % (len(COLOURS) - 1)
+                colour = COLOURS[self.colours.get(part if self.stack else bar, own_number)]
                 axes.bar(
                     at,
                     points["mean"],
@@ -249,18 +263,20 @@ class Bars:
                 )
                 for group, value in zip(points.index, points["mean"], strict=True):
                     below[group] += value
+                if not self.stack:
+                    over = points["std"].fillna(0.0).to_dict()  # texts stand above the whiskers
             for group, value in below.items():
                 if group in set(mine[self.group]):
                     place = groups.index(group) + (number - (len(own) - 1) / 2) * width
                     text = self.number.format(value)
                     axes.annotate(
                         text,
-                        (place, value),
+                        (place, value + over.get(group, 0.0)),
                         textcoords="offset points",
                         xytext=(0, 1.5),
                         ha="center",
                         va="bottom",
-                        fontsize=4.8 if small else 5.5,
+                        fontsize=5.5 if small else 6,
                         rotation=90 if small and len(text) > 3 else 0,
                     )
         titles = [greek(str(group)) for group in groups]
@@ -319,7 +335,15 @@ class Scatter:
                 )
             if self.equal:
                 most = float(part[[x.column, y.column]].max().max())
-                axes.plot([0, most], [0, most], color="#7F7F7F", linewidth=0.6, linestyle=(0, (4, 2)), zorder=0)
+                axes.plot(
+                    [0, most],
+                    [0, most],
+                    color="#7F7F7F",
+                    linewidth=0.6,
+                    linestyle=(0, (4, 2)),
+                    zorder=0,
+                    label="as predicted",
+                )
                 axes.set_xlim(left=0)
                 axes.set_ylim(bottom=0)
             x.apply(axes, "x")

@@ -16,6 +16,14 @@ COLUMN, PAGE = 3.4, 7.0  # inches: one column, both columns
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 1, 2)), (0, (4, 4)), "-", "-")
 
+LIGHT = ("#CC79A7", "#E69F00", "#56B4E9")  # of these, too light for white letters
+
+
+def ink(fill: str) -> str:
+    """The colour of letters on a fill."""
+    return "black" if fill in LIGHT else "white"
+
+
 RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana"],  # Verdana: as wide, where a reader of an SVG has no DejaVu
@@ -62,7 +70,7 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
 
     freeze(fig)
     if footer:
-        write_below(fig, textwrap.wrap(footer, int(24 * fig.get_figwidth())))
+        write_below(fig, textwrap.wrap(footer, int(22 * fig.get_figwidth())))
     dates: dict[str, Any] = {
         ".pdf": {"CreationDate": None},
         ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
@@ -97,7 +105,7 @@ def freeze(fig: Any) -> None:
 def write_below(fig: Any, lines: Sequence[str]) -> None:
     """Make a figure that is laid out so much taller, and write the lines there; nothing else moves on the page."""
     width, height = fig.get_size_inches()
-    room = 0.06 + 0.1 * len(lines)
+    room = 0.06 + 0.108 * len(lines)
     places = [(axes, axes.get_position()) for axes in fig.axes]
     legends = [(legend, legend.get_window_extent().transformed(fig.transFigure.inverted())) for legend in fig.legends]
     fig.set_size_inches(width, height + room)
@@ -111,5 +119,5 @@ def write_below(fig: Any, lines: Sequence[str]) -> None:
         legend.set_loc((place.x0, up(place.y0)))
     for text in fig.texts:
         text.set_y(up(text.get_position()[1]))
-    place_of_text = {"ha": "left", "va": "top", "fontsize": 5.5, "color": "#59636E", "linespacing": 1.15}
+    place_of_text = {"ha": "left", "va": "top", "fontsize": 6, "color": "#59636E", "linespacing": 1.15}
     fig.text(0.04 / width, (room - 0.02) / (height + room), "\n".join(lines), **place_of_text)

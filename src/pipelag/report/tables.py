@@ -26,6 +26,11 @@ class Column:
     group: str = ""
     format: str = "{}"
 
+    @property
+    def heading(self) -> str:
+        """Both titles, where there is one line for them."""
+        return f"{self.group}: {self.title}" if self.group and self.title else self.group or self.title
+
     def text(self, value: Cell) -> str:
         """A cell as a reader sees it; a missing value is a dash."""
         if value is None or value == "":
@@ -82,11 +87,18 @@ class Table:
     notes: list[str] = field(default_factory=list)
     rules: Sequence[int] = ()
 
+    @property
+    def right(self) -> list[bool]:
+        """Which columns stand to the right: those most of whose cells begin as numbers do. The first names the rows."""
+        begun = [[column.text(row.get(column.key))[:1] for row in self.rows] for column in self.columns]
+        numbers = [sum(one in f"0123456789.+-{EMPTY}" for one in each) for each in begun]
+        return [i > 0 and 2 * count >= len(self.rows) for i, count in enumerate(numbers)]
+
     def csv(self) -> str:
         """Comma-separated, numbers unrounded."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([f"{c.group} {c.title}".strip() for c in self.columns])
+        writer.writerow([c.heading for c in self.columns])
         for row in self.rows:
             writer.writerow(["" if row.get(c.key) is None else row[c.key] for c in self.columns])
         return out.getvalue()
@@ -104,11 +116,11 @@ class Table:
 
     def markdown(self) -> str:
         """A GitHub table with caption and notes."""
-        titles = [f"{c.group} {c.title}".strip() for c in self.columns]
+        titles = [c.heading for c in self.columns]
         lines = [f"**{self.caption}**", ""] if self.caption else []
         lines += [
             "| " + " | ".join(titles) + " |",
-            "|" + "|".join(" --- " if i == 0 else " ---: " for i in range(len(titles))) + "|",
+            "|" + "|".join(" ---: " if right else " --- " for right in self.right) + "|",
         ]
         lines += ["| " + " | ".join(c.text(row.get(c.key)) for c in self.columns) + " |" for row in self.rows]
         if self.notes:
@@ -121,7 +133,7 @@ class Table:
         lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{escape(self.caption)}}}"]
         if label:
             lines.append(rf"  \label{{tab:{label}}}")
-        lines += [rf"  \begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"    \toprule"]
+        lines += [rf"  \begin{{tabular}}{{{''.join('lr'[right] for right in self.right)}}}", r"    \toprule"]
         if any(title for title, _ in groups):
             spans, rules, at = [], [], 1
             for title, width in groups:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pipelag.experiments import Paper, Result, Scale, arms, load_scale
 from pipelag.results.logs import Item, RunLog
+from pipelag.runs.spec import RunSpec
 
 
 @dataclass
@@ -40,6 +41,10 @@ class Context:
         """Final accuracies of the runs with these labels, over seeds."""
         return Accuracy.of(self.select(**labels))
 
+    def logged(self, **labels: str) -> list[Item]:
+        """The runs with these labels that have a log."""
+        return [item for item in self.select(**labels) if item.log is not None]
+
     def logs(self, **labels: str) -> list[RunLog]:
         """The logs that are there."""
         return [item.log for item in self.select(**labels) if item.log is not None]
@@ -61,14 +66,9 @@ class Context:
         Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by
         where their profiles are from.
         """
-        full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
         reasons: dict[str, None] = {}
         timed: dict[tuple[int, int], set[str]] = {}  # models by minibatch, here and in the paper
-        for item in self.select(**labels):
-            spec = item.arm.spec
-            theirs = full.get(tuple(sorted(item.arm.labels.items())))
-            if theirs is None or item.log is None:
-                continue
+        for spec, theirs in self._beside_full(**labels):
             if spec.kind == "plan" and theirs.published and not spec.published:
                 reasons["profiles from data sheets instead of the authors'"] = None
             if spec.kind not in ("train", "speed", "profile"):
@@ -110,6 +110,21 @@ class Context:
         shown = list(reasons)
         return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
 
+    def _beside_full(self, **labels: str) -> list[tuple[RunSpec, RunSpec]]:
+        """What each logged run with these labels is, and what it is at the full setting."""
+        full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
+        pairs = [(item.arm.spec, full.get(tuple(sorted(item.arm.labels.items())))) for item in self.logged(**labels)]
+        return [(spec, theirs) for spec, theirs in pairs if theirs is not None]
+
+    def smaller(self, **labels: str) -> bool:
+        """Whether a logged run with these labels is of a narrower or shallower network than the paper's."""
+        return any(spec.model != theirs.model for spec, theirs in self._beside_full(**labels))
+
+    @property
+    def unlike(self) -> str:
+        """What introduces how the runs fall short."""
+        return "Not the paper's" if self.paper.citation else "Short of the full setting"
+
     def footer(self, shown: pd.DataFrame | None = None, spread: str = "bands of one standard deviation") -> str:
         """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
 
@@ -149,15 +164,29 @@ class Context:
         seeds = f"{fewest} to {most}" if fewest < most else str(most)
         lengths.append(f"{seeds} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
-        return "; ".join(lengths) + (f". Not the paper's: {missing}." if missing else ".")
+        return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
-        """Which arms diverged, and how many of their runs, for their curves end early or are not there; or empty."""
-        runs: dict[str, list[bool]] = {}
+        """Which arms diverged, and how many of their runs, for their curves end early or are not there; or empty.
+
+        An arm's runs are counted by the labels in which they differ: its panels, stages, rates.
+        """
+        arms: dict[str, list[Item]] = {}
         for item in self.items:
             if item.log is not None and item.arm.spec.kind == "train":
-                runs.setdefault(item.arm.labels["arm"], []).append(item.log.diverged_at is not None)
-        said = [f"{arm} ({sum(each)} of {len(each)} runs)" for arm, each in runs.items() if any(each)]
+                arms.setdefault(item.arm.labels["arm"], []).append(item)
+        said = []
+        for arm, runs in arms.items():
+            labels = dict.fromkeys(key for item in runs for key in item.arm.labels)
+            keys = [key for key in labels if len({item.arm.labels.get(key) for item in runs}) > 1]
+            counts: dict[str, list[bool]] = {}
+            for item in runs:
+                place = ", ".join(f"{key} {item.arm.labels[key]}" for key in keys if key in item.arm.labels)
+                assert item.log is not None
+                counts.setdefault(place, []).append(item.log.diverged_at is not None)
+            gone = {place: f"{sum(each)} of {len(each)}" for place, each in counts.items() if any(each)}
+            if gone:
+                said.append(f"{arm} ({'; '.join(': '.join(filter(None, pair)) for pair in gone.items())} runs)")
         return f"Diverged: {', '.join(said)}." if said else ""
 
     def _timed(self) -> str:
@@ -167,14 +196,21 @@ class Context:
         sources = [("the authors' profiles" if theirs else "data sheets") for theirs in sorted(sheets, reverse=True)]
         said = []
         if sources:
-            said.append(f"Simulated by discrete events from {' and '.join(sources)}, messages without latency.")
+            what = " and ".join(sources)
+            machines = sorted({str(log.environment.get("device")) for _, log in logged})
+            how = {
+                "simulated": f"Simulated by discrete events from {what}, messages without latency.",
+                "counted": f"Counted from {what}.",
+                "measured": f"Measured on {', '.join(machines)}.",
+            }
+            said.append(how[self.result.options.get("source", "simulated")])
         cores = {
             log.environment.get("device") for spec, log in logged if spec.kind in ("speed", "link_speed", "profile")
         }
         if cores:
             said.append(f"Measured on {', '.join(sorted(str(each) for each in cores))}.")
         short = self.shortfall() if cores and not any(spec.kind == "train" for spec, _ in logged) else ""
-        return " ".join(said) + (f" Not the paper's: {short}." if short else "")
+        return " ".join(said) + (f" {self.unlike}: {short}." if short else "")
 
     def left_out(self) -> str:
         """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""
@@ -206,7 +242,7 @@ class Accuracy:
     @classmethod
     def of(cls, items: Iterable[Item]) -> Accuracy:
         """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others."""
-        values, note, asked = [], "", 0
+        values, note, asked, gone = [], "", 0, 0
         runs = list(items)
         made = [run for run in runs if not run.arm.left_out] or runs
         for item in made:
@@ -217,6 +253,9 @@ class Accuracy:
                 values.append(item.log.accuracy)
             elif item.log is not None:
                 note = f"diverged at step {item.log.diverged_at}"
+                gone += 1
+        if values and gone:
+            note = f"{gone} diverge" if gone > 1 else "one diverges"
         return cls(tuple(values), note, asked, fewer=len(made) < len(runs))
 
     @property

@@ -38,12 +38,17 @@ class Drawn:
     @property
     def spread(self) -> str:
         """How a figure shows several seeds."""
+        if self.chart is not None and self.chart["kind"] == "Bars":
+            seeds = self.data is not None and "seed" in self.data
+            return "whiskers of one standard deviation" if seeds else "their means"
         if self.chart is not None and self.chart.get("hollow"):
             return "a small point each, lines through their mean (hollow where some of them diverge)"
         return "bands of one standard deviation"
 
     def footer(self, context: Context) -> str:
-        """What its numbers are from, in sentences."""
+        """What its numbers are from, in sentences; of an empty frame nothing, for it says itself why it is empty."""
+        if self.figure is not None and self.data is not None and self.data.empty:
+            return ""
         shown = context if self.items is None else replace(context, items=self.items)
         return shown.footer(self.data, self.spread if self.figure is not None else "")
 

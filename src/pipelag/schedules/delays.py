@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, kind_of
 from pipelag.schedules.actions import Action, Schedule
+from pipelag.schedules.check import check
 
 if TYPE_CHECKING:
     import numpy as np
 
 Lags = tuple[tuple[int, ...], ...]
+
+# Actions of a schedule that is executed symbolically before it is believed: longer ones, of hundreds of stages, are the
+# library's, and would take seconds.
+CHECKED = 50_000
 
 
 @dataclass(frozen=True)
@@ -227,7 +232,12 @@ def rounds_to_the_end(schedule: Schedule) -> Lags:
 def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delays:
     minibatches = rounds * (-(-2 * stages // microbatches) + 4)  # the fill and some steady state
     options = {"microbatches": microbatches} if microbatches > 1 else {}
-    derived = delays(build(stages, minibatches, **options))  # type: ignore[operator]
+    schedule = build(stages, minibatches, **options)  # type: ignore[operator]
+    if not isinstance(schedule, Schedule):
+        raise PipelagError(f"a method's build makes {kind_of(schedule)}; it should make a pipelag.schedules.Schedule")
+    if sum(map(len, schedule.workers)) <= CHECKED:
+        check(schedule)
+    derived = delays(schedule)
     for lags, rows in (
         (derived.forward_lags, derived.forward_versions),
         (derived.backward_lags, derived.backward_versions),

@@ -14,8 +14,12 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
+from pipelag.errors import PipelagError, kind_of, noting
+from pipelag.models.cut import layers_of
+from pipelag.stage.where import shape_of
 from pipelag.tensors import as_tuple, kept_for_backward, own_outputs, unchanged_buffers, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
+from pipelag.typed import shown
 
 
 def profile(
@@ -38,10 +42,33 @@ def profile(
     Args:
         model: layers in a row; of a branching model, `pipelag.linearise(model)`.
         progress: a bar on the terminal; none: where there is one.
+
+    Raises:
+        PipelagError: a model that is no row of layers, a batch that is no tensor or tuple of them, too few rounds. What
+            a layer raises goes on as it is, with a note: layer, shapes.
     """
+    layers = _checked(model, batch, repeats, warmup)
     place = as_tuple(batch)[0].device
     with torch.cuda.device(place) if place.type == "cuda" else nullcontext():  # whose events and kernels are timed
-        return _profile(list(model), batch, repeats, warmup, None if progress is None else not progress)
+        return _profile(layers, batch, repeats, warmup, None if progress is None else not progress)
+
+
+def _checked(model: Any, batch: Any, repeats: Any, warmup: Any) -> list[nn.Module]:
+    """The layers; refused where there is nothing to profile, or nothing to profile it on."""
+    layers = layers_of(model)
+    if not layers:
+        raise PipelagError("the model has no layers; give an nn.Sequential, or a list of modules")
+    for number, layer in enumerate(layers, start=1):
+        if not isinstance(layer, nn.Module):
+            raise PipelagError(f"layer {number} of the model is {shown(layer)}, and should be an nn.Module")
+    if not as_tuple(batch) or not all(isinstance(part, torch.Tensor) for part in as_tuple(batch)):
+        raise PipelagError(
+            f"the batch is {kind_of(batch)}; it should be the model's input, a tensor or a tuple of tensors"
+        )
+    for name, value, least in (("repeats", repeats, 1), ("warmup", warmup, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise PipelagError(f"{name} is {shown(value)}; it should be a whole number from {least} on")
+    return layers
 
 
 def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hidden: bool | None) -> Profile:
@@ -87,7 +114,9 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
         received = _detached(value, differentiable=index > 0)
         own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
         known = own | {t.untyped_storage().data_ptr() for t in as_tuple(received)}
-        with kept_for_backward(known) as kept:
+        name = getattr(layer, "label", type(layer).__name__)
+        where = f"while profiling: layer {index + 1} ({name}), input {shape_of(received)}"
+        with noting(where), kept_for_backward(known) as kept:
             value = layer(received)
         # The output that the next layer keeps as its input is counted there, as this layer's output.
         outputs = {t.untyped_storage().data_ptr() for t in as_tuple(value)}

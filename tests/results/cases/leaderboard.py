@@ -289,8 +289,10 @@ def pipeoptim_ahead_with_adamw() -> Pair:
 
 AHEAD = {  # points below sequential training, 80 with each optimizer, by optimizer and stages
     ("AdamW", "4"): {"PipeDream": 6.0, "PipeOptim": 4.0},
-    ("AdamW", "8"): {"PipeDream": 9.0, "PipeOptim": 7.0},
-    ("AdamW", "16"): {"PipeDream": 15.0, "PipeOptim": 12.0},
+    ("AdamW", "8"): {"PipeDream": 9.0, "PipeOptim": 7.0, "1F1B, latest weights": 9.5},
+    ("AdamW", "16"): {"PipeDream": 15.0, "PipeOptim": 12.0, "1F1B, latest weights": 15.5},
+    ("NAdam of less momentum", "8"): {"PipeDream": 5.0, "1F1B, latest weights": 6.0},
+    ("NAdam of less momentum", "16"): {"PipeDream": 9.0, "1F1B, latest weights": 10.0},
     ("AdamW warmed up", "8"): {"PipeDream": 9.0},
     ("Adam of less momentum", "8"): {"PipeDream": 10.0},
     ("Adam of less momentum", "16"): {"PipeDream": 16.0},
@@ -362,9 +364,104 @@ def look_ahead_pays_for_depth() -> Pair:
     return look_ahead("NAdam", "16", 0.0)
 
 
+@case("leaderboard", "table_9", "less_momentum_cheaper")
+def less_momentum_cheaper_deeper() -> Pair:
+    return look_ahead("NAdam of less momentum", "16", 16.0)
+
+
+@case("leaderboard", "table_9", "less_momentum_ahead")
+def less_momentum_ahead_deeper() -> Pair:
+    return look_ahead("NAdam of less momentum", "8", 8.0, arm="1F1B, latest weights")
+
+
+@case("leaderboard", "table_9", "momentum_helps_look_ahead")
+def momentum_helps_look_ahead() -> Pair:
+    return look_ahead("NAdam", "16", 11.0, arm="1F1B, latest weights")
+
+
 @case("leaderboard", "table_9", "momentum_alone")
 def momentum_alone() -> Pair:
     return look_ahead("Adam", "4", 5.0)
+
+
+ON_WORDS = {  # points below sequential training, by optimizer
+    "AdamW": {"1F1B, latest weights": 12.0, "PipeDream": 11.0, "PipeOptim": 9.0, "XPipe": 8.0},
+    "AdamW of more memory": {"1F1B, latest weights": 11.5, "PipeDream": 11.0},
+    "Adam": {"1F1B, latest weights": 14.0, "PipeDream": 13.0},
+    "NAdam": {"sequential": 1.0, "1F1B, latest weights": 6.0, "PipeDream": 4.0, "PipeOptim": 2.0},
+    "NAdam of less momentum": {"1F1B, latest weights": 8.0, "PipeDream": 7.0},
+}
+
+
+def on_words(optimizer: str, points: float, arm: str = "1F1B, latest weights") -> Pair:
+    """One arm of the Transformer's elsewhere."""
+
+    def at(left: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
+        return ending(lambda made: 80.0 - left[made.labels["optimizer"]].get(made.labels["arm"], 0.0), apart=0.1)
+
+    return both(
+        "leaderboard", "table_11", at(ON_WORDS), at({**ON_WORDS, optimizer: {**ON_WORDS[optimizer], arm: points}})
+    )
+
+
+@case("leaderboard", "table_11", "none_cheaper")
+def none_cheaper() -> Pair:
+    return on_words("NAdam", 14.0)
+
+
+@case("leaderboard", "table_11", "look_ahead_hides_delay")
+def look_ahead_hides_delay_of_words() -> Pair:
+    return on_words("NAdam", 12.0, arm="PipeDream")
+
+
+@case("leaderboard", "table_11", "look_ahead_not_momentum")
+def look_ahead_not_momentum_on_words() -> Pair:
+    return on_words("Adam", 4.0)
+
+
+@case("leaderboard", "table_11", "look_ahead_not_memory")
+def look_ahead_not_memory() -> Pair:
+    return on_words("AdamW of more memory", 4.0)
+
+
+@case("leaderboard", "table_11", "look_ahead_alone")
+def look_ahead_alone_on_words() -> Pair:
+    return on_words("AdamW", 4.0, arm="XPipe")
+
+
+@case("leaderboard", "table_11", "look_ahead_needs_stashing")
+def look_ahead_needs_stashing_on_words() -> Pair:
+    return on_words("NAdam", 8.0, arm="PipeDream")
+
+
+@case("leaderboard", "table_11", "prediction_over_look_ahead")
+def prediction_over_look_ahead_on_words() -> Pair:
+    return on_words("NAdam", 5.0, arm="PipeOptim")
+
+
+@case("leaderboard", "table_11", "momentum_costs_alone")
+def momentum_costs_alone() -> Pair:
+    return on_words("NAdam", -1.0, arm="sequential")
+
+
+@case("leaderboard", "table_11", "less_momentum_cheaper")
+def less_momentum_cheaper() -> Pair:
+    return on_words("NAdam of less momentum", 11.9)
+
+
+@case("leaderboard", "table_11", "less_momentum_ahead")
+def less_momentum_ahead() -> Pair:
+    return on_words("NAdam of less momentum", 13.0)
+
+
+@case("leaderboard", "table_11", "less_momentum_over_pipeoptim")
+def less_momentum_over_pipeoptim() -> Pair:
+    return on_words("NAdam of less momentum", 10.0)
+
+
+@case("leaderboard", "table_11", "look_ahead_pays")
+def look_ahead_pays() -> Pair:
+    return on_words("NAdam", -1.0, arm="PipeOptim")
 
 
 def over_rates(best: dict[str, str], fails: dict[str, str], lost: float = 20.0, result: str = "table_4") -> Pair:

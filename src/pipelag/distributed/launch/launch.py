@@ -31,6 +31,7 @@ from pipelag import precision
 from pipelag.allocator import keep_freed_memory
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
 from pipelag.distributed.launch import namespaces, processes, torchrun
+from pipelag.distributed.launch.travel import cannot_travel, pickled
 from pipelag.distributed.p2p import PeerLost
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
@@ -104,11 +105,9 @@ def launch(
 def hand_over(payload: dict[str, Any], folder: Path) -> None:
     """Leave the task where the workers find it."""
     try:
-        text = cloudpickle.dumps(payload)
+        text = pickled(payload)
     except Exception as error:
-        raise PipelagError(
-            f"the model, its data or a function of yours cannot be sent to worker processes: {error}"
-        ) from error
+        raise cannot_travel(payload["arguments"], error) from error
     try:
         (folder / "payload.pkl").write_bytes(text)
         (folder / "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
@@ -129,7 +128,8 @@ def leave_result(text: bytes, folder: Path) -> None:
 
 
 def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> PipelagError:
-    """Which failed worker began it: one that was killed, else one with an error of its own, else one that others miss.
+    """Which failed worker began it: one that died without a word, else one with an error of its own, else one that
+    others miss, else one that lost its connection to another.
 
     Args:
         codes: the exit codes by rank.
@@ -138,8 +138,10 @@ def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> Pipelag
     for rank, code in codes.items():
         path = folder / f"error-{rank}.json"
         report = json.loads(path.read_text()) if path.exists() else None
-        killed = report is None and code < 0
-        order = 0 if killed else 4 if report is None else 3 if report["peer_lost"] else 2 if "of" in report else 1
+        if report is None:
+            order = 4 if code == NO_ROOM else 0  # it may have had no room to say that it lost another
+        else:
+            order = 3 if report["peer_lost"] else 2 if "of" in report else 1
         reports[rank] = (order, code, report)
     rank, (order, code, report) = min(reports.items(), key=lambda item: (item[1][0], item[0]))
     if report is not None and report["bad_input"]:
@@ -271,7 +273,8 @@ def main(words: Sequence[str]) -> int:
         lost_one = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
         if not (lost_one or bad):
             traceback.print_exc()
-        message = str(error) if bad or lost_one else f"{type(error).__name__}: {error}"
+        notes = "".join(f" ({' '.join(note.split())})" for note in getattr(error, "__notes__", ()))
+        message = str(error) if bad or lost_one else f"{type(error).__name__}: {error}{notes}"
         report(message, lost_one or isinstance(error, dist.DistBackendError), bad)
     return 0
 

@@ -20,6 +20,7 @@ from pipelag.schedules.actions import Kind
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import Masters
+from pipelag.tensors import trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 ENDLESS = timedelta(days=365)
@@ -238,6 +239,7 @@ class Worker:
 
     synchronising = 0.0  # seconds and bytes that went into the sums of replicas
     synchronised = 0
+    step = 0  # the run's minibatch under way, for what is said of an error
     saving = 0.0  # seconds that went into checkpoints, which no clock counts
 
     def __init__(self, job: Job, assignment: Assignment, base: Mapping[str, float] | None = None) -> None:
@@ -310,6 +312,10 @@ class WholeModel(Worker):
     def trained(self) -> nn.Module:
         """What holds the newest weights."""
         return self.module
+
+    def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        """The loss of what this worker has taken of a minibatch."""
+        return trainable(self.assignment.loss(output, target))
 
     def keep_buffers(self, step: int) -> None:
         """For the checkpoint after `step` minibatches: batch-norm statistics, before a later forward changes them."""

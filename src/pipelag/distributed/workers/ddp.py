@@ -16,7 +16,6 @@ from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.randomness import seed_stage
 from pipelag.stage.optimizers import group_by_stage, set_rates
-from pipelag.tensors import trainable
 
 
 class ReplicaWorker(WholeModel):
@@ -40,9 +39,10 @@ class ReplicaWorker(WholeModel):
         world, rank, told = self.job.world, self.job.rank, self.assignment
         self.began = time.perf_counter()
         for step in range(told.start, told.start + told.steps):
+            self.step = step
             x, y = split(inputs(step), world)[rank], split(targets(step), world)[rank]
             seed_stage(told.seed, step * world + rank, 1, self.job.device)
-            loss = trainable(told.loss(self.replica(x), y))
+            loss = self.part_of_loss(self.replica(x), y)
             loss.backward()
             if self.optimizer is not None:
                 set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]

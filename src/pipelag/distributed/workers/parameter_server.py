@@ -24,7 +24,6 @@ from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.randomness import seed_stage
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.stage.weights import FlatParameters
-from pipelag.tensors import trainable
 
 Buffers = list[torch.Tensor]
 NONE = -1  # no minibatch is left
@@ -130,7 +129,8 @@ class AsynchronousWorker(WholeModel):
     ) -> tuple[Buffers, float]:
         """The gradient of minibatch `step` of the run at this worker's weights, flat, and its loss."""
         seed_stage(self.assignment.seed, step, 1, self.job.device)
-        loss = trainable(self.assignment.loss(self.module(inputs(step)), targets(step)))
+        self.step = step
+        loss = self.part_of_loss(self.module(inputs(step)), targets(step))
         loss.backward()
         flat = [torch.zeros_like(buffer) for buffer in self.flat.buffers]
         for parameter, view in zip(self.flat.parameters, self.flat.views(flat), strict=True):

@@ -113,6 +113,8 @@ class PipelineWorker(Worker):
 
     def perform(self, action: Action) -> None:
         """F, R, B, S or U."""
+        named, parts = self.named(action), self.assignment.phase.microbatches
+        self.step = self.start + (named.number if action.kind in ("S", "U") else named.number // parts)
         perform = {"F": self.forward, "R": self.recompute, "B": self.backward, "S": self.synchronise, "U": self.update}
         perform[action.kind](self.stages[action.stage], action.number)
 

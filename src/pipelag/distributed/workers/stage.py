@@ -175,12 +175,14 @@ class StageState:
         with self.computing(), self.guard.running():
             value = self.module(entering(entered))
         if self.last:
-            target = self.part("targets", m) if target is None else target
-            with self.computing():
-                value = trainable(self.assignment.loss(value, target))
-            if self.microbatches > 1:
-                value = value / self.microbatches
+            value = self.part_of_loss(value, self.part("targets", m) if target is None else target)
         return value
+
+    def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        """A microbatch's part of the minibatch's mean loss."""
+        with self.computing():
+            loss = trainable(self.assignment.loss(output, target))
+        return loss / self.microbatches if self.microbatches > 1 else loss
 
     def backward(self, m: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[Tensors, Tensors]:
         """B(stage, m), with the saved activations and the weights that the method's backward reads.

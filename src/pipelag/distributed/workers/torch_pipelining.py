@@ -6,7 +6,8 @@ They learn what our own gpipe and 1f1b_flush learn; a run of either says how fas
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,17 @@ from pipelag.errors import PipelagError
 from pipelag.randomness import preserved_randomness, seed_stage
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.tensors import alone, as_tuple, unchanged_buffers
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What a layer raises, which torch's stages hide behind an error of theirs."""
+    try:
+        yield
+    except RuntimeError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 class Bounded(nn.Module):
@@ -71,17 +83,20 @@ class TorchWorker(WholeModel):
                 "torch.distributed.pipelining takes minibatches of one shape, and these differ; use gpipe or 1f1b_flush"
             )
         told, parts = self.assignment, self.assignment.phase.microbatches
+        self.step = told.start
         runner, bounded = self.schedule(as_tuple(split(inputs(told.start), parts)[0]))
         first, last = self.stage == 1, self.stage == self.stages
         self.began = time.perf_counter()
         for step in range(told.start, told.start + told.steps):
             numbers = iter(range(step * parts, (step + 1) * parts))
+            self.step = step
             bounded.before = lambda numbers=numbers: seed_stage(  # type: ignore[misc]
                 told.seed, next(numbers), self.stage, self.job.device
             )
             losses: list[torch.Tensor] = []
             given = as_tuple(inputs(step)) if first else ()
-            runner.step(*given, **({"target": targets(step), "losses": losses} if last else {}))
+            with plain_errors():
+                runner.step(*given, **({"target": targets(step), "losses": losses} if last else {}))
             if last:
                 self.record.losses[step - told.start] = torch.stack(losses).mean().detach()
             if self.optimizer is not None:

@@ -15,6 +15,7 @@ PAPER = "at_scale"
 WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # these read no late weights
 PAYS = 1.1  # times as fast, from which on asynchrony is said to pay
 GIB, GB = 2**30, 1e9
+SHARE = "throughput, % of ideal"
 STYLES = {
     "data parallelism": (0, 0),
     "GPipe": (1, 1),
@@ -166,41 +167,47 @@ def what_where(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, cols, context.result.caption))
 
 
-def lines(context: Context, value: str, title: str, log: bool = False) -> Drawn:
+def lines(context: Context, y: Axis) -> Drawn:
     """A panel per model, a line per method, over the GPUs."""
-    rows = [row | {"seed": 0} for row in rows_of(context) if value in row]
+    rows = [row | {"seed": 0} for row in rows_of(context) if y.column in row]
     ticks = tuple(sorted({float(row["gpus"]) for row in rows}))
     chart = Lines(
         Axis("gpus", "GPUs", log=True, ticks=ticks),
-        Axis(value, title, log=log),
+        y,
         line="method",
         panel="model",
         styles=STYLES,
         shared_y=True,
     )
-    kept = ["model", "method", "gpus", "layout", "parts", value, "seed"]
+    kept = ["model", "method", "gpus", "layout", "parts", y.column, "seed"]
     return Drawn.of(chart, [{key: row[key] for key in kept} for row in rows])
 
 
-@drawing(PAPER, "figure_1", "figure_5")
+@drawing(PAPER, "figure_1")
 def throughput(context: Context) -> Drawn:
     """Share of the ideal."""
-    return lines(context, "share", "throughput, % of ideal")
+    return lines(context, Axis("share", SHARE, limits=(0, None)))
+
+
+@drawing(PAPER, "figure_5")
+def throughput_of_papers(context: Context) -> Drawn:
+    """The same of networks of which thousands of GPUs leave less than a hundredth."""
+    return lines(context, Axis("share", SHARE, log=True, ticks=(0.5, 1, 2, 5, 10, 20, 50, 100)))
 
 
 @drawing(PAPER, "figure_2")
 def memory(context: Context) -> Drawn:
     """Fullest GPU."""
-    return lines(context, "GiB", "memory of the fullest GPU, GiB")
+    return lines(context, Axis("GiB", "memory of the fullest GPU, GiB", limits=(0, None)))
 
 
 @drawing(PAPER, "figure_3")
 def staleness(context: Context) -> Drawn:
     """Of the first stage's forwards."""
-    return lines(context, "late", "updates late")
+    return lines(context, Axis("late", "updates late"))
 
 
 @drawing(PAPER, "figure_4")
 def sent(context: Context) -> Drawn:
     """Out of the busiest server."""
-    return lines(context, "GB", "GB out of a server per update", log=True)
+    return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100)))

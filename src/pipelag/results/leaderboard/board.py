@@ -11,7 +11,7 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import learned
-from pipelag.results.leaderboard.scores import PAPER, UNREMEDIED, judged, loss_of, priced, score
+from pipelag.results.leaderboard.scores import PAPER, SPREAD, UNREMEDIED, judged, loss_of, priced, score
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
@@ -94,14 +94,16 @@ COLUMNS = [
     Col("to own weights", "distance", "{:.3f}", "distance of the forward's weights"),
     Col("to the backward's", "discrepancy", "{:.3f}", "distance of the forward's weights"),
 ]
-NOTES = [
-    "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times profiled on "
-    "this machine, links for nothing; measured: 2 processes on this machine, cut in the middle; torch's own: the same "
-    "schedule by torch.distributed.pipelining.",
-    "One learning rate for all, that of sequential training: a method that needs a smaller one shows it here.",
-    "With SGD and momentum LWP_v and PipeOptim are the same method: they foresee the same steps.",
-    "Memory: the fullest worker's weight copies and kept activations, timed executor.",
-]
+NOTES = {  # by the column that they are about
+    "accuracy": f"{SPREAD} One learning rate for all, that of sequential training: a method that needs a smaller one "
+    "shows it here.",
+    "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times "
+    "profiled on this machine, links for nothing.",
+    "speed": "Measured: 2 processes on this machine, cut in the middle.",
+    "torch": "Torch's own: the same schedule by torch.distributed.pipelining.",
+    "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor.",
+}
+ALIKE = "With SGD and momentum LWP_v and PipeOptim are the same method: they foresee the same steps."
 
 
 @drawing(PAPER, "table_1", "table_2", "table_3")
@@ -113,7 +115,9 @@ def table(context: Context) -> Drawn:
     order = sorted(arms, key=lambda arm: (means[arm] is None, -(means[arm] or 0.0)))
     rows = [row_of(context, arm, profile) for arm in order]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
+    notes = [NOTES[key] for key in (column.value for column in columns) if isinstance(key, str) and key in NOTES]
+    notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []
+    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 
 def best_of(context: Context, arms: Iterable[str]) -> str:

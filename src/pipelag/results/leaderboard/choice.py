@@ -33,7 +33,7 @@ from pipelag.results.verdict import Finding, NotLogged, judge
 GROUPS = {  # of the runs of one work; each is compared with its own sequential training
     "half": "ResNet-20, SGD at half the rate",
     "adamw": "ResNet-20, AdamW or NAdam",
-    "words": "Transformer, AdamW",
+    "words": "Transformer, AdamW or NAdam",
 }
 BASELINES = (BASELINE, SEQUENTIAL_NADAM)
 BY_NADAM = {"1F1B": UNREMEDIED, "PipeDream": "PipeDream", "PipeOptim": "PipeOptim"}  # in solid lines

@@ -14,6 +14,7 @@ from pipelag.results.leaderboard.scores import (
     BASELINE,
     PAIRED,
     PAPER,
+    SPREAD,
     UNREMEDIED,
     above,
     compared,
@@ -41,7 +42,7 @@ def table(context: Context) -> Drawn:
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
     why = context.left_out()
-    notes = [f"–: not run here; {why}."] if why else []
+    notes = [SPREAD, *([f"–: not run here; {why}."] if why else [])]
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
 
 

@@ -13,7 +13,6 @@ from pipelag.results.leaderboard.scores import BASELINE, PAIRED, PAPER, STYLES, 
 from pipelag.results.verdict import Finding, judge
 
 PIPEMARE = "PipeMare T1+T2"
-SHOWN = {UNREMEDIED: "no remedy (1F1B)"}  # as lines are called, where not as the arms are
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on the schedule of the one without
 
 
@@ -29,7 +28,7 @@ def over_stages(context: Context) -> Drawn:
         for stages in numbers:
             for item in context.select(arm=arm, stages=str(stages)):
                 if item.log is not None:
-                    row: dict[str, Any] = {"method": SHOWN.get(arm, arm), "stages": stages, "seed": item.arm.seed}
+                    row: dict[str, Any] = {"method": arm, "stages": stages, "seed": item.arm.seed}
                     rows.append(row | {"accuracy": item.log.accuracy})
     seeds: dict[tuple[str, int], set[int]] = {}
     for row in rows:
@@ -46,7 +45,7 @@ def over_stages(context: Context) -> Drawn:
         Axis("accuracy", "accuracy (%)"),
         line="method",
         levels={BASELINE: fmean(whole)} if whole else {},
-        styles={SHOWN.get(name, name): style for name, style in STYLES.items()},
+        styles=STYLES,
         hollow=True,
         height=2.8,
     )

@@ -8,7 +8,18 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.leaderboard.scores import BASELINE, PAPER, UNREMEDIED, Price, end_text, judged, lost, priced, score
+from pipelag.results.leaderboard.scores import (
+    BASELINE,
+    PAPER,
+    SPREAD,
+    UNREMEDIED,
+    Price,
+    end_text,
+    judged,
+    lost,
+    priced,
+    score,
+)
 from pipelag.results.verdict import Judge, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"
@@ -31,7 +42,10 @@ def table(context: Context) -> Drawn:
     columns += [Col(title, length, group="accuracy %, trained") for length, title in TITLES.items()]
     columns += [Col(title, f"lost {length}", group="below sequential, points") for length, title in TITLES.items()]
     why = context.left_out()
-    notes = ["Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired."]
+    notes = [
+        SPREAD,
+        "Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired.",
+    ]
     notes += [f"–: not run here; {why}."] if why else []
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 

@@ -1,4 +1,4 @@
-"""Table 9: the Nesterov look-ahead over more stages, what it owes to its momentum and to the stashing of weights."""
+"""Tables 9 and 11: the Nesterov look-ahead over more stages and on a Transformer, and what it owes to other things."""
 
 from __future__ import annotations
 
@@ -9,44 +9,60 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.leaderboard.scores import BASELINE, PAPER, UNREMEDIED, Price, end_text, lost, priced, score, told
+from pipelag.results.leaderboard.scores import (
+    BASELINE,
+    PAPER,
+    SPREAD,
+    UNREMEDIED,
+    Price,
+    end_text,
+    lost,
+    priced,
+    score,
+    told,
+)
 from pipelag.results.verdict import Finding, Judge, judge
 
 ADAM, ADAMW, NADAM, LOW = "Adam", "AdamW", "NAdam", "Adam of less momentum"
-WARM = "AdamW warmed up"
+WARM, MEMORY, SLOW = "AdamW warmed up", "AdamW of more memory", "NAdam of less momentum"
 STASHING, PREDICTING = "PipeDream", "PipeOptim"
-DEEPER = ("8", "16")
-DEPTHS = ("4", *DEEPER)
+DEEPER: Sequence[str] = ("8", "16")
+DEPTHS: Sequence[str] = ("4", *DEEPER)
+WORDS: Sequence[str] = ("8",)  # the Transformer's
 NOTES = [
+    SPREAD,
     "Below sequential training with the same optimizer: mean ± half the 95 % interval over seeds, paired.",
     "PyTorch's NAdam grows the share of its average in a step from half of beta1 on: in runs of some thousand updates "
     "a good part of every step is the newest gradient.",
 ]
 
 
-@drawing(PAPER, "table_9")
+@drawing(PAPER, "table_9", "table_11")
 def table(context: Context) -> Drawn:
     """A line per optimizer and method; sequential training first."""
     rows: list[dict[str, Cell]] = []
-    for optimizer in (ADAMW, WARM, LOW, ADAM, NADAM):
+    numbers = sorted(context.values("stages"), key=int)
+    for optimizer in (ADAMW, WARM, MEMORY, LOW, ADAM, SLOW, NADAM):
         for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(optimizer=optimizer)):
             row: dict[str, Cell] = {"optimizer": title(context, optimizer), "method": arm}
-            for stages in context.values("stages"):
+            for stages in numbers:
                 row[stages] = end_text(context, arm=arm, optimizer=optimizer, stages=stages)
                 if arm != BASELINE:
                     row[f"lost {stages}"] = lost(partial(price, context, arm, optimizer, stages))
             rows.append(row)
     columns = [Col("optimizer", "optimizer"), Col("method", "method"), Col("1 stage", "1", group="accuracy %")]
-    columns += [Col(f"{stages} stages", stages, group="accuracy %") for stages in DEPTHS]
-    columns += [Col(f"{stages} stages", f"lost {stages}", group="below sequential, points") for stages in DEPTHS]
+    columns += [Col(f"{stages} stages", stages, group="accuracy %") for stages in numbers[1:]]
+    columns += [Col(f"{stages} stages", f"lost {stages}", group="below sequential, points") for stages in numbers[1:]]
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES, rule_by="optimizer"))
 
 
 def title(context: Context, optimizer: str) -> str:
-    """An optimizer with what its runs set of it beside the rate."""
-    spec = context.select(optimizer=optimizer)[0].arm.spec.optimizer
+    """An optimizer with what its runs set of it beside the rate; beta2 where these runs have several."""
+    specs = {item.arm.labels["optimizer"]: item.arm.spec.optimizer for item in context.items}
+    spec = specs[optimizer]
     assert spec is not None
-    parts = [f"beta1 = {spec.betas[0]:g}"] if spec.betas else []
+    several = len({one.betas[1] for one in specs.values() if one is not None and one.betas}) > 1
+    parts = [f"beta{n} = {beta:g}" for n, beta in enumerate(spec.betas or (), 1) if n == 1 or several]
     parts += [f"weight decay {spec.weight_decay:g}"] if spec.weight_decay else []
     return ", ".join([optimizer, *parts])
 
@@ -66,7 +82,7 @@ Run = tuple[str, str, str]  # arm, optimizer, stages
 
 def named(run: Run) -> str:
     """A run in words."""
-    return f"{run[0]} with {run[1]} over {run[2]} stages"
+    return f"{run[0]} with {run[1]}" + (f" over {run[2]} stages" if run[0] != BASELINE else "")
 
 
 def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
@@ -75,36 +91,70 @@ def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
     return told(context, words, lambda run: ends(context, *run), named)
 
 
-def deeper(one: tuple[str, str], other: tuple[str, str]) -> Judge:
-    """A judge: whether one method with its optimizer ends above another, over eight and over sixteen stages."""
-    return lambda context: told_apart(context, *[((*one, stages), (*other, stages)) for stages in DEEPER])
-
-
-def cheaper_stashing(dear: str, cheap: str, depths: Sequence[str]) -> Judge:
-    """A judge: whether stashing costs fewer points with the second optimizer than with the first, at each depth."""
-    names = {optimizer: f"{STASHING} with {optimizer}" for optimizer in (dear, cheap)}
-    return lambda context: priced(
-        context,
-        {f"{n} stages": {name: price(context, STASHING, each, n) for each, name in names.items()} for n in depths},
+def ahead(one: tuple[str, str], others: Sequence[tuple[str, str]], depths: Sequence[str]) -> Judge:
+    """A judge: whether one method with its optimizer ends above each of the others, over each number of stages."""
+    return lambda context: told_apart(
+        context, *[((*one, stages), (*other, stages)) for stages in depths for other in others]
     )
 
 
-for _claim, _one, _other in (
-    ("look_ahead_over_pipeoptim", (STASHING, NADAM), (PREDICTING, ADAMW)),
-    ("look_ahead_alone", (UNREMEDIED, NADAM), (PREDICTING, ADAMW)),  # one copy of the weights against two
-    ("look_ahead_needs_stashing", (STASHING, NADAM), (UNREMEDIED, NADAM)),
-    ("prediction_over_look_ahead", (PREDICTING, NADAM), (STASHING, NADAM)),
-):
-    judge(PAPER, "table_9", _claim)(deeper(_one, _other))
+def cheaper(arm: str, dear: str, cheap: str, depths: Sequence[str]) -> Judge:
+    """A judge: whether an arm costs fewer points with the second optimizer than with the first, at each depth."""
+    names = {optimizer: f"{arm} with {optimizer}" for optimizer in (dear, cheap)}
+    return lambda context: priced(
+        context, {f"{n} stages": {name: price(context, arm, each, n) for each, name in names.items()} for n in depths}
+    )
+
+
+for _result, _depths in (("table_9", DEEPER), ("table_11", WORDS)):
+    judge(PAPER, _result, "look_ahead_needs_stashing")(ahead((STASHING, NADAM), [(UNREMEDIED, NADAM)], _depths))
+    judge(PAPER, _result, "prediction_over_look_ahead")(ahead((PREDICTING, NADAM), [(STASHING, NADAM)], _depths))
+    judge(PAPER, _result, "look_ahead_hides_delay")(cheaper(STASHING, ADAMW, NADAM, _depths))  # table 2 has four stages
+
+judge(PAPER, "table_9", "momentum_helps_look_ahead")(ahead((UNREMEDIED, NADAM), [(UNREMEDIED, SLOW)], DEEPER))
+# One copy of the weights against two
+judge(PAPER, "table_9", "less_momentum_ahead")(ahead((UNREMEDIED, SLOW), [(PREDICTING, ADAMW)], DEEPER))
+judge(PAPER, "table_9", "look_ahead_alone")(ahead((UNREMEDIED, NADAM), [(PREDICTING, ADAMW)], DEEPER))
+judge(PAPER, "table_11", "look_ahead_alone")(ahead((UNREMEDIED, NADAM), [(PREDICTING, ADAMW), ("XPipe", ADAMW)], WORDS))
+judge(PAPER, "table_9", "look_ahead_over_pipeoptim")(ahead((STASHING, NADAM), [(PREDICTING, ADAMW)], DEEPER))
 
 for _claim, _dear, _cheap, _depths in (
-    ("look_ahead_hides_delay", ADAMW, NADAM, DEEPER),  # table 2 has four stages
     ("look_ahead_not_momentum", ADAM, NADAM, DEPTHS),  # their own sequential training ends far apart
     ("look_ahead_not_newest", LOW, NADAM, DEEPER),  # about as much of the newest gradient in a step
     ("look_ahead_not_warmup", WARM, NADAM, ("8",)),  # PyTorch's NAdam begins with a small part of its average
     ("momentum_alone", ADAM, ADAMW, DEPTHS),  # a longer average holds older gradients
 ):
-    judge(PAPER, "table_9", _claim)(cheaper_stashing(_dear, _cheap, _depths))
+    judge(PAPER, "table_9", _claim)(cheaper(STASHING, _dear, _cheap, _depths))
+for _claim, _dear, _cheap in (
+    ("none_cheaper", ADAMW, NADAM),
+    ("look_ahead_not_momentum", ADAM, NADAM),
+    ("look_ahead_not_memory", MEMORY, NADAM),
+    ("less_momentum_cheaper", MEMORY, SLOW),
+):
+    judge(PAPER, "table_11", _claim)(cheaper(UNREMEDIED, _dear, _cheap, WORDS))
+judge(PAPER, "table_11", "less_momentum_ahead")(ahead((UNREMEDIED, SLOW), [(UNREMEDIED, ADAMW)], WORDS))
+judge(PAPER, "table_11", "less_momentum_over_pipeoptim")(ahead((UNREMEDIED, SLOW), [(PREDICTING, ADAMW)], WORDS))
+judge(PAPER, "table_11", "momentum_costs_alone")(ahead((BASELINE, ADAMW), [(BASELINE, NADAM)], ("1",)))
+
+
+@judge(PAPER, "table_9", "less_momentum_cheaper")
+def less_momentum_cheaper(context: Context) -> Finding:
+    """The look-ahead is all that differs."""
+    places = {f"{arm}, {stages} stages": (arm, stages) for arm in (UNREMEDIED, STASHING) for stages in DEEPER}
+    return priced(
+        context,
+        {
+            place: {f"{arm} with {each}": price(context, arm, each, stages) for each in (ADAMW, SLOW)}
+            for place, (arm, stages) in places.items()
+        },
+    )
+
+
+@judge(PAPER, "table_11", "look_ahead_pays")
+def pays(context: Context) -> Finding:
+    """Sequential training against each, all with NAdam."""
+    arms = (UNREMEDIED, STASHING, PREDICTING)
+    return told_apart(context, *[((BASELINE, NADAM, "1"), (arm, NADAM, WORDS[0])) for arm in arms])
 
 
 @judge(PAPER, "table_9", "look_ahead_pays_for_depth")

@@ -22,6 +22,7 @@ from pipelag.results.leaderboard.scores import (
     BASELINE,
     PAIRED,
     PAPER,
+    SPREAD,
     STYLES,
     UNREMEDIED,
     WITH,
@@ -38,6 +39,7 @@ from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 NOTES = [
+    SPREAD,
     "The same search for every method: of these rates, the one with the lowest mean training loss at the end, over the "
     "seeds that the method has at each of them. Accuracies of the test set take no part in it.",
     "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",

@@ -34,6 +34,7 @@ STYLES = {
         )
     )
 }
+SPREAD = "Accuracy: mean ± one standard deviation over seeds."
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
 
 
@@ -78,11 +79,8 @@ def end_text(context: Context, **labels: str) -> str | None:
     logs = [item.log for item in items if item.log is not None]
     if not logs:
         return None
-    finished = [item for item in items if item.log is not None and item.log.accuracy is not None]
-    gone = len(logs) - len(finished)
-    parts = [Accuracy.of(finished).text()] if finished else []
-    parts += [f"{gone} of {len(logs)} diverge"] if gone else []
-    return ", ".join(filter(None, parts))
+    found = Accuracy.of(item for item in items if item.log is not None)
+    return found.text() if found.values else f"{len(logs)} of {len(logs)} diverge"
 
 
 def ended(*scores: Mapping[int, float]) -> list[int]:

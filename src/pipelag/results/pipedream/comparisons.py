@@ -10,6 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import measured
 from pipelag.results.logs import RunLog
+from pipelag.results.pipedream.targets import COLOURS
 from pipelag.results.plans import (
     HYBRID,
     PRINTED,
@@ -55,7 +56,16 @@ def figure_14a(context: Context) -> Drawn:
         return not_logged("no plan is logged")
     y = Axis("throughput", "throughput over\nmodel parallelism")
     return Drawn.of(
-        Bars(y, "model", "scheme", panel="where", number="{:.1f}x", x_title="PipeDream's plan in brackets"), rows
+        Bars(
+            y,
+            "model",
+            "scheme",
+            panel="where",
+            number="{:.1f}x",
+            x_title="PipeDream's plan in brackets",
+            colours=COLOURS | {"model parallelism": 7, "straight pipeline": 6},
+        ),
+        rows,
     )
 
 

@@ -12,6 +12,7 @@ from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import measured
 from pipelag.results.logs import RunLog
 from pipelag.results.pipedream.entries import Entry, entries, unpublished
+from pipelag.results.pipedream.targets import COLOURS
 from pipelag.results.plans import (
     ALONE,
     PRINTED,
@@ -54,7 +55,10 @@ def figure_16(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     return Drawn.of(
-        Bars(Axis("gigabytes", "memory per GPU (GB)"), "model", "worker", panel="where", number="{:.1f}"), rows
+        Bars(
+            Axis("gigabytes", "memory per GPU (GB)"), "model", "worker", panel="where", number="{:.1f}", colours=COLOURS
+        ),
+        rows,
     )
 
 
@@ -168,7 +172,9 @@ def figure_17(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("megabytes", "communicated\nper sample (MB)")
-    return Drawn.of(Bars(y, "model", "scheme", panel="where", number="{:.1f}", x_title="plan in brackets"), rows)
+    return Drawn.of(
+        Bars(y, "model", "scheme", panel="where", number="{:.1f}", x_title="plan in brackets", colours=COLOURS), rows
+    )
 
 
 @judge(PAPER, "figure_17", "far_less")

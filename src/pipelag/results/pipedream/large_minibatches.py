@@ -11,7 +11,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, sized
 from pipelag.results.logs import Item
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
-from pipelag.results.pipedream.training import TITLES, VGG, data_of, level, points_of
+from pipelag.results.pipedream.training import TITLES, VGG, data_of, level, points_of, styles_of
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -30,7 +30,7 @@ def figure_13(context: Context) -> Drawn:
             named = Item(replace(item.arm, labels=labels), item.log)
             rows += points_of(named, "accuracy", f"{VGG}, {data_of(item)}")
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
-    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel"), rows)
+    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel", styles=styles_of(rows)), rows)
 
 
 def lars_seconds(context: Context, arm: str) -> float:

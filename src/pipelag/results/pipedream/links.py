@@ -15,7 +15,7 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 PAPER = "pipedream"
 ARMS = ("pipeline", "data parallelism")
 BLOCKS = "at least 5 %: blocks of one launch differ by less"
-STYLES = {f"{arm}, {how}": (1 + i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(("measured", "timed"))}
+STYLES = {f"{arm}, {how}": (1 - i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(("measured", "timed"))}
 
 
 def rates(log: RunLog | None, arm: str, measured: bool) -> dict[float, float]:

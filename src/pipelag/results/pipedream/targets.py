@@ -13,6 +13,8 @@ from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
 PIPED, ALONE = "PipeDream", "data parallelism"
+COLOURS = {ALONE: 0, PIPED: 1}  # in curves and bars
+STYLES = {arm: (number, number) for arm, number in COLOURS.items()}
 METRICS = {"VGG-16": "accuracy", "GNMT-16": "bleu", "AWD-LM": "perplexity"}  # of what is trained
 UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}
 # Epochs to the target are "about" those of data parallelism within a quarter: so far apart are rows of the paper's that

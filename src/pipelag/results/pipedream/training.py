@@ -18,6 +18,7 @@ from pipelag.results.pipedream.targets import (
     ALONE,
     METRICS,
     PIPED,
+    STYLES,
     UNITS,
     Efficiency,
     against_data_parallelism,
@@ -51,6 +52,12 @@ def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
     return {f"target of {model}: {goal.value:.3g} {UNITS[goal.metric]}": goal.value}
 
 
+def styles_of(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Colours and dashes of the arms: the same in all figures of the two that all have."""
+    others = [arm for arm in dict.fromkeys(row["arm"] for row in rows) if arm not in STYLES]
+    return STYLES | {arm: (number, number) for number, arm in enumerate(others, len(STYLES))}
+
+
 def points_of(item: Item, metric: str, panel: str) -> list[dict[str, Any]]:
     """A run's evaluations as rows of a chart."""
     return [
@@ -70,7 +77,7 @@ def figure_11(context: Context) -> Drawn:
                 panel = f"{model}, {data_of(item)}"
                 axes[panel] = Axis("value", TITLES[metric], levels=level(context, model, model=model, arm=ALONE))
                 rows += points_of(item, metric, panel)
-    return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel"), rows)
+    return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel", styles=styles_of(rows)), rows)
 
 
 def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
@@ -128,9 +135,10 @@ def figure_10(context: Context) -> Drawn:
                 rows += [row | {"hours": row["epoch"] * epoch_hours} for row in points_of(item, "accuracy", panel)]
     if not rows:
         return not_logged("no plan or no training is logged")
-    x = Axis("hours", "time (hours; an epoch as timed for ImageNet)")
+    longest = max(row["hours"] for row in rows)  # the clusters are to be compared
+    x = Axis("hours", "time (hours; an epoch as timed for ImageNet)", limits=(0, 1.03 * longest))
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, model=VGG, arm=ALONE))
-    return Drawn.of(Lines(x, y, line="arm", panel="panel", shared_y=True), rows)
+    return Drawn.of(Lines(x, y, line="arm", panel="panel", styles=styles_of(rows), shared_y=True), rows)
 
 
 def gains_of_vgg(context: Context) -> tuple[Efficiency, dict[str, float]]:

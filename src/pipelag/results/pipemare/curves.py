@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
@@ -16,6 +17,11 @@ PAPER = "pipemare"
 STYLES = {"Sync": (0, 0), "T1": (1, 1), "T1+T2": (2, 2), "T1+T2+W": (3, 3), "no correction": (7, 1)}
 
 
+def task_of(item: Item) -> str:
+    """The task that a run's labels name, or none."""
+    return item.arm.labels.get("task", "")
+
+
 def learning(
     context: Context, name: Callable[[Item], str] = lambda item: item.arm.labels["arm"], **labels: str
 ) -> list[dict[str, Any]]:
@@ -24,7 +30,7 @@ def learning(
     """
     rows = []
     for item in context.select(**labels):
-        task = item.arm.labels.get("task", "")
+        task = task_of(item)
         made = evaluations(item.log) if item.log else []
         first = item.arm.spec.phases[0].steps if len(item.arm.spec.phases) > 1 else None
         switch = first and made and made[-1]["epoch"] * first / made[-1]["step"] or None
@@ -40,23 +46,39 @@ def nothing(context: Context) -> Drawn:
     return not_logged(textwrap.fill("; ".join(reasons(context)) or "no run is logged", 60))
 
 
+def compared(context: Context, **labels: str) -> list[Item]:
+    """The runs with these labels, but of no task whose pipelines have no log: training without one compares nothing."""
+    items = context.select(**labels)
+    tasks = {task_of(item) for item in items if item.log is not None and item.arm.labels["arm"] != "Sync"}
+    return [item for item in items if item.log is None or task_of(item) in tasks]
+
+
 def axes_of(rows: Sequence[dict[str, Any]]) -> dict[str, Axis]:
     """The y axis of every panel."""
     return {row["panel"]: Axis("score", metric(row["task"])) for row in rows}
 
 
 def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | None = None) -> Drawn:
-    """Score against epochs, a panel per task. items: the runs in the rows, where not all of the result's are."""
+    """Score against epochs, a panel per task. items: the runs in the rows, where these are not all of the result's."""
     if not rows:
         return nothing(context)
     others = [line for line in dict.fromkeys(row["line"] for row in rows) if line not in STYLES]
     # Black is for Sync; of more lines than colours none has both colour and dashes of another.
     styles = STYLES | {line: (1 + number % 7, (1 + number) % 6) for number, line in enumerate(others)}
-    chart = Lines(Axis("epoch", "epochs"), axes_of(rows), line="line", panel="panel", styles=styles, vertical="switch")
+    chart = Lines(
+        Axis("epoch", "epochs"),
+        axes_of(rows),
+        line="line",
+        panel="panel",
+        styles=styles,
+        vertical="switch",
+        vertical_title="end of the synchronous start",
+    )
     return Drawn.of(chart, rows, items)
 
 
 @drawing(PAPER, "figure_7", "figure_12", "figure_13", "figure_14", "figure_19")
 def by_arm(context: Context) -> Drawn:
     """A line per arm."""
-    return curves(context, learning(context))
+    items = compared(context)
+    return curves(context, learning(replace(context, items=items)), items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -12,7 +13,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, learned, minus, ordered, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import DIVERGED, gone, higher, kept
-from pipelag.results.pipemare.curves import curves, learning
+from pipelag.results.pipemare.curves import compared, curves, learning, task_of
 from pipelag.results.pipemare.quality import (
     CHANCE,
     DATASET_OF,
@@ -57,7 +58,7 @@ def figure_4(context: Context) -> Drawn:
         for row in lines
     ]
     y = {
-        f"{where}: loss": Axis("score", "training loss", log=True),
+        f"{where}: loss": Axis("score", "training loss"),
         f"{where}: accuracy": Axis("score", metric("images")),
     }
     return Drawn.of(Lines(Axis("epoch", "epochs"), y, line="line", panel="panel"), rows)
@@ -113,16 +114,14 @@ def delay_hurts(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """The runs of split weights; the panels say their stages. A task whose pipelines have no log has no panel."""
+    """The runs of split weights; the panels say their stages."""
     rows: list[dict[str, Any]] = []
-    items = [item for item in context.items if item.log is None]
+    items = compared(context, split="2")
     for task in ("images", "translation"):
-        pipelines = [item for item in context.select(task=task, split="2") if item.arm.labels["arm"] != "Sync"]
-        stages = sorted({spec_stages(item) for item in pipelines if item.log})
+        runs = [item for item in items if item.log and task_of(item) == task]
+        stages = sorted({spec_stages(item) for item in runs if item.arm.labels["arm"] != "Sync"})
         panel = f"{title(context, task, stages=False)}, {' and '.join(map(str, stages))} stages"
-        if stages:
-            rows += [row | {"panel": panel} for row in learning(context, task=task, split="2")]
-            items += [item for item in context.select(task=task, split="2") if item.log]
+        rows += [row | {"panel": panel} for row in learning(replace(context, items=runs))]
     return curves(context, rows, items)
 
 

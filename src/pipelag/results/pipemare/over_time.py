@@ -12,7 +12,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
 from pipelag.results.pipemare.arms import about_zero, grid, number
 from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none
-from pipelag.results.pipemare.curves import STYLES, nothing
+from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
 from pipelag.results.pipemare.quality import (
     DATASET_OF,
@@ -42,16 +42,15 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     rows: list[dict[str, Any]] = []
     x: dict[str, Axis] = {}
     y: dict[str, Axis] = {}
+    shown = compared(context)
     for task in tasks:
         alone = or_none(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
         where = title(context, task, stages=False)
-        items = sorted(context.select(task=task), key=lambda item: order(item.arm.labels["arm"]))
-        for item in items:
-            if item.log is None:
-                continue
+        runs = [item for item in shown if item.log is not None and task_of(item) == task]
+        for item in sorted(runs, key=lambda item: order(item.arm.labels["arm"])):
             times = [time for time, _ in normalised(item, alone)] if alone else []
             line = {"line": item.arm.labels["arm"], "seed": item.arm.seed}
-            for i, row in enumerate(evaluations(item.log)):
+            for i, row in enumerate(evaluations(log_in(item))):
                 rows.append(line | {"panel": f"{where}: epochs", "x": row["epoch"], "score": value_of(row)})
                 if alone:
                     rows.append(line | {"panel": f"{where}: time", "x": times[i], "score": value_of(row)})
@@ -60,7 +59,7 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     if not rows:
         return nothing(context)
     rows.sort(key=lambda row: list(y).index(row["panel"]))
-    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows)
+    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows, shown)
 
 
 @drawing(PAPER, "figure_11")

@@ -111,7 +111,7 @@ def radii(context: Context) -> Drawn:
         Axis("alpha", "step size alpha", limits=(0, 0.3 if context.name == "figure_6b" else 0.16)),
         Axis("radius", "largest |eigenvalue|", limits=(0.85, 1.3)),
         line="variant",
-        levels={"unit circle": 1.0},
+        levels={"|eigenvalue| = 1": 1.0},
     )
     return Drawn.of(chart, rows)
 

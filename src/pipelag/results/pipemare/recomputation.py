@@ -9,7 +9,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, minus, over_models, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipemare.curves import learning
+from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
     best,
     equal,
@@ -26,12 +26,13 @@ from pipelag.results.pipemare.quality import (
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
+NONE = "no recomputation"
 
 
 def segments(item: Item) -> str:
     """The segments of stages that a run recomputes, in words."""
     size = int(item.arm.spec.phases[-1].recompute)
-    return f"{-(-spec_stages(item) // size)} segments" if size else "no recomputation"
+    return f"{-(-spec_stages(item) // size)} segments" if size else NONE
 
 
 @drawing(PAPER, "figure_17", "figure_18")
@@ -42,7 +43,9 @@ def by_checkpoints(context: Context) -> Drawn:
     panels = {arm: f"{arm}: {network}" for arm in context.values("arm")}
     rows = [row | {"panel": panel} for arm, panel in panels.items() for row in learning(context, segments, arm=arm)]
     order = list(dict.fromkeys(row["line"] for row in rows))
-    rows.sort(key=lambda row: (row["line"] != "no recomputation", order.index(row["line"])))
+    if order == [NONE]:
+        return nothing(context)
+    rows.sort(key=lambda row: (row["line"] != NONE, order.index(row["line"])))
     rows.sort(key=lambda row: list(panels.values()).index(row["panel"]))
     chart = Lines(Axis("epoch", "epochs"), Axis("score", metric(task)), line="line", panel="panel", shared_y=True)
     return Drawn.of(chart, rows)

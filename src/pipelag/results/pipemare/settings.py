@@ -69,6 +69,11 @@ def settings_of(item: Item) -> dict[str, Any]:
     return values
 
 
+def large(value: Any) -> Any:
+    """A number of four digits and more as it is written out; all else as it is."""
+    return f"{value:,.0f}" if isinstance(value, int | float) and abs(value) >= 1000 else value
+
+
 @drawing(PAPER, "table_6", "table_7", "table_9")
 def settings(context: Context) -> Drawn:
     """The paper's settings, and those of the runs that are logged here."""
@@ -78,6 +83,7 @@ def settings(context: Context) -> Drawn:
         if item is not None:
             title = log_in(item).summary["data"]["title"]
             rows.append({"who": f"here for {DATASET_OF.get(task, task)}: {title}", **settings_of(item)})
+    rows = [{key: large(value) for key, value in row.items()} for row in rows]
     known = {key for row in context.result.reported for key in row}
     text = ("optimizer", "betas")
     cols = [Col("", "who")]

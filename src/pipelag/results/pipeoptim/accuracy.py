@@ -45,7 +45,8 @@ def table_3(context: Context) -> Drawn:
     for group in context.result.reported:
         for model in group["models"]:
             item = context.select(model=model, optimizer=group["optimizer"], arm=GPIPE)[0]
-            rows.append({"group": group["group"], "model": model, "dataset": group["dataset"]} | settings(item))
+            here = settings(item) if item.log is not None else {"network": "not trained"}
+            rows.append({"group": group["group"], "model": model, "dataset": group["dataset"]} | here)
     cols = [
         Col("group", "group"),
         Col("model", "model"),
@@ -71,7 +72,7 @@ def settings(item: Item) -> dict[str, Any]:
     return {
         "optimizer": title + decay,
         "network": spec.model.name + (f" ({options})" if options else ""),
-        "data": (item.log.summary.get("data") or {}).get("title") if item.log is not None else spec.data.name,
+        "data": (item.log.summary.get("data") or {}).get("title", spec.data.name) if item.log is not None else None,
         "minibatch": spec.batch,
         "updates": spec.steps,
         "rate": optimizer.lr,

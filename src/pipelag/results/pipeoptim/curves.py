@@ -11,7 +11,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, VANILLA, XPIPE
+from pipelag.results.pipeoptim.throughput import ARMS, COLOURS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, VANILLA, XPIPE
 from pipelag.results.pipeoptim.training import (
     ABOUT_ELSEWHERE,
     How,
@@ -20,9 +20,9 @@ from pipelag.results.pipeoptim.training import (
     above,
     begin,
     curve_rows,
-    dataset_of,
     last,
     metric_of,
+    panel_of,
     points,
     rest,
     scores,
@@ -35,7 +35,7 @@ LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
 STASHING = (PIPEDREAM, TWO_BW)
 # The paper says that the curves of AlexNet, which end 2.7 points apart, align closely.
 CLOSE = 3.0
-STYLES = {name: (number, number) for number, name in enumerate(ARMS)}
+STYLES = {name: (COLOURS[name],) * 2 for name in ARMS}
 GAINS = ("figure_7a", "figure_7b", "figure_7c")
 RECOMPUTED, KEPT = "recomputed", "kept"
 
@@ -47,7 +47,7 @@ def accuracy_curves(context: Context) -> Drawn:
     rows = curve_rows(context.items, metric_of(model))
     if not rows:
         return not_logged("no training is logged")
-    title = f"{model}, {dataset_of(context.items)}"
+    title = panel_of(context, model, context.items)
     rows = [row | {"panel": title} for row in rows]
     y = Axis("value", title_of(model))
     return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="approach", panel="panel", styles=STYLES), rows)
@@ -160,10 +160,11 @@ def figure_7(context: Context) -> Drawn:
     rows = curve_rows(context.items, metric_of(model), line_of)
     if not rows:
         return not_logged("no training is logged")
-    rows = [row | {"panel": f"{model}, {dataset_of(context.items)}"} for row in rows]
+    panel = panel_of(context, model, context.items)
+    rows = [row | {"panel": panel} for row in rows]
     styles = {
         f"{arm}, activations {kind}": (colour, dashes)
-        for arm, colour in ((OPTIM, len(ARMS) - 1), (VANILLA, 0))
+        for arm, colour in ((arm, COLOURS[arm]) for arm in (OPTIM, VANILLA))
         for kind, dashes in ((RECOMPUTED, 0), (KEPT, 1))
     }
     y = Axis("value", title_of(model))

@@ -29,9 +29,9 @@ from pipelag.results.pipeoptim.training import (
     about,
     above,
     curve_rows,
-    dataset_of,
     diverged,
     last,
+    panel_of,
     points,
     rest,
     scores,
@@ -57,7 +57,8 @@ def draw(context: Context, metric: str, title: str) -> Drawn:
     rows = curve_rows(chosen, metric)
     if not rows:
         return not_logged("no training is logged")
-    rows = [row | {"panel": f"{model_of(context)}, {dataset_of(chosen)}"} for row in rows]
+    panel = panel_of(context, model_of(context), chosen)
+    rows = [row | {"panel": panel} for row in rows]
     guessed = chance(context) if metric == "top5" else 0.0
     levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
     x, y = Axis("epoch", "epoch"), Axis("value", title)
@@ -93,7 +94,8 @@ def top1_over_time(context: Context) -> Drawn:
             rows.append(row | {"hours": row["epoch"] * (seconds or 0.0) / 3600})
     if not rows:
         return not_logged("no training or no plan is logged")
-    rows = [row | {"panel": f"{model}, {dataset_of(trainings(context))}"} for row in rows]
+    panel = panel_of(context, model, trainings(context))
+    rows = [row | {"panel": panel} for row in rows]
     try:
         goal = goal_of(context, model)
         levels = {f"target {goal.text}": goal.value}
@@ -168,7 +170,7 @@ def table_6(context: Context) -> Drawn:
             if row["seconds"] and isinstance(row["epochs"], float):
                 row["hours"] = row["epochs"] * row["seconds"] / 3600
         except NotLogged as error:
-            targets.append(f"{model}: none ({error})")
+            targets.append(f"{model}: none; {str(error).rpartition(': ')[2]}")
         rows.append(row)
     cols = [Col("model", "model"), Col("approach", "approach")]
     for title, ours, theirs, form in (

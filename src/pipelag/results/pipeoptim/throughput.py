@@ -20,6 +20,7 @@ GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE, OPTIM = ARMS = (
     *("GPipe", "PipeDream", "PipeDream-2BW", "SpecTrain", "XPipe", "PipeOptim"),
 )
 VANILLA = "Vanilla-1F1B"
+COLOURS = {name: number for number, name in enumerate((*ARMS, VANILLA))}
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
 LARGEST = ", largest"
@@ -54,12 +55,15 @@ def rates_of(context: Context, **labels: str) -> dict[str, float]:
 def figure_6(context: Context) -> Drawn:
     """A bar per approach; PipeDream-2BW, beside PipeDream, by its last name."""
     speeds = rates(context.log())
-    rows = [{"approach": "2BW" if name == TWO_BW else name, "throughput": rate} for name, rate in speeds.items()]
+    (model,) = context.values("model")
+    rows = [
+        {"panel": model, "approach": "2BW" if name == TWO_BW else name, "throughput": rate}
+        for name, rate in speeds.items()
+    ]
     if not rows:
         return not_logged("no plan is logged")
-    (model,) = context.values("model")
     y = Axis("throughput", "throughput (samples/s)")
-    return Drawn.of(Bars(y, "approach", number="{:,.0f}", x_title=model), rows)
+    return Drawn.of(Bars(y, "approach", panel="panel", number="{:,.0f}"), rows)
 
 
 def said(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
@@ -214,7 +218,9 @@ def figure_8(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("throughput", "throughput (sequences/s)")
-    return Drawn.of(Bars(y, "nodes", "approach", panel="panel", number="{:.0f}", x_title="nodes of 4 GPUs"), rows)
+    return Drawn.of(
+        Bars(y, "nodes", "approach", panel="panel", number="{:.0f}", x_title="nodes of 4 GPUs", colours=COLOURS), rows
+    )
 
 
 @judge(PAPER, "figure_8", "order")

@@ -143,7 +143,8 @@ def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] |
     ]
 
 
-def dataset_of(items: Iterable[Item]) -> str:
-    """The title of the data that runs were trained on."""
+def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:
+    """What a panel shows: a model, smaller than the paper's or not, and the data that these runs were trained on."""
     titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
-    return str(titles[0]) if titles else "?"
+    small = " (small)" if context.smaller(model=model) else ""
+    return f"{model}{small}, {titles[0] if titles else '?'}"

@@ -77,15 +77,20 @@ def beside(context: Context, models: Sequence[str]) -> str:
 def figure_13(context: Context) -> Drawn:
     """A group per model, then the geometric means of the groups."""
     rows = []
+    drawn: set[str] = set()
     for name, models in [*((model, (model,)) for model in MODELS), *GROUPS.items()]:
         with suppress(NotLogged):
-            per_model = [times(context, model) for model in models]
-            for scheme in TRAINED:
-                over_models = [fmean(v / one[DATA][seed] for seed, v in one[scheme].items()) for one in per_model]
-                title = TITLES.get(name, f"mean,\n{name}" if name in GROUPS else name)
-                rows.append({"model": title, "scheme": scheme, "time": geometric_mean(over_models)})
+            title = TITLES.get(name, f"mean,\n{name}" if name in GROUPS else name)
+            shares = {scheme: ratio(context, DATA, models, scheme) for scheme in TRAINED}
+            drawn |= set(models)
+            rows += [
+                {"model": title, "scheme": scheme, "seed": seed, "time": value}
+                for scheme, by_seed in shares.items()
+                for seed, value in by_seed.items()
+            ]
+    items = [item for item in context.items if item.log is None or item.arm.labels.get("model") in drawn]
     y = Axis("time", "time to a common accuracy\n(Data P. = 1)")
-    return Drawn.of(Bars(y, "model", "scheme", height=2.7), rows)
+    return Drawn.of(Bars(y, "model", "scheme", colours=timing.COLOURS, height=2.7), rows, items)
 
 
 def fastest(models: Sequence[str]) -> Any:

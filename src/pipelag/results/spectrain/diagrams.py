@@ -85,7 +85,7 @@ def figure_1a(context: Context) -> Drawn:
     axes.set_xlim(-0.1, 2 * gpus - 0.3)
     axes.set_ylim(-0.1, 2.4)
     axes.axis("off")
-    return Drawn(figure=fig, data=data)
+    return Drawn(figure=fig, data=data, items=context.select(arm="VGG-16"))
 
 
 @drawing(PAPER, "figure_1b")
@@ -108,7 +108,7 @@ def figure_1b(context: Context) -> Drawn:
     axes.set_xlim(-0.1, 3 * len(cuts) - 4.2)
     axes.set_ylim(-0.45, 1.15)
     axes.axis("off")
-    return Drawn(figure=fig, data=data)
+    return Drawn(figure=fig, data=data, items=context.select(arm="VGG-16"))
 
 
 @drawing(PAPER, "figure_2")

@@ -26,6 +26,7 @@ from pipelag.results.spectrain.training import (
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
+STYLES = {arm: (number, number) for number, arm in enumerate(ARMS)}
 WINDOW = 20  # evaluations of the moving averages
 RECORDED = 250  # evaluations of the paper's curves: every 20th of 5,000 iterations
 
@@ -72,7 +73,7 @@ def figure_5(context: Context) -> Drawn:
     """Faint evaluations, strong moving averages."""
     y = Axis("value", "validation accuracy (%)")
     rows = list(curves(context, (DATA, VANILLA), {"": "accuracy"}))
-    return Drawn.of(Lines(Axis("step", "iteration"), y, line="arm", trailing=window(rows)), rows)
+    return Drawn.of(Lines(Axis("step", "iteration"), y, line="arm", styles=STYLES, trailing=window(rows)), rows)
 
 
 @drawing(PAPER, "figure_12")
@@ -81,10 +82,11 @@ def figure_12(context: Context) -> Drawn:
     panels = {"Training loss": "loss", "Validation loss": "test_loss", "Validation accuracy": "accuracy"}
     rows = list(curves(context, ARMS, panels))
     axes = {
-        title: Axis("value", "%" if metric == "accuracy" else "loss", limits=limits(rows, title))
+        title: Axis("value", "validation accuracy (%)" if metric == "accuracy" else "loss", limits=limits(rows, title))
         for title, metric in panels.items()
     }
-    return Drawn.of(Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", trailing=window(rows)), rows)
+    chart = Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", styles=STYLES, trailing=window(rows))
+    return Drawn.of(chart, rows)
 
 
 def spread(values: Sequence[float]) -> float:

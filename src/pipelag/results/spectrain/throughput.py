@@ -15,6 +15,7 @@ from pipelag.results.plans import PRINTED_WORDS, SPEED_WORDS
 from pipelag.results.spectrain.timing import (
     CHARGED,
     CNN,
+    COLOURS,
     DATA,
     DENSE,
     DUAL,
@@ -59,6 +60,8 @@ PARTS = {
     "imbalance_idle": "idle for imbalance",
 }
 
+PARTS_COLOURS = dict(zip(PARTS.values(), (6, 5, 7, 3), strict=True))  # none of a scheme's
+
 
 @drawing(PAPER, "figure_10")
 def figure_10(context: Context) -> Drawn:
@@ -72,7 +75,9 @@ def figure_10(context: Context) -> Drawn:
                     place = {"gpus": f"{gpus} GPUs", "model": TITLES.get(model, model)}
                     rows.append(place | {"scheme": scheme, "throughput": row["speedup"]})
     y = Axis("throughput", "throughput (single GPU = 1)")
-    chart = Bars(y, "model", "scheme", panel="gpus", number="{:.1f}", levels={"single GPU": 1.0}, height=2.6)
+    chart = Bars(
+        y, "model", "scheme", panel="gpus", number="{:.1f}", levels={"single GPU": 1.0}, colours=COLOURS, height=2.6
+    )
     return Drawn.of(chart, rows)
 
 
@@ -176,7 +181,9 @@ def figure_11(context: Context) -> Drawn:
                 time = share * row["seconds"] / base["seconds"]
                 rows.append({"model": model, "scheme": name, "part": PARTS[part], "time": time})
     y = Axis("time", "time (Data P. = 1)", limits=(0, 1.2))
-    return Drawn.of(Bars(y, "scheme", stack="part", panel="model", height=2.5), rows)
+    return Drawn.of(
+        Bars(y, "scheme", stack="part", panel="model", colours=PARTS_COLOURS, shared_y=True, height=2.5), rows
+    )
 
 
 @judge(PAPER, "figure_11", "imbalance_order")

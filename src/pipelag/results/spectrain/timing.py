@@ -16,6 +16,7 @@ CNN = ("VGG16", "ResNet-152", "Inception v4")
 DENSE = ("SNN", "Transformer", "Residual LSTM")  # the paper's FCN and RNN models
 MODELS = CNN + DENSE
 DATA, PIPED, DUAL = SCHEMES = ("Data P.", "PipeDream", "DualPipe")
+COLOURS = {DATA: 0, PIPED: 2, DUAL: 4}  # of their bars: those that the arms have in curves, SpecTrain's for DualPipe
 # Second readings: gradients summed in a ring; GPUs that go on as soon as they can. Verdicts go by the first, the
 # parameter server and the common clock that the paper describes, and tell what the second gives.
 RING, PIPED_FREE, DUAL_FREE = "Data P., ring", "PipeDream, free clock", "DualPipe, free clock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -44,13 +45,11 @@ def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -
 
 
 def notes(context: Context, *more: str) -> list[str]:
-    """What a reader must know of our runs: how they fall short of the paper's, and which are not there."""
-    said = [f"Ours: {text}." for text in (context.shortfall(), context.releases()) if text]
+    """What a reader must know of our runs beside what stands below every table: which have no log, and their spread."""
+    said = []
     missing = [item for item in context.items if item.log is None and not item.arm.left_out]
     if missing:
         said.append(f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale.")
-    left = sorted({item.arm.left_out for item in context.items if item.arm.left_out})
-    said += [f"Not run here: {why}." for why in left]
     seeds = len({item.arm.seed for item in context.items if item.log is not None and item.arm.spec.kind == "train"})
     if seeds > 1:
         said.append(f"Accuracies: mean ± standard deviation over {seeds} seeds.")
@@ -270,6 +269,12 @@ def first_rate(item: Item) -> float:
 
 
 ACCURACY = "inference accuracy (%)"
+PRINTED = re.compile(r"\d+k(\+\d+k)?")  # iterations in the name of an arm, the paper's
+
+
+def name_as_run(item: Item) -> str:
+    """An arm's name, with the iterations that it has here for those of the paper."""
+    return PRINTED.sub("+".join(f"{phase.steps:,}" for phase in item.arm.spec.phases), item.arm.labels["arm"])
 
 
 @drawing(PAPER, "accuracy_curves")
@@ -284,7 +289,7 @@ def accuracy_curves(context: Context) -> Drawn:
         phases = item.arm.spec.phases
         switch = phases[0].steps if len(phases) > 1 else None
         rows += [
-            {"panel": panel, "arm": item.arm.labels["arm"], "seed": item.arm.seed, "switch": switch}
+            {"panel": panel, "arm": name_as_run(item), "seed": item.arm.seed, "switch": switch}
             | {"iteration": row["step"], "accuracy": row["accuracy"]}
             for row in item.log.rows
         ]
@@ -295,6 +300,7 @@ def accuracy_curves(context: Context) -> Drawn:
         line="arm",
         panel="panel",
         vertical="switch",
+        vertical_title="switch",
         smooth=True,
         height=2.6,
     )
