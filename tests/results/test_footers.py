@@ -35,6 +35,21 @@ def test_a_task_that_has_no_panel_is_not_told_of() -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize(("result", "tasks"), [("figure_13", ["translation"]), ("figure_15", []), ("figure_17", [])])
+def test_training_without_a_pipeline_or_recomputation_is_not_drawn_alone(result: str, tasks: list[str]) -> None:
+    def some(labels: Mapping[str, str]) -> float | None:
+        alone = labels["arm"] == "Sync" or labels.get("checkpoints") == "none"
+        return 30.0 if alone or labels["task"] in tasks else None
+
+    found, whole = both(PAPER, result, training(some), training(everything), scale="paper")
+    load_results(found.paper)
+    drawn, drawn_whole = draw(found), draw(whole)
+    assert drawn.data is not None and drawn_whole.data is not None
+    assert len(set(drawn.data.get("panel", ()))) == len(tasks) < drawn_whole.data["panel"].nunique()
+    assert bool(drawn.footer(found)) is bool(tasks)  # an empty frame says itself why it is empty
+
+
+@pytest.mark.usefixtures("in_project")
 def test_a_table_has_its_footer_and_counts_the_seeds_of_an_arm_once(tmp_path: Path) -> None:
     context, _ = both(PAPER, "table_8", training(everything), training(everything), scale="paper")
     load_results(context.paper)
