@@ -13,7 +13,6 @@ the newest is damaged, the one before it serves.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -74,23 +73,6 @@ class Checkpoints:
             if step > newest:
                 self._drop(step)
         return newest
-
-    def set_aside(self) -> None:
-        """Let the sets, in one instant, no longer be what a run goes on from, and keep them until `take_back`."""
-        with suppress(OSError):  # who removes them will say why they cannot be
-            os.replace(self.folder, self.aside)
-
-    def take_back(self, over: bool) -> None:
-        """Undo what `set_aside` did for a run that ended before it was over; over: drop what is left of them."""
-        if over or self.folder.exists():
-            rmtree(self.aside, ignore_errors=True)
-        elif self.aside.is_dir():
-            os.replace(self.aside, self.folder)
-
-    @property
-    def aside(self) -> Path:
-        """Where `set_aside` puts them: under a name of which a folder of runs knows that nothing goes on from it."""
-        return self.folder.with_name("done")
 
     def _drop(self, step: int) -> None:
         try:

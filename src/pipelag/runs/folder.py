@@ -42,6 +42,7 @@ class RunFolder:
     def __init__(self, path: Path, spec: RunSpec) -> None:
         self.path, self.spec = path, spec
         self.partial = path / "partial"
+        self.over = path / "partial-over"
         self.metrics = self.partial / "metrics.jsonl"
         self.checkpoint = self.partial / "checkpoint.pt"
         self.written = hashlib.sha256()  # of the log as this process knows it
@@ -50,6 +51,8 @@ class RunFolder:
             raise PipelagError(
                 f"the folder {path} holds the run {owner}, and this is {spec.id}; choose another, or remove that one"
             )
+        if self.over.exists():  # of a run that was stopped while it removed it
+            shutil.rmtree(self.over, ignore_errors=True)
         self.partial.mkdir(parents=True, exist_ok=True)
         write_whole(self.partial / "id", spec.id + "\n")
 
@@ -119,7 +122,8 @@ class RunFolder:
         written["seal"] = digest_of(written)
         write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
         try:
-            shutil.rmtree(self.partial)
+            os.replace(self.partial, self.over)  # in one instant: half of it would pass for a half-made run
+            shutil.rmtree(self.over)
         except OSError as error:
             raise PipelagError(
                 f"the run is finished, but {self.partial}, of which it went on, cannot be removed ({error.strerror}); "

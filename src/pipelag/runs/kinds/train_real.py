@@ -50,14 +50,12 @@ def _lead(spec: RunSpec, out: Path, kept: Checkpoints, device: str, threads: int
     """Open the run's folder, say where workers go on, and write down what came of it."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    kept.take_back(over=(out / "summary.json").exists())
     rows, summary, state, trace = yield {"resume": kept.rewind()}
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(state, out / "model.pt")
-    kept.set_aside()  # should the run be stopped while they are removed, those left would pass for a half-made one
     folder.finish(summary, environment(device, threads))
     return summary
 
