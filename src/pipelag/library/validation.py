@@ -19,7 +19,7 @@ from pipelag.library.supply import Supply, to
 from pipelag.randomness import preserved_randomness, seed_stage
 from pipelag.runs.objectives import METRICS
 from pipelag.stage.rounded import computing
-from pipelag.stage.where import shape_of
+from pipelag.stage.where import layer_of, shape_of
 from pipelag.tensors import unchanged_buffers
 from pipelag.typed import shown
 
@@ -178,13 +178,14 @@ class Mean:
 
 
 def _output(model: nn.Sequential, inputs: Any, where: str) -> Any:
-    """What the model gives, layer by layer: a note says in which one something was raised."""
-    value = inputs
-    for number, layer in enumerate(model, start=1):
-        name = getattr(layer, "label", type(layer).__name__)
-        with noting(f"{where}: layer {number} ({name}), input {shape_of(value)}"):
-            value = layer(value)
-    return value
+    """What the model gives; a note says in which layer something was raised."""
+    try:
+        return model(inputs)
+    except PipelagError:
+        raise
+    except Exception as error:
+        error.add_note(f"{where}: {layer_of(error, model)}")
+        raise
 
 
 def _shape(targets: Any) -> torch.Size:

@@ -172,8 +172,8 @@ class Context:
         An arm's runs are counted by the labels in which they differ: its panels, stages, rates.
         """
         arms: dict[str, list[Item]] = {}
-        for item in self.items:
-            if item.log is not None and item.arm.spec.kind == "train":
+        for item in self.logged():
+            if item.arm.spec.kind == "train":
                 arms.setdefault(item.arm.labels["arm"], []).append(item)
         said = []
         for arm, runs in arms.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from traceback import walk_tb
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,22 +19,36 @@ def noted(error: BaseException, step: int, stages: Sequence[nn.Module]) -> None:
         str(note).startswith("in step ") for note in getattr(error, "__notes__", ())
     ):
         return
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        frame, known = trace.tb_frame, trace.tb_frame.f_locals
-        if frame.f_code.co_name == "forward" and "module" in known:
-            for number, stage in enumerate(stages, start=1):
-                if known.get("self") is stage and isinstance(stage, nn.Sequential):
-                    before = sum(len(list(other.children())) for other in stages[: number - 1])
-                    layer = before + 1 + [*stage].index(known["module"])
-                    name = getattr(known["module"], "label", type(known["module"]).__name__)
-                    place = f"stage {number}, layer {layer} ({name}), input {shape_of(known.get('input'))}"
-        elif frame.f_code.co_name == "part_of_loss" and "target" in known:
+    place = ""
+    for frame, _ in walk_tb(error.__traceback__):
+        name, known, layer = frame.f_code.co_name, frame.f_locals, layer_in(frame, stages)
+        if layer:
+            place = f"stage {layer[0]}, {layer[1]}"
+        elif name == "part_of_loss" and "target" in known:
             place = f"the loss, output {shape_of(known.get('output'))}, targets {shape_of(known['target'])}"
-        elif frame.f_code.co_name == "update":
+        elif name == "update":
             place = "the update"
-        trace = trace.tb_next
     error.add_note(f"in step {step}" + (f": {place}" if place else ""))
+
+
+def layer_in(frame: FrameType, stages: Sequence[nn.Module]) -> tuple[int, str] | None:
+    """The stage whose forward a frame is in, and the layer that it calls there, with the shapes that came."""
+    known = frame.f_locals
+    if frame.f_code.co_name != "forward" or "module" not in known:
+        return None
+    for number, stage in enumerate(stages, start=1):
+        if known.get("self") is stage and isinstance(stage, nn.Sequential):
+            before = sum(len(list(other.children())) for other in stages[: number - 1])
+            layer = before + 1 + [*stage].index(known["module"])
+            name = getattr(known["module"], "label", type(known["module"]).__name__)
+            return number, f"layer {layer} ({name}), input {shape_of(known.get('input'))}"
+    return None
+
+
+def layer_of(error: BaseException, model: nn.Module) -> str:
+    """The layer of a whole model in which an error was raised, with the shapes that came."""
+    found = [layer_in(frame, [model]) for frame, _ in walk_tb(error.__traceback__)]
+    return next((layer[1] for layer in found if layer), "the model")
 
 
 def shape_of(value: Any) -> str:

@@ -163,8 +163,8 @@ def figure_7(context: Context) -> Drawn:
     panel = panel_of(context, model, context.items)
     rows = [row | {"panel": panel} for row in rows]
     styles = {
-        f"{arm}, activations {kind}": (colour, dashes)
-        for arm, colour in ((arm, COLOURS[arm]) for arm in (OPTIM, VANILLA))
+        f"{arm}, activations {kind}": (COLOURS[arm], dashes)
+        for arm in (OPTIM, VANILLA)
         for kind, dashes in ((RECOMPUTED, 0), (KEPT, 1))
     }
     y = Axis("value", title_of(model))
