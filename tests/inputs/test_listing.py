@@ -99,6 +99,12 @@ def test_what_is_said_of_a_schedule_draws_it(tmp_path: Path, capsys: Captured) -
     assert "must give each of the 3 stages" in said(capsys, *wrong, *out, code=2)
     wrong = ("timeline", "gpipe", "--replicas", "2,1")
     assert "unknown option 'replicas' of schedule 'gpipe'" in said(capsys, *wrong, *out, code=2)
+    fewer = ("timeline", "1f1b_rr", "--stages", "4", "--depth")  # so many minibatches are on their way
+    assert "by stage: [0, 0, 0, 0] in forwards" in said(capsys, *fewer, "1", *out)
+    assert "by stage: [1, 1, 0, 0] in forwards" in said(capsys, *fewer, "2", *out)
+    assert "by stage: [3, 2, 1, 0] in forwards" in said(capsys, *fewer, "4", *out)
+    wrong = ("timeline", "1f1b", "--depth", "2")
+    assert "unknown option 'depth' of schedule '1f1b'" in said(capsys, *wrong, *out, code=2)
 
 
 def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:

@@ -60,6 +60,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=(),
         help="workers of each stage: 2,1 (1f1b_rr only; default: 1 each)",
     )
+    parser.add_argument(
+        "--depth",
+        type=whole(1, 1000),
+        help="minibatches in the pipeline for each worker of the first stage (1f1b_rr only; default: NOAM, which keeps "
+        "all busy)",
+    )
     parser.add_argument("--forward", type=number(above=0), default=1.0, help="time of a stage's forward (default: 1)")
     parser.add_argument("--backward", type=number(above=0), default=2.0, help="time of a stage's backward (default: 2)")
     parser.add_argument(
@@ -108,8 +114,8 @@ def staleness(args: argparse.Namespace) -> str:
     from pipelag.schedules.replicated import one_f_one_b_rounds
 
     build = SCHEDULES[args.source] if args.source in SCHEDULES else METHODS[args.source].build
-    if args.replicas:  # a round of 1F1B-RR's makes one update
-        build = partial(one_f_one_b_rounds if args.source == "1f1b_rr" else build, replicas=args.replicas)
+    if args.source == "1f1b_rr":  # a round makes one update
+        build = partial(one_f_one_b_rounds, replicas=args.replicas or [1] * args.stages, depth=args.depth)
     try:
         found = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
     except PipelagError as error:
@@ -135,6 +141,7 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     options: dict[str, Any] = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
     options |= {"segment": args.segment} if args.segment else {}
     options |= {"replicas": args.replicas} if args.replicas else {}
+    options |= {"depth": args.depth} if args.depth else {}
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
     costs = uniform(args.stages, args.forward, args.backward, output_bytes=1.0 if args.transfer else 0.0)
     timing = time_schedule(plan, costs, Topology(bandwidth=1 / args.transfer) if args.transfer else None)

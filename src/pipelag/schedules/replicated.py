@@ -29,10 +29,10 @@ def check_replicas(replicas: Sequence[int], stages: int, minibatches: int) -> No
         )
 
 
-def one_f_one_b_rounds(stages: int, minibatches: int, replicas: Sequence[int]) -> Schedule:
+def one_f_one_b_rounds(stages: int, minibatches: int, replicas: Sequence[int], depth: int | None = None) -> Schedule:
     """1F1B-RR in which U(stage, n) is round n's update, on every replica of the stage, with S(stage, n) before it."""
     check_replicas(replicas, stages, minibatches)
-    base = one_f_one_b_rr(stages, minibatches, replicas)
+    base = one_f_one_b_rr(stages, minibatches, replicas, depth)
     rows = []
     for row in base.workers:
         mine: list[Action] = []
