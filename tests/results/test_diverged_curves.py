@@ -10,10 +10,22 @@ import pytest
 
 from pipelag.experiments.expand import Arm
 from pipelag.results.logs import RunLog
+from pipelag.results.pipeoptim.accuracy import best_of
 from pipelag.results.spectrain.learning_curves import limits, named, spectrain_near_data
 from pipelag.results.verdict import NotLogged
 from tests.results.cases.spectrain import learnt
-from tests.results.made_up import both
+from tests.results.made_up import both, context, trained
+
+
+def test_a_best_evaluation_is_none_of_a_run_that_diverges() -> None:
+    def make(arm: Arm) -> RunLog:
+        gone = arm.labels["arm"] == "XPipe" and arm.seed == 1
+        found = trained(line=[40.0, 50.0 + arm.seed], accuracy=50.0)
+        return replace(found, summary={**found.summary, "final": None, "diverged_at": 30}) if gone else found
+
+    items = context("pipeoptim", "table_4", make, seeds=(0, 1, 2)).select(model="AlexNet")
+    ends = {arm: best_of([i for i in items if i.arm.labels["arm"] == arm], "AlexNet") for arm in ("XPipe", "GPipe")}
+    assert ends == {"XPipe": "51.00 ± 1.41 (2 of 3 seeds, one diverges)", "GPipe": "51.00 ± 1.00"}
 
 
 def rows(**arms: list[float]) -> list[dict[str, Any]]:

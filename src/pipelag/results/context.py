@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -229,9 +229,14 @@ class Context:
         return "; ".join(sorted(notes))
 
 
+def ended_at(item: Item) -> float | None:
+    """A run's final test accuracy in percent; None without a log, or where it diverged."""
+    return item.log.accuracy if item.log is not None else None
+
+
 @dataclass(frozen=True)
 class Accuracy:
-    """Final accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number; `fewer`: a scale
+    """Accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number; `fewer`: a scale
     leaves out seeds of this arm."""
 
     values: tuple[float, ...]
@@ -240,8 +245,12 @@ class Accuracy:
     fewer: bool = False
 
     @classmethod
-    def of(cls, items: Iterable[Item]) -> Accuracy:
-        """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others."""
+    def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at) -> Accuracy:
+        """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others.
+
+        Args:
+            value: of a run, None without one.
+        """
         values, note, asked, gone = [], "", 0, 0
         runs = list(items)
         made = [run for run in runs if not run.arm.left_out] or runs
@@ -249,8 +258,8 @@ class Accuracy:
             asked += 1
             if item.arm.left_out:
                 note = "not run here"
-            elif item.log is not None and item.log.accuracy is not None:
-                values.append(item.log.accuracy)
+            elif (found := value(item)) is not None:
+                values.append(found)
             elif item.log is not None:
                 note = f"diverged at step {item.log.diverged_at}"
                 gone += 1

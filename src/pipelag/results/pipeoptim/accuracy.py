@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from statistics import fmean, stdev
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 from pipelag.report.tables import Col, table
-from pipelag.results.context import Context
+from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
-from pipelag.results.pipeoptim.training import Values, about, above, diverged, metric_of, points, rest, scores
+from pipelag.results.pipeoptim.training import Values, about, above, metric_of, one_number, rest, scores
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "pipeoptim"
@@ -82,15 +83,9 @@ def settings(item: Item) -> dict[str, Any]:
 
 
 def best_of(items: Iterable[Item], model: str) -> str | None:
-    """The mean of the seeds' best evaluations, with spread; and how many there are, where some are missing."""
-    chosen = list(items)
-    best = [max(v for _, v in line) for item in chosen if (line := points(item.log, metric_of(model)))]
-    lost = sum(map(diverged, chosen))
-    if not best:
-        return "diverged" if lost else "not run here" if any(item.arm.left_out for item in chosen) else None
-    text = f"{fmean(best):.2f}" + (f" ± {stdev(best):.2f}" if len(best) > 1 else "")
-    text += f", {lost} of {len(chosen)} diverged" if lost else ""
-    return text if len(best) == len(chosen) or lost else f"{text} ({len(best)} of {len(chosen)} seeds)"
+    """The mean of the seeds' best evaluations, with spread and how many there are; what runs that diverge had reached
+    before says nothing."""
+    return Accuracy.of(items, partial(one_number, how=max, metric=metric_of(model))).text()
 
 
 @drawing(PAPER, "table_4")
