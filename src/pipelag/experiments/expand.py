@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ CONFIG = Path("config")
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of a result. `left_out`: why this scale does not make it, empty where it does."""
+    """One run of a result. `left_out`: why this scale does not make it, empty where it does; `note`: of its setup."""
 
     labels: Mapping[str, str]
     seed: int
     spec: RunSpec
     left_out: str = ""
+    note: str = ""
 
 
 def check_workflow(content: Mapping[str, Any]) -> Workflow:
@@ -192,11 +193,12 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
             if not used:
                 raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
             taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
-            yield from (Arm({**arm.labels, **runs.labels}, arm.seed, arm.spec, arm.left_out) for arm in taken)
+            yield from (replace(arm, labels={**arm.labels, **runs.labels}) for arm in taken)
             continue
         for variables in runs.each or [{}]:
             one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")
             setup = setup_of(paper, one.setup, scale)
+            note = " ".join(filter(None, (one.note, setup.note)))
             for label, arm_config in one.arms.items():
                 labels = {**one.labels, "arm": label}
                 named = [o for o in left_out if not o.setups or one.setup in o.setups]
@@ -204,7 +206,7 @@ def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
                 for seed in one.seeds or setup.seeds or scale.seeds:
                     why = next((o.why for o in fitting if not o.seeds or seed in o.seeds), "")
                     spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
-                    yield Arm(labels, seed, spec, why or missing(spec))
+                    yield Arm(labels, seed, spec, why or missing(spec), note)
 
 
 def missing(spec: RunSpec) -> str:

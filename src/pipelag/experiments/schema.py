@@ -34,6 +34,7 @@ class Setup(Typed):
     shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason;
     checkpoints: numbers of segments that arms ask for by name.
     seeds: of its runs that name none, where a scale has others for them than for the rest.
+    note: a sentence for who reads what its runs came to, said below every figure and table that shows them.
     """
 
     kind: str = "train"
@@ -53,6 +54,7 @@ class Setup(Typed):
     shares: dict[str, Share] = Field(default_factory=dict)
     checkpoints: dict[str, int] = Field(default_factory=dict)
     seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
+    note: str = ""
 
 
 class PhaseArm(Typed):
@@ -90,12 +92,14 @@ class Runs(Typed):
     and seeds.
 
     In strings, `{name}` stands for the variable of that name in `each`; a string that is nothing else takes its type.
+    note: as a setup's, of these runs.
     """
 
     setup: str = ""
     labels: dict[str, Annotated[str, BeforeValidator(str)]] = Field(default_factory=dict)
     arms: dict[str, ArmConfig] = Field(default_factory=dict)
     each: list[Options] = Field(default_factory=list)
+    note: str = ""
     use: str = ""
     where: dict[str, str | list[str]] = Field(default_factory=dict)
     seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)

@@ -40,7 +40,7 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
-    elsewhere = {"steps", "cuts", "replicas", "microbatches", "shares", "checkpoints", "seeds"}
+    elsewhere = {"steps", "cuts", "replicas", "microbatches", "shares", "checkpoints", "seeds", "note"}
     content = setup.model_dump(exclude=elsewhere) | {
         "optimizer": optimizer and optimizer.model_dump(),
         "lr_schedule": schedule.model_dump(),

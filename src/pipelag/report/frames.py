@@ -162,6 +162,8 @@ class Lines:
             some = points["mean"][points.index.isin(without)]
             white = {"marker": marker, "markersize": 4, "markerfacecolor": "white", "linestyle": "none"}
             axes.plot(some.index, some, color=colour, zorder=3, **white)
+        elif len(points) == 1 and (points["std"] > 0).any():  # a band has no width
+            axes.errorbar(points.index, points["mean"], points["std"], color=colour, linewidth=0.8, capsize=2)
         elif (points["std"] > 0).any():
             axes.fill_between(
                 points.index,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pipelag.experiments import Paper, Result, Scale, arms, load_scale
 from pipelag.results.logs import Item, RunLog
+from pipelag.results.shortfall import shortfall_of, smaller
 from pipelag.runs.spec import RunSpec
 
 
@@ -60,55 +61,8 @@ class Context:
         return sum(ids.values()), len(ids)
 
     def shortfall(self, **labels: str) -> str:
-        """How runs with these labels fall short of the paper's: other data, narrower models, fewer steps, a coarser
-        precision, another rate, minibatch or number of microbatches; or empty.
-
-        Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by
-        where their profiles are from.
-        """
-        reasons: dict[str, None] = {}
-        timed: dict[tuple[int, int], set[str]] = {}  # models by minibatch, here and in the paper
-        for spec, theirs in self._beside_full(**labels):
-            if spec.kind == "plan" and theirs.published and not spec.published:
-                reasons["profiles from data sheets instead of the authors'"] = None
-            if spec.kind not in ("train", "speed", "profile"):
-                continue
-            assert spec.data and theirs.data and spec.model and theirs.model
-            if spec.kind == "train" and spec.steps < theirs.steps:
-                reasons[f"{spec.model.name} for {spec.steps:,} of {theirs.steps:,} steps"] = None
-            if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
-                reasons["passes in bfloat16"] = None
-            rates = [each.optimizer.lr for each in (spec, theirs) if each.optimizer]
-            if spec.kind == "train" and len(set(rates)) == 2:
-                reasons[f"a rate of {rates[0]:g} instead of {rates[1]:g}"] = None
-            if spec.data.name != theirs.data.name and spec.kind == "train":
-                reasons[f"{spec.data.name} instead of {theirs.data.name}"] = None
-            if spec.model != theirs.model:
-                other = f"{spec.model.name} instead of {theirs.model.name}"
-                reasons[other if spec.model.name != theirs.model.name else "smaller models"] = None
-            if spec.kind == "train" and spec.optimizer and theirs.optimizer:
-                used, asked = spec.optimizer.name, theirs.optimizer.name
-                reasons |= {f"the optimizer {used} instead of {asked}": None} if used != asked else {}
-            mine, paper = (max((p.stages for p in each.phases), default=1) for each in (spec, theirs))
-            if mine != paper:
-                reasons[f"{mine} stages instead of {paper}"] = None
-            scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
-            if scaled[0] != scaled[1]:
-                reasons["inputs standardised" if scaled[0] else "inputs from 0 to 1"] = None
-            if spec.kind != "train":
-                timed.setdefault((spec.batch, theirs.batch), set()).add(spec.model.name)
-            elif spec.batch != theirs.batch:
-                reasons[f"minibatches of {spec.batch} instead of {theirs.batch}"] = None
-            pieces = [sorted({p.microbatches for p in each.phases}) for each in (spec, theirs)]
-            if pieces[0] != pieces[1]:
-                words = [" and ".join(map(str, each)) for each in pieces]
-                reasons[f"{words[0]} microbatches instead of {words[1]}"] = None
-        for (batch, printed), models in timed.items():
-            if batch != printed:
-                some = f"{', '.join(sorted(models))} " if len(timed) > 1 else ""
-                reasons[f"{some}timed with minibatches of {batch} instead of {printed}"] = None
-        shown = list(reasons)
-        return "; ".join(shown[:4]) + (" and more" if len(shown) > 4 else "")
+        """How runs with these labels fall short of the paper's (see `shortfall_of`), or empty."""
+        return shortfall_of(self._beside_full(**labels))
 
     def _beside_full(self, **labels: str) -> list[tuple[RunSpec, RunSpec]]:
         """What each logged run with these labels is, and what it is at the full setting."""
@@ -118,7 +72,7 @@ class Context:
 
     def smaller(self, **labels: str) -> bool:
         """Whether a logged run with these labels is of a narrower or shallower network than the paper's."""
-        return any(spec.model != theirs.model for spec, theirs in self._beside_full(**labels))
+        return any(smaller(*pair) for pair in self._beside_full(**labels))
 
     @property
     def unlike(self) -> str:
@@ -134,6 +88,7 @@ class Context:
         seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
         said = (
             self._trained(seeds, spread),
+            *dict.fromkeys(item.arm.note for item in self.logged()),
             self._diverged(),
             self._timed(),
             f"Left out: {left_out}." if left_out else "",
@@ -150,8 +105,10 @@ class Context:
             data = log.summary.get("data") or {}
             what = f"{spec.model.name} on {data.get('title', data.get('name', '?'))}"
             said.setdefault(what, []).append(spec.steps)
+        replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
+        unit = "minibatches (a stage updates once for as many as it has replicas)" if replicated else "updates"
         lengths = [
-            f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + " updates"
+            f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + f" {unit}"
             for what, steps in said.items()
         ]
         if not lengths:
@@ -181,7 +138,7 @@ class Context:
             keys = [key for key in labels if len({item.arm.labels.get(key) for item in runs}) > 1]
             counts: dict[str, list[bool]] = {}
             for item in runs:
-                place = ", ".join(f"{key} {item.arm.labels[key]}" for key in keys if key in item.arm.labels)
+                place = ", ".join(f"{key} {shown_of(item, key)}" for key in keys if key in item.arm.labels)
                 assert item.log is not None
                 counts.setdefault(place, []).append(item.log.diverged_at is not None)
             gone = {place: f"{sum(each)} of {len(each)}" for place, each in counts.items() if any(each)}
@@ -227,6 +184,12 @@ class Context:
             if d and not d["official"]
         }
         return "; ".join(sorted(notes))
+
+
+def shown_of(item: Item, key: str) -> str:
+    """A label of a run as figures have it: of a rate, which labels count from the common one, the rate itself."""
+    optimizer = item.arm.spec.optimizer
+    return f"{optimizer.lr:g}" if key == "rate" and optimizer is not None else item.arm.labels[key]
 
 
 def ended_at(item: Item) -> float | None:

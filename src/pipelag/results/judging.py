@@ -133,7 +133,7 @@ def learned(context: Context, named: str, /, **labels: str) -> None:
         end, chance = item.log.accuracy, 100 / classes
         if end is None or end <= chance + (100 - chance) / 10:
             how = "diverges" if end is None else f"ends at {end:.1f} % of {classes} classes"
-            raise NotLogged(f"{named} does not learn here, as it does in the paper: seed {item.arm.seed} {how}")
+            raise NotLogged(f"{named} does not learn here, while in the paper it does: seed {item.arm.seed} {how}")
 
 
 def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:

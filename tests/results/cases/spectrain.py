@@ -565,6 +565,16 @@ def cnn_fastest() -> Pair:
     return races("figure_13", but(lambda entry: {"speedup": 0.5}, "DualPipe", CNN))
 
 
+@case(PAPER, "figure_13", "faster_than_data_here")
+def faster_than_data_here() -> Pair:
+    return races("figure_13", but(lambda entry: {"speedup": 5.0}, "Data P.", CNN))
+
+
+@case(PAPER, "figure_13", "faster_than_pipedream_here")
+def faster_than_pipedream_here() -> Pair:
+    return races("figure_13", but(lambda entry: {"speedup": 5.0}, "PipeDream"))
+
+
 @case(PAPER, "figure_13", "dense_fastest")
 def dense_fastest() -> Pair:
     return races("figure_13", but(lambda entry: {"speedup": 5.0}, "PipeDream"))

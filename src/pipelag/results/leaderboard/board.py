@@ -56,6 +56,12 @@ def averaged(logs: list[RunLog], key: str) -> float | None:
     return 1e3 * mean(values) if values else None
 
 
+def late_gradients(method: str) -> bool:
+    """Whether a method's gradients are late, and not the weights that its passes read."""
+    law = methods.get(method).random
+    return law is not None and law.of == "gradient"
+
+
 def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cell]:
     """One method's line."""
     items = context.select(what="learning", arm=arm)
@@ -64,9 +70,10 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     row: dict[str, Cell] = {
         "method": arm,
         "accuracy": Accuracy.of(items).text(),
-        "distance": averaged(logs, "forward_distance"),
-        "discrepancy": averaged(logs, "discrepancy"),
     }
+    if not late_gradients(phase.method):
+        row["distance"] = averaged(logs, "forward_distance")
+        row["discrepancy"] = averaged(logs, "discrepancy")
     for log in logs[:1]:  # what a schedule makes is the same for every seed
         summary = log.summary["phases"][0]
         row["staleness"] = ", ".join(map(str, summary["forward_delays"]))
@@ -95,14 +102,14 @@ COLUMNS = [
     Col("to the backward's", "discrepancy", "{:.3f}", "distance of the forward's weights"),
 ]
 NOTES = {  # by the column that they are about
-    "accuracy": f"{SPREAD} One learning rate for all, that of sequential training: a method that needs a smaller one "
-    "shows it here.",
+    "accuracy": f"{SPREAD} One learning rate for all: a method that needs a smaller one shows it here.",
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times "
     "profiled on this machine, links for nothing.",
     "speed": "Measured: 2 processes on this machine, cut in the middle.",
     "torch": "Torch's own: the same schedule by torch.distributed.pipelining.",
     "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor.",
 }
+LATE = "Hogwild: its gradients are late, of weights that are not: no distance."
 ALIKE = "With SGD and momentum LWP_v and PipeOptim are the same method: they foresee the same steps."
 
 
@@ -116,6 +123,11 @@ def table(context: Context) -> Drawn:
     rows = [row_of(context, arm, profile) for arm in order]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]
     notes = [NOTES[key] for key in (column.value for column in columns) if isinstance(key, str) and key in NOTES]
+    notes += (
+        [LATE]
+        if any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
+        else []
+    )
     notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 

@@ -1,4 +1,4 @@
-"""Table 7: whether the price of staleness falls with time: eight stages, trained three times as long."""
+"""Tables 7 and 12: whether the price of staleness falls with time: eight stages, trained three times as long."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from pipelag.results.leaderboard.scores import (
     SPREAD,
     UNREMEDIED,
     Price,
+    base_of,
     end_text,
     judged,
     lost,
     priced,
     score,
 )
-from pipelag.results.verdict import Judge, judge
+from pipelag.results.verdict import Finding, Judge, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"
 ONCE, LONG = "once", "three times"
-TITLES = {ONCE: "as in table 6", LONG: "three times as long"}
+TITLES = {ONCE: "as long as there", LONG: "three times as long"}
+ADAMW, NADAM = "1F1B with AdamW", "1F1B with NAdam"  # no remedy
 
 
-@drawing(PAPER, "table_7")
+@drawing(PAPER, "table_7", "table_12")
 def table(context: Context) -> Drawn:
     """A line per method: where it ends after either length, and how far below sequential training."""
     rows: list[dict[str, Cell]] = []
@@ -35,7 +37,7 @@ def table(context: Context) -> Drawn:
         row: dict[str, Cell] = {"method": arm}
         for length in TITLES:
             row[length] = end_text(context, arm=arm, length=length)
-            if arm != BASELINE:
+            if arm != base_of(arm):
                 row[f"lost {length}"] = lost(partial(price, context, arm, length))
         rows.append(row)
     columns = [Col("method", "method")]
@@ -51,23 +53,36 @@ def table(context: Context) -> Drawn:
 
 
 def price(context: Context, arm: str, length: str) -> Price:
-    """Accuracies by seed of sequential training of this length, and of the arm."""
-    return score(context, BASELINE, length=length), score(context, arm, length=length)
+    """Accuracies by seed of sequential training of this length, by the arm's optimizer, and of the arm."""
+    return score(context, base_of(arm), length=length), score(context, arm, length=length)
 
 
 def falling(arm: str) -> Judge:
     """A judge: what an arm costs against sequential training is less after the longer training."""
-    lengths = {"at table 6's length": ONCE, "at three times it": LONG}
-    return lambda context: priced(context, {arm: {named: price(context, arm, each) for named, each in lengths.items()}})
+    return lambda context: priced(
+        context, {arm: {title: price(context, arm, length) for length, title in TITLES.items()}}
+    )
 
 
 judge(PAPER, "table_7", "price_of_none_falls")(falling(UNREMEDIED))
 judge(PAPER, "table_7", "price_of_spectrain_falls")(falling(SPECTRAIN))
+judge(PAPER, "table_12", "price_of_none_falls")(falling(ADAMW))
+judge(PAPER, "table_12", "price_of_look_ahead_falls")(falling(NADAM))
 
 
-for _claim, _pair in (
-    ("spectrain_still_pays", (BASELINE, SPECTRAIN)),
-    ("spectrain_still_ahead", (SPECTRAIN, UNREMEDIED)),
-    ("spectrain_still_over_stashing", (SPECTRAIN, "PipeDream")),
+for _table, _claim, _pair in (
+    ("table_7", "spectrain_still_pays", (BASELINE, SPECTRAIN)),
+    ("table_7", "spectrain_still_ahead", (SPECTRAIN, UNREMEDIED)),
+    ("table_7", "spectrain_still_over_stashing", (SPECTRAIN, "PipeDream")),
+    ("table_12", "look_ahead_still_ahead", (NADAM, ADAMW)),
+    ("table_12", "look_ahead_still_over_pipeoptim", (NADAM, "PipeOptim with AdamW")),
+    ("table_12", "look_ahead_still_pays", (base_of(NADAM), NADAM)),
+    ("table_12", "stashing_still_adds", ("PipeDream with NAdam", NADAM)),
 ):
-    judge(PAPER, "table_7", _claim)(partial(judged, pairs=[_pair], length=LONG))
+    judge(PAPER, _table, _claim)(partial(judged, pairs=[_pair], length=LONG))
+
+
+@judge(PAPER, "table_12", "none_still_cheaper")
+def none_still_cheaper(context: Context) -> Finding:
+    """Each against sequential training by its own optimizer."""
+    return priced(context, {TITLES[LONG]: {arm: price(context, arm, LONG) for arm in (ADAMW, NADAM)}})

@@ -1,6 +1,6 @@
-"""Tables 4 and 10, figure 2: every method at a learning rate of its own, chosen by the same search.
+"""Tables 4 and 10, figure 2: every method at a learning rate of its own, chosen by a search.
 
-The search: of the rates that all methods are trained with, the one whose mean training loss between the last two
+The search: of the rates that a method is trained with, the one whose mean training loss between the last two
 evaluations is lowest, over the seeds that a method has at each of them. Test accuracies take no part.
 """
 
@@ -40,8 +40,8 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 NOTES = [
     SPREAD,
-    "The same search for every method: of these rates, the one with the lowest mean training loss at the end, over the "
-    "seeds that the method has at each of them. Accuracies of the test set take no part in it.",
+    "The search: of the rates that a method is tried with, the one with the lowest mean training loss at the end, over "
+    "the seeds that it has at each of them. Accuracies of the test set take no part in it.",
     "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",
 ]
 
