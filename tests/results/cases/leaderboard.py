@@ -390,6 +390,16 @@ def look_ahead_not_warmup() -> Pair:
     return look_ahead("AdamW warmed up", "8", 1.0)
 
 
+@case("leaderboard", "table_9", "pipeoptim_over_stashing")
+def pipeoptim_over_stashing() -> Pair:
+    return look_ahead("AdamW", "16", 23.0, arm="PipeOptim")
+
+
+@case("leaderboard", "table_9", "pipeoptim_over_none")
+def pipeoptim_over_none() -> Pair:
+    return look_ahead("AdamW", "16", 23.0, arm="PipeOptim")
+
+
 @case("leaderboard", "table_9", "look_ahead_over_pipeoptim")
 def look_ahead_over_pipeoptim_deeper() -> Pair:
     return look_ahead("AdamW", "16", 5.0, arm="PipeOptim")
@@ -644,6 +654,11 @@ def look_ahead_hides_delay() -> Pair:
 @case("leaderboard", "table_3", "pipeoptim_beats_pipedream")
 def on_a_transformer() -> Pair:
     return table("table_3", {"PipeOptim": 80.0})
+
+
+@case("leaderboard", "table_3", "prediction_over_none")
+def prediction_over_none() -> Pair:
+    return table("table_3", {"PipeOptim": 65.0})
 
 
 @case("leaderboard", "table_3", "adams_prediction_here")

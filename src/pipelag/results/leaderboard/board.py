@@ -202,5 +202,6 @@ judge(PAPER, "table_1", "nesterov_helps")(beats(("Nesterov look-ahead", UNREMEDI
 judge(PAPER, "table_1", "prediction_helps")(beats(("SpecTrain on 1F1B", UNREMEDIED), ("PipeOptim", UNREMEDIED)))
 judge(PAPER, "table_1", "spectrain_over_its_schedule")(beats(("SpecTrain", STALE)))
 judge(PAPER, "table_3", "t1_beats_naive")(beats(("PipeMare T1", "PipeMare, no remedy"), learns=("PipeMare T1",)))
+judge(PAPER, "table_3", "prediction_over_none")(beats(("XPipe", UNREMEDIED), ("PipeOptim", UNREMEDIED)))
 judge(PAPER, "table_3", "adams_prediction_here")(beats(("XPipe", "PipeDream")))
 judge(PAPER, "table_3", "t2_adds")(beats(("PipeMare T1+T2", "PipeMare T1"), learns=("PipeMare T1+T2",)))

@@ -118,6 +118,9 @@ judge(PAPER, "table_9", "look_ahead_alone")(ahead((UNREMEDIED, NADAM), [(PREDICT
 judge(PAPER, "table_11", "look_ahead_alone")(ahead((UNREMEDIED, NADAM), [(PREDICTING, ADAMW), ("XPipe", ADAMW)], WORDS))
 judge(PAPER, "table_9", "look_ahead_over_pipeoptim")(ahead((STASHING, NADAM), [(PREDICTING, ADAMW)], DEEPER))
 
+judge(PAPER, "table_9", "pipeoptim_over_stashing")(ahead((PREDICTING, ADAMW), [(STASHING, ADAMW)], DEEPER))
+judge(PAPER, "table_9", "pipeoptim_over_none")(ahead((PREDICTING, ADAMW), [(UNREMEDIED, ADAMW)], DEEPER))
+
 for _claim, _dear, _cheap, _depths in (
     ("look_ahead_not_momentum", ADAM, NADAM, DEPTHS),  # their own sequential training ends far apart
     ("look_ahead_not_newest", LOW, NADAM, DEEPER),  # about as much of the newest gradient in a step
