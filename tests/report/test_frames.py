@@ -110,6 +110,12 @@ def test_a_footer_is_in_the_picture_and_equal_figures_are_equal_files(tmp_path: 
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+def test_a_line_of_one_point_has_a_whisker_for_a_band_has_no_width() -> None:
+    rows = [{"x": x, "y": y} for x in (1, 2) for y in (3.0, 5.0)]
+    one, two = (Lines("x", "y").draw(pd.DataFrame(some)).axes[0] for some in (rows[:2], rows))
+    assert len(one.containers) == 1 and len(two.containers) == 0 and len(two.collections) == 1
+
+
 def test_where_runs_diverge_the_point_is_hollow_and_the_mean_is_of_the_others() -> None:
     rows = [{"x": x, "y": y, "seed": seed} for x, seed, y in ((1, 0, 1.0), (1, 1, 3.0), (2, 0, 5.0), (2, 1, None))]
     axes = Lines("x", "y", hollow=True).draw(pd.DataFrame(rows)).axes[0]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelag.commands.result import save
+from pipelag.experiments import load_paper, load_scale
+from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from tests.results.cases.pipemare import PAPER, training
@@ -47,6 +49,54 @@ def test_training_without_a_pipeline_or_recomputation_is_not_drawn_alone(result:
     assert drawn.data is not None and drawn_whole.data is not None
     assert len(set(drawn.data.get("panel", ()))) == len(tasks) < drawn_whole.data["panel"].nunique()
     assert bool(drawn.footer(found)) is bool(tasks)  # an empty frame says itself why it is empty
+
+
+def published(paper: str, result: str) -> str:
+    """What stands below a published result."""
+    context = Context.load(load_paper(paper), result, load_scale("published", "cpu"))
+    load_results(context.paper)
+    return draw(context).footer(context)
+
+
+@pytest.mark.usefixtures("in_project")
+def test_what_a_reader_must_know_of_a_setup_stands_below_whatever_shows_its_runs() -> None:
+    smaller_rate, third = "a tenth of the rate that training without one has", "The rate is a third of the one"
+    for result in ("table_2", "figure_5d"):
+        assert published("stale_weights", result).count(smaller_rate) == 1
+    assert smaller_rate not in published("stale_weights", "figure_5a")
+    assert published("leaderboard", "table_3").count(third) == published("leaderboard", "table_11").count(third) == 1
+    assert third not in published("leaderboard", "table_1")
+
+
+@pytest.mark.usefixtures("in_project")
+def test_that_a_network_is_smaller_comes_first_and_its_rates_are_all_told() -> None:
+    for paper, result in (("pipedream", "figure_11"), ("pipemare", "figure_3"), ("stale_weights", "figure_5c")):
+        assert "Not the paper's: smaller models; " in published(paper, result)
+    assert "smaller models" not in published("stale_weights", "figure_5d")
+    assert "rates of 0.025 and 0.004 instead of 0.05 and 0.001" in published("leaderboard", "figure_3")
+    assert "Stale weights (rate 0.1: 1 of 3 runs)" in published(
+        "leaderboard", "table_4"
+    )  # labels count from the common
+
+
+@pytest.mark.usefixtures("in_project")
+def test_minibatches_of_replicated_stages_are_not_called_updates() -> None:
+    assert "minibatches (a stage updates once for as many as it has replicas)" in published("pipedream", "figure_11")
+    assert " updates; " in published("spectrain", "figure_12")
+
+
+@pytest.mark.usefixtures("in_project")
+def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
+    context = Context.load(load_paper("leaderboard"), "table_1", load_scale("published", "cpu"))
+    load_results(context.paper)
+    table = draw(context).table
+    assert table is not None
+    named = {column.key: column.heading for column in table.columns}
+    rows = {str(row[table.columns[0].key]): {named[key]: row[key] for key in row} for row in table.rows}
+    distances = [heading for heading in named.values() if "distance" in heading]
+    for arm, told in (("Hogwild", False), ("Hogwild, T1", False), ("1F1B, latest weights", True)):
+        assert len(distances) == 2 and [rows[arm].get(each) is not None for each in distances] == [told] * 2, rows[arm]
+    assert any("Hogwild" in note for note in table.notes)
 
 
 @pytest.mark.usefixtures("in_project")
