@@ -392,6 +392,18 @@ def test_a_result_says_what_it_has_written_and_from_how_many_logs(
     assert written == {".csv", ".md", ".tex", ".json"}
 
 
+def test_what_a_paper_took_is_told_beside_its_budget(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(config / "scales/quick.yaml", "name: quick", "name: quick\nhours: {spectrain: 4}")
+    assert pipelag_command(["list", "spectrain", "--hours"]) == 0
+    assert capsys.readouterr().out.endswith("\nspectrain      0.00 h of a budget of 4 h\n")
+    for other in (["pipemare"], ["spectrain", "figure_12"]):  # a result has no budget of its own
+        assert pipelag_command(["list", *other, "--hours"]) == 0
+        assert "budget" not in capsys.readouterr().out
+    change(config / "scales/quick.yaml", "hours: {spectrain: 4}", "hours: {spectrum: 4}")
+    load_scale.cache_clear()
+    assert pipelag_command(["list", "spectrain"]) == 2 and "spectrum" in capsys.readouterr().err
+
+
 def test_a_report_and_a_list_are_of_the_papers_that_are_made(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pipelag.commands.report import asked_for
 

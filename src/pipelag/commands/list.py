@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 from pipelag.commands.report import asked_for
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
     scale = load_scale(args.scale, args.published)
     asked = list(_asked(args, scale))
     if args.hours:
-        print("\n".join(_hours(asked, scale)))
+        print("\n".join(_hours(asked, scale, budgets={} if args.result else scale.hours)))
         return 0
     seen: set[str] = set()
     for name, result, arm in asked:
@@ -57,8 +57,8 @@ def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, A
             yield from ((name, result, arm) for arm in arms(paper, result, scale))
 
 
-def _hours(asked: list[tuple[str, str, Arm]], scale: Scale) -> Iterator[str]:
-    """A line per result: its runs, those logged, left out and to do, hours spent and hours to go.
+def _hours(asked: list[tuple[str, str, Arm]], scale: Scale, budgets: Mapping[str, float]) -> Iterator[str]:
+    """A line per result: its runs, those logged, left out and to do, hours spent and hours to go; a paper's budget.
 
     A run counts where it is first asked for, so that columns add up. What is to do is to take as long a step as the
     median of logged runs of the same model, data and minibatch; a "?" stands for runs of which none is logged. What
@@ -74,6 +74,7 @@ def _hours(asked: list[tuple[str, str, Arm]], scale: Scale) -> Iterator[str]:
     yield f"{'paper':14} {'result':30} {'runs':>5} {'logged':>7} {'left out':>9} {'to do':>6} {'spent':>8} {'to go':>9}"
     seen: set[str] = set()
     total = [0, 0, 0, 0, 0.0, 0.0, 0]
+    spent: dict[str, float] = defaultdict(float)
     for name, result in dict.fromkeys((name, result) for name, result, _ in asked):
         row = [0, 0, 0, 0, 0.0, 0.0, 0]  # runs, logged, left out, to do, seconds spent and to go, of unknown length
         for _, _, arm in (each for each in asked if each[:2] == (name, result)):
@@ -90,9 +91,12 @@ def _hours(asked: list[tuple[str, str, Arm]], scale: Scale) -> Iterator[str]:
             row[5] += median(pace) * max(arm.spec.steps, 1) if open_ and pace else 0.0
             row[6] += open_ and not pace and arm.spec.kind in LONG
         total = [a + b for a, b in zip(total, row, strict=True)]
+        spent[name] += row[4]
         if row[0]:  # the others are drawn from these runs
             yield _line(name, result, row)
     yield _line("together", "", total)
+    for name in (name for name in spent if name in budgets):
+        yield f"{name:14} {spent[name] / 3600:.2f} h of a budget of {budgets[name]:g} h"
 
 
 def _line(name: str, result: str, row: list[float]) -> str:

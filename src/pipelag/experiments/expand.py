@@ -109,7 +109,7 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
         given["least_seeds"] = base.least_seeds | scale.least_seeds
         given |= {} if "seeds" in scale.model_fields_set else {"seeds": base.seeds}
         scale = scale.model_copy(update=given)
-    for paper in [*scale.setups, *(each.paper for each in scale.leave_out), *scale.least_seeds]:
+    for paper in [*scale.setups, *(each.paper for each in scale.leave_out), *scale.least_seeds, *scale.hours]:
         if paper not in papers():
             raise PipelagError(f"scale '{name}': {unknown('paper', paper, papers())}")
     return scale

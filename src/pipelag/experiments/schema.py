@@ -193,6 +193,8 @@ class Scale(Typed):
 
     A value of null takes away what the paper or the extended scale says there; of a whole setup: its overrides.
     `least_seeds`: how many a comparison of arms needs, by paper, where it is more than one; fewer do not tell.
+    `hours`: what the runs that a paper's results ask for first may take in all, by paper; `pipelag list --hours` prints
+    it beside what they took.
     """
 
     name: Name
@@ -203,6 +205,7 @@ class Scale(Typed):
     seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1, max_length=1000)
     leave_out: list[LeaveOut] = Field(default_factory=list)
     least_seeds: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=dict)
+    hours: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     frozen: bool = False
     folder: str = ""  # of the runs; results/<name> when empty
 
