@@ -100,6 +100,17 @@ def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+def test_a_rate_at_the_end_of_those_that_were_tried_is_marked() -> None:
+    context = Context.load(load_paper("leaderboard"), "table_4", load_scale("published", "cpu"))
+    load_results(context.paper)
+    table = draw(context).table
+    assert table is not None
+    keys = [column.key for column in table.columns]
+    found = {str(row[keys[0]]): row[keys[1]] for row in table.rows}
+    assert (found["XPipe"], found["PipeDream"], found["sequential"]) == ("≤ 0.0125", "0.025", "0.05")
+
+
+@pytest.mark.usefixtures("in_project")
 def test_a_table_has_its_footer_and_counts_the_seeds_of_an_arm_once(tmp_path: Path) -> None:
     context, _ = both(PAPER, "table_8", training(everything), training(everything), scale="paper")
     load_results(context.paper)

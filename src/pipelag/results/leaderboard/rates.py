@@ -42,6 +42,7 @@ NOTES = [
     SPREAD,
     "The search: of the rates that a method is tried with, the one with the lowest mean training loss at the end, over "
     "the seeds that it has at each of them. Accuracies of the test set take no part in it.",
+    "≤, ≥: the smallest or the greatest that the method was tried with; a better one may lie beyond it.",
     "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",
 ]
 
@@ -93,6 +94,11 @@ def at_its_own(context: Context, arm: str) -> dict[int, float]:
     return score(context, arm, rate=chosen(context, arm))
 
 
+def bounded(rate: float, tried: set[float]) -> str:
+    """A rate that was found, with a sign where it is the smallest or the greatest that was tried."""
+    return {min(tried): "≤ ", max(tried): "≥ "}.get(rate, "") + f"{rate:g}"
+
+
 def row_of(context: Context, arm: str) -> dict[str, Cell]:
     """One method's line."""
     row: dict[str, Cell] = {"method": arm}
@@ -106,7 +112,7 @@ def row_of(context: Context, arm: str) -> dict[str, Cell]:
         return row
     own = context.select(arm=arm, rate=best)
     row |= {
-        "rate": rate_of(own[0]),
+        "rate": bounded(rate_of(own[0]), {rate_of(item) for item in searched_of(context, arm)}),
         "accuracy": Accuracy.of(own).text(),
         "order": context.accuracy(arm=arm, rate=best).mean,
     }
@@ -120,7 +126,7 @@ def table(context: Context) -> Drawn:
     rows.sort(key=lambda row: -float(row.get("order") or 0.0))
     columns = [
         Col("method", "method"),
-        Col("its rate", "rate", "{:g}"),
+        Col("its rate", "rate"),
         Col("accuracy at it, %", "accuracy"),
         Col("cost, points", "cost"),
     ]
