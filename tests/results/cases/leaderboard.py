@@ -208,7 +208,6 @@ LONGER_BY_OPTIMIZER = {  # all of table 12 holds
         "PipeOptim with AdamW": 50.0,
         "sequential with NAdam": 60.0,
         "1F1B with NAdam": 54.0,
-        "PipeDream with NAdam": 56.0,
     },
     "three times": {
         "sequential with AdamW": 75.0,
@@ -216,7 +215,6 @@ LONGER_BY_OPTIMIZER = {  # all of table 12 holds
         "PipeOptim with AdamW": 69.0,
         "sequential with NAdam": 76.0,
         "1F1B with NAdam": 72.0,
-        "PipeDream with NAdam": 73.5,
     },
 }
 
@@ -285,11 +283,6 @@ def look_ahead_still_over_pipeoptim() -> Pair:
 @case("leaderboard", "table_12", "look_ahead_still_pays")
 def look_ahead_still_pays() -> Pair:
     return longer("sequential with NAdam", 71.0, "table_12")
-
-
-@case("leaderboard", "table_12", "stashing_still_adds")
-def stashing_still_adds() -> Pair:
-    return longer("PipeDream with NAdam", 71.0, "table_12")
 
 
 LEFT = {  # points below sequential training, by work and stages

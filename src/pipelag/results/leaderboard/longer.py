@@ -77,7 +77,6 @@ for _table, _claim, _pair in (
     ("table_12", "look_ahead_still_ahead", (NADAM, ADAMW)),
     ("table_12", "look_ahead_still_over_pipeoptim", (NADAM, "PipeOptim with AdamW")),
     ("table_12", "look_ahead_still_pays", (base_of(NADAM), NADAM)),
-    ("table_12", "stashing_still_adds", ("PipeDream with NAdam", NADAM)),
 ):
     judge(PAPER, _table, _claim)(partial(judged, pairs=[_pair], length=LONG))
 
