@@ -114,6 +114,15 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     finally:
         paper.write_text(text)
 
+    scale = project / "config/scales/quick.yaml"
+    text = scale.read_text()
+    scale.write_text(text.replace("lenet5_sim: {", "lenet5_sim: {note: Small., ", 1))
+    assert scale.read_text() != text
+    try:  # what stands below a figure, and no run
+        assert planned(project, target) == {"figure": 1, target: 1, "total": 2}
+    finally:
+        scale.write_text(text)
+
 
 def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_told(project: Path) -> None:
     target = "stale_weights_figure_5a"

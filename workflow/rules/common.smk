@@ -105,9 +105,11 @@ def asked_for(paper, result):
 
 
 def digest_of(paper, result):
-    """Changes when what the config says of a result changes, so that it is drawn again."""
-    content = experiments.load_paper(paper).results[result].model_dump_json(exclude={"optional"})
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    """Changes when what the config says of a result changes, or a scale of its runs, so that it is drawn again."""
+    content = [experiments.load_paper(paper).results[result].model_dump_json(exclude={"optional"})]
+    content += [repr((arm.spec.id, arm.left_out, arm.note)) for arm in plan[paper, result]]
+    content.append(repr(scale.least_seeds.get(paper)))
+    return hashlib.sha256("".join(content).encode()).hexdigest()[:12]
 
 
 def head_digest():
