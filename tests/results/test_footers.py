@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,9 +75,8 @@ def test_that_a_network_is_smaller_comes_first_and_its_rates_are_all_told() -> N
         assert "Not the paper's: smaller models; " in published(paper, result)
     assert "smaller models" not in published("stale_weights", "figure_5d")
     assert "rates of 0.025 and 0.004 instead of 0.05 and 0.001" in published("leaderboard", "figure_3")
-    assert "Stale weights (rate 0.1: 1 of 3 runs)" in published(
-        "leaderboard", "table_4"
-    )  # labels count from the common
+    searched = published("leaderboard", "table_4")  # whose labels count rates from the common one
+    assert "Stale weights (rate 0.1: 1 of 3 runs)" in searched
 
 
 @pytest.mark.usefixtures("in_project")
@@ -85,29 +85,30 @@ def test_minibatches_of_replicated_stages_are_not_called_updates() -> None:
     assert " updates; " in published("spectrain", "figure_12")
 
 
-@pytest.mark.usefixtures("in_project")
-def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
-    context = Context.load(load_paper("leaderboard"), "table_1", load_scale("published", "cpu"))
+def board(result: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """A published table of the leaderboard: cells by method and heading, and its notes."""
+    context = Context.load(load_paper("leaderboard"), result, load_scale("published", "cpu"))
     load_results(context.paper)
     table = draw(context).table
     assert table is not None
-    named = {column.key: column.heading for column in table.columns}
-    rows = {str(row[table.columns[0].key]): {named[key]: row[key] for key in row} for row in table.rows}
-    distances = [heading for heading in named.values() if "distance" in heading]
+    rows = [{column.heading: row.get(column.key) for column in table.columns} for row in table.rows]
+    return {row["method"]: row for row in rows}, table.notes
+
+
+@pytest.mark.usefixtures("in_project")
+def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
+    rows, notes = board("table_1")
     for arm, told in (("Hogwild", False), ("Hogwild, T1", False), ("1F1B, latest weights", True)):
-        assert len(distances) == 2 and [rows[arm].get(each) is not None for each in distances] == [told] * 2, rows[arm]
-    assert any("Hogwild" in note for note in table.notes)
+        distances = [cell is not None for heading, cell in rows[arm].items() if "distance" in heading]
+        assert distances == [told] * 2, rows[arm]
+    assert any("Hogwild" in note for note in notes)
 
 
 @pytest.mark.usefixtures("in_project")
 def test_a_rate_at_the_end_of_those_that_were_tried_is_marked() -> None:
-    context = Context.load(load_paper("leaderboard"), "table_4", load_scale("published", "cpu"))
-    load_results(context.paper)
-    table = draw(context).table
-    assert table is not None
-    keys = [column.key for column in table.columns]
-    found = {str(row[keys[0]]): row[keys[1]] for row in table.rows}
-    assert (found["XPipe"], found["PipeDream"], found["sequential"]) == ("≤ 0.0125", "0.025", "0.05")
+    rows, _ = board("table_4")
+    found = [rows[arm]["its rate"] for arm in ("XPipe", "PipeDream", "sequential")]
+    assert found == ["≤ 0.0125", "0.025", "0.05"]
 
 
 @pytest.mark.usefixtures("in_project")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -64,10 +65,15 @@ class Context:
         """How runs with these labels fall short of the paper's (see `shortfall_of`), or empty."""
         return shortfall_of(self._beside_full(**labels))
 
+    @cached_property
+    def _full(self) -> dict[tuple[tuple[str, str], ...], RunSpec]:
+        """The runs at the full setting, by labels: once, for every claim of a result asks."""
+        return {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
+
     def _beside_full(self, **labels: str) -> list[tuple[RunSpec, RunSpec]]:
         """What each logged run with these labels is, and what it is at the full setting."""
-        full = {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
-        pairs = [(item.arm.spec, full.get(tuple(sorted(item.arm.labels.items())))) for item in self.logged(**labels)]
+        logged = self.logged(**labels)
+        pairs = [(item.arm.spec, self._full.get(tuple(sorted(item.arm.labels.items())))) for item in logged]
         return [(spec, theirs) for spec, theirs in pairs if theirs is not None]
 
     def smaller(self, **labels: str) -> bool:

@@ -123,11 +123,8 @@ def table(context: Context) -> Drawn:
     rows = [row_of(context, arm, profile) for arm in order]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]
     notes = [NOTES[key] for key in (column.value for column in columns) if isinstance(key, str) and key in NOTES]
-    notes += (
-        [LATE]
-        if any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
-        else []
-    )
+    late = any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
+    notes += [LATE] if late else []
     notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
