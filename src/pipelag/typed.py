@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from inspect import Parameter, signature
 from types import UnionType
 from typing import (
@@ -275,10 +276,13 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
 WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
 
 
+_resolved = lru_cache(maxsize=512)(get_type_hints)  # every spec asks for those of its model, data and method anew
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The types of a function's parameters, as far as they can be told."""
     try:
-        return get_type_hints(getattr(function, "func", function))
+        return _resolved(getattr(function, "func", function))
     except (NameError, TypeError, AttributeError):
         return {}
 
