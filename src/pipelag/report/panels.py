@@ -30,10 +30,10 @@ def with_all_seeds(rows: pd.DataFrame, x: str) -> pd.DataFrame:
 
 
 def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:
-    """Thin horizontal lines, each with dashes of its own, dark as the baseline that they often are."""
+    """Thin horizontal lines, each with dashes of its own, dark as the baseline that they often are; over the grid."""
     for number, (label, level) in enumerate(levels.items()):
         dashes = ((4, 2), (1, 1.5), (6, 1.5, 1, 1.5))[number % 3]
-        axes.axhline(level, color="#303030", linewidth=0.7, linestyle=(0, dashes), label=greek(label), zorder=0)
+        axes.axhline(level, color="#303030", linewidth=0.7, linestyle=(0, dashes), label=greek(label), zorder=1.6)
 
 
 def remark(axes: Any, text: str) -> None:
