@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from benchmarks.ledger import note
 from pipelag import data, methods, models, precision
 from pipelag.data.images.batches import Batches
+from pipelag.data.minibatches import Ahead
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import resolve_device
 from pipelag.simulate.training import SimulatedTraining
@@ -59,9 +60,11 @@ def loops(
     def simulated(name: str) -> Callable[[int], object]:
         phase, graphs = Phase(methods.get(name), steps, CUTS), device.type == "cuda"
         training = SimulatedTraining(network(), [phase], sgd, F.cross_entropy, device=device, graphs=graphs, bf16=bf16)
+        ahead = Ahead(batches, steps, device)
 
         def step(t: int) -> torch.Tensor:
-            loss = training.step(*batches[t])
+            loss = training.step(*ahead.take(t))
+            ahead.make(t + 1)
             if graphs and t == steps - 1 and training.without_graphs(0):
                 raise PipelagError(f"{name} was not recorded: {training.without_graphs(0)}")
             return loss

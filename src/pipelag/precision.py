@@ -43,6 +43,11 @@ def prepare(own: bool = False) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)  # of an operation that has no such kernel torch tells
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    if torch.cuda.is_available():
+        # Attention in one kernel sums its gradients in no fixed order where torch only warns of such kernels.
+        for enable in (torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.enable_flash_sdp):
+            enable(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
 
 
 def described(device: str) -> dict[str, Any]:

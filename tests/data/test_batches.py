@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipelag.data.images.batches import PADDING, Batches, Evaluation
 from pipelag.data.images.dataset import Dataset
 from pipelag.data.images.imagenet import random_box
+from pipelag.data.minibatches import Ahead
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
 
@@ -193,3 +194,15 @@ def test_a_gpu_sees_the_same_minibatches() -> None:
         cpu = Batches(make(), 8, 0, augment=True)[t]
         gpu = Batches(make(), 8, 0, augment=True, device="cuda")[t]
         assert gpu[0].is_cuda and torch.allclose(gpu[0].cpu(), cpu[0], atol=1e-6) and torch.equal(gpu[1].cpu(), cpu[1])
+
+
+def test_minibatches_made_ahead_are_the_same(device: str) -> None:
+    batches, other = (Batches(make(), 8, 0, augment=True, device=device) for _ in range(2))
+    ahead = Ahead(other, 7, torch.device(device))
+    for t in (0, 1, 2, 4, 5, 6):  # one is left out
+        inputs, targets = ahead.take(t)
+        expected = batches[t]
+        ahead.make(t + 1)
+        if device == "cuda":
+            assert (ahead.made is not None) == (t < 6)
+        assert torch.equal(inputs, expected[0]) and torch.equal(targets, expected[1])

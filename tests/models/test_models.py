@@ -13,6 +13,7 @@ from pipelag import models
 from pipelag.errors import PipelagError
 from pipelag.models.count import count, rows
 from pipelag.models.cut import layer_count, name_of, stages, stale_percent
+from pipelag.models.layers import Shortcut
 from pipelag.results.memory import increase
 
 SMALL = {
@@ -280,3 +281,16 @@ def test_a_classifier_in_more_parts_than_classes_is_shared_out_by_its_features()
 def test_bottleneck_networks_refuse_what_they_are_not() -> None:
     with pytest.raises(PipelagError, match="unknown form"):
         models.build("resnet50", form="large")
+
+
+@pytest.mark.parametrize("form", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize(("into", "out", "size"), [(4, 8, 6), (3, 6, 5), (4, 7, 8)])
+def test_a_shortcut_pools_single_pixels(form: torch.memory_format, into: int, out: int, size: int) -> None:
+    x, more = torch.randn(2, into, size, size).contiguous(memory_format=form).requires_grad_(), (out - into) // 2
+    plain = nn.functional.pad(nn.functional.avg_pool2d(x, 1, 2), (0, 0, 0, 0, more, out - into - more))
+    ours = Shortcut(into, out, 2)(x)
+    gradient = torch.randn_like(plain)
+    expected, found = torch.autograd.grad(plain, x, gradient), torch.autograd.grad(ours, x, gradient)
+    assert torch.equal(ours, plain) and torch.equal(found[0], expected[0])
+    assert ours.is_contiguous(memory_format=form) and found[0].is_contiguous(memory_format=form)
+    assert torch.autograd.gradcheck(Shortcut(into, out, 2).double(), (x.detach().double().requires_grad_(),))

@@ -66,12 +66,18 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         resolve_device("cuda")
 
 
+ATTENTION = ("cudnn", "flash", "mem_efficient")  # kernels that sum gradients in no fixed order
+
+
 @pytest.fixture
 def settings() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
     tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    attention = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION]
     workspace = os.environ.get(precision.WORKSPACE)
     yield
+    for kind, enabled in zip(ATTENTION, attention, strict=True):
+        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
     torch.use_deterministic_algorithms(before[0])
     torch.backends.cudnn.deterministic = before[1]
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -89,6 +95,17 @@ def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytes
     assert said == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"}
     assert torch.backends.cudnn.deterministic is (asked == "1")
     assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
+
+
+@pytest.mark.usefixtures("settings", "one_gpu")
+@pytest.mark.parametrize("asked", ["1", "0"])
+def test_numbers_that_repeat_need_attention_that_does(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(precision.ASKED, asked)
+    before = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION]
+    precision.prepare()
+    now = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION]
+    assert now == ([False] * 3 if asked == "1" else before)
+    assert torch.backends.cuda.math_sdp_enabled()
 
 
 def test_of_a_gpu_it_says_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from pipelag.errors import PipelagError
 from pipelag.runs.kinds.train_simulated import shortened as row_of
 from pipelag.simulate import graphs
 from pipelag.simulate.discrepancy import Discrepancy
-from pipelag.simulate.recordable import Results, alike
+from pipelag.simulate.recordable import Results, alike, counted_together, counting_once
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from tests.toy import Noise, convolutional, equal, sgd
@@ -579,6 +579,34 @@ def test_the_generator_is_left_as_eager_steps_leave_it(emulated: Emulated) -> No
 def test_losses_are_not_overwritten(emulated: Emulated) -> None:
     losses = advance(begin(model_of(), recorder=emulated), Noise())
     assert len({float(loss) for loss in losses}) == len(losses) and not any(loss.requires_grad for loss in losses)
+
+
+def test_batch_norms_count_a_minibatch_together() -> None:
+    once, twice, never, averaging, own = (nn.BatchNorm1d(2, momentum=m) for m in (0.1, 0.1, 0.1, None, 0.1))
+    own.__class__ = type("OwnNorm", (nn.BatchNorm1d,), {})  # may do anything with the number
+    model = nn.ModuleList([once, twice, never, averaging, own, nn.BatchNorm1d(2, track_running_stats=False)])
+    before, x = [buffer.clone() for buffer in model.buffers()], torch.randn(4, 2)
+    for norm in (once, twice, twice, averaging, own):
+        norm(x)
+    assert counting_once(model, before) == [once]
+    with pytest.raises(ValueError, match="broke off"), counted_together([once]):
+        once(x)
+        raise ValueError("broke off")
+    assert once.num_batches_tracked == 1
+    with counted_together([once]):
+        once(x)
+        assert once.num_batches_tracked is None
+    assert once.num_batches_tracked == 2
+
+
+def test_a_recording_has_one_count_for_all_batch_norms(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = torch._foreach_add_
+    monkeypatch.setattr(torch, "_foreach_add_", lambda counts, *of: (seen.append(len(counts)), real(counts, *of)))
+    norms = [module for module in model_of().modules() if isinstance(module, nn.BatchNorm2d)]
+    compared(emulated, lambda: model_of(nn.Identity()))
+    assert norms and seen.count(len(norms)) == 1 + 8  # recorded, compared, and seven replays
+    assert all(count == len(norms) for count in seen)
 
 
 def test_what_counts_as_alike() -> None:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from pipelag.errors import PipelagError
 from pipelag.randomness import mix
@@ -44,6 +45,47 @@ class Minibatches(ABC):
     def epoch(self, t: int) -> float:
         """Epochs done after `t` minibatches."""
         return t / len(self)
+
+
+class Ahead:
+    """Minibatches in their order, on a GPU each made beside the step before, on a stream of its own.
+
+    The small kernels that crop and normalise then run where a step's leave the GPU idle. Elsewhere they are made when
+    they are taken.
+
+    Args:
+        end: the number from which on there are no more.
+    """
+
+    def __init__(self, batches: Minibatches, end: int, device: torch.device) -> None:
+        self.batches, self.end = batches, end
+        self.stream: torch.cuda.Stream | None = None
+        self.made: tuple[int, tuple[Any, Any], torch.cuda.Event] | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)
+            self.stream.wait_stream(torch.cuda.current_stream(device))  # which puts the data there
+
+    def take(self, t: int) -> tuple[Any, Any]:
+        """Minibatch `t`."""
+        if self.stream is None:
+            return self.batches[t]
+        if self.made is None or self.made[0] != t:
+            self.make(t)
+        assert self.made is not None
+        _, minibatch, done = self.made
+        self.made, current = None, torch.cuda.current_stream(self.stream.device)
+        current.wait_event(done)
+        for leaf in tree_leaves(minibatch):
+            if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
+                leaf.record_stream(current)  # else its memory were the next minibatch's while a step still reads it
+        return minibatch
+
+    def make(self, t: int) -> None:
+        """Begin with minibatch `t`, where there is one: once the step before has been launched."""
+        if self.stream is not None and t < self.end:
+            with torch.cuda.stream(self.stream):
+                minibatch = self.batches[t]
+                self.made = t, minibatch, self.stream.record_event()
 
 
 class Shuffled(Minibatches):

@@ -5,6 +5,9 @@ A layer's forward takes one argument: a tensor, or the tuple that crosses a stag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -55,6 +58,35 @@ class BranchStart(nn.Module):
         return nn.functional.relu(self.norm(self.conv(x)), inplace=True), x
 
 
+class _Spread(torch.autograd.Function):
+    """Every `stride`-th pixel, its channels behind `before` and in front of `after` new ones of zero.
+
+    A copy into zeros either way. A slice's own backward loses the memory format, and the pooling of single pixels,
+    which keeps it, takes a CPU twice as long and is a fortieth of a GPU's step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, stride: int, before: int, after: int) -> torch.Tensor:
+        form = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        ctx.shape, ctx.form, ctx.stride, ctx.before = x.shape, form, stride, before
+        small = x[:, :, ::stride, ::stride]
+        count, into, height, width = small.shape
+        shape = (count, before + into + after, height, width)
+        out = _zeros(shape, x, form)
+        out[:, before : before + into] = small
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        given = _zeros(ctx.shape, gradient, ctx.form)
+        given[:, :, :: ctx.stride, :: ctx.stride] = gradient[:, ctx.before : ctx.before + ctx.shape[1]]
+        return given, None, None, None
+
+
+def _zeros(shape: Sequence[int], like: torch.Tensor, form: torch.memory_format) -> torch.Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form).zero_()
+
+
 class Shortcut(nn.Module):
     """The parameter-free shortcut (option A of He et al., 2016) where a block changes the size.
 
@@ -68,9 +100,7 @@ class Shortcut(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, into, H, W) -> (N, out, H / stride, W / stride)."""
-        # Pooling of single pixels: a slice's backward loses the memory format, and takes twice as long as this one
-        smaller = nn.functional.avg_pool2d(x, 1, self.stride)
-        return nn.functional.pad(smaller, (0, 0, 0, 0, self.before, self.after))
+        return _Spread.apply(x, self.stride, self.before, self.after)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class BranchEnd(nn.Module):

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pipelag.simulate.attributes import Attributes
 from pipelag.simulate.recordable import (
     Results,
     alike,
+    counted_together,
+    counting_once,
     form_of,
     generators_of,
     leaves_of,
@@ -38,6 +41,7 @@ from pipelag.simulate.recordable import (
     settings_of,
     why_eager,
 )
+from pipelag.stage.rounded import gradients_of
 from pipelag.tensors import unchanged_buffers
 
 if TYPE_CHECKING:
@@ -209,6 +213,7 @@ class Graphs:
             raise Unfit("a pass draws random numbers, of which every minibatch has its own")
         if any(tensor._version != 1 for tensor in passes.given):
             raise Unfit("a pass writes into its minibatch")
+        passes.counting = counting_once(parts, before)
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
         for buffer, value in zip(parts.buffers(), before, strict=True):
@@ -232,11 +237,13 @@ class Passes:
         self.leaves = [torch.empty_like(one).copy_(one) if isinstance(one, torch.Tensor) else one for one in leaves]
         self.given = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         self.alive: list[torch.Tensor] = []
+        self.counting: list[_BatchNorm] = []  # batch norms whose counts are raised together
 
     def forward(self) -> Results:
         """The loss."""
         inputs, targets = tree_unflatten(self.leaves, self.spec)
-        self.alive = [self.pipeline.plain(inputs, targets)]
+        with counted_together(self.counting):
+            self.alive = [self.pipeline.plain(inputs, targets)]
         return [self.alive[0].detach()]
 
     def strays(self) -> bool:
@@ -246,7 +253,10 @@ class Passes:
 
     def backward(self) -> Results:
         """The gradients of the parameters, None of those that have none."""
-        self.alive.pop().backward()  # type: ignore[no-untyped-call]
+        loss = self.alive.pop()
+        if self.pipeline.rounded:
+            return gradients_of(loss, [weights.flat for weights in self.pipeline.weights])
+        loss.backward()  # type: ignore[no-untyped-call]
         gradients = [parameter.grad for parameter in parameters_of(self.pipeline)]
         for parameter in parameters_of(self.pipeline):
             parameter.grad = None

@@ -32,6 +32,7 @@ from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
 from pipelag.stage.rounded import Masters, computing, flat_of
 from pipelag.stage.showing import Copies
+from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
 from pipelag.tensors import crossing, entering, kept_whole, trainable, unchanged_buffers
 
@@ -298,8 +299,8 @@ class SimulatedPipeline:
         self.flat_step.step()
         for weights in moved:
             weights.after_step()
-        for weights in self.weights if self.rounded else ():
-            weights.flat.publish(weights.live)
+        if self.rounded:
+            publish([(weights.flat, weights.live) for weights in self.weights])
         self.optimizer.zero_grad(set_to_none=True)
 
     def set_rates(self, t: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelag.stage.rounded import hands_on
 
@@ -68,6 +70,34 @@ def parameters_of(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
 def own_parameters(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
     """The stages' own; in bfloat16, the rounded ones, whose masters `parameters_of` has."""
     return [parameter for stage in pipeline.stages for parameter in stage.parameters()]
+
+
+def counting_once(parts: nn.Module, before: Sequence[torch.Tensor]) -> list[_BatchNorm]:
+    """The batch norms that a pass has taken one minibatch through, and to which their number says nothing. before: the
+    buffers of `parts` as they were."""
+    numbers = {id(buffer): value for buffer, value in zip(parts.buffers(), before, strict=True)}
+    found = []
+    for norm in parts.modules():
+        if isinstance(norm, _BatchNorm) and type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            count = norm.num_batches_tracked if norm.momentum is not None else None
+            if count is not None and int(count - numbers[id(count)]) == 1:
+                found.append(norm)
+    return found
+
+
+@contextmanager
+def counted_together(norms: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Around a pass: these count its minibatch in one operation, not in one each, which were a kernel each."""
+    counts = [count for norm in norms if (count := norm.num_batches_tracked) is not None]
+    for norm in norms:
+        norm.num_batches_tracked = None
+    try:
+        yield
+    finally:
+        for norm, count in zip(norms, counts, strict=True):
+            norm.num_batches_tracked = count
+    if counts:
+        torch._foreach_add_(counts, 1)
 
 
 def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], own: Sequence[nn.Parameter]) -> Any:

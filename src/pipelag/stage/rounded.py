@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import nn
 
-from pipelag.stage.weights import FlatParameters
+from pipelag.stage.weights import FlatParameters, publish
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
@@ -65,6 +66,24 @@ def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
+def gradients_of(loss: torch.Tensor, stages: Iterable[FlatParameters]) -> list[torch.Tensor | None]:
+    """What a backward would give to the masters and to what has none, in one call for all of either; None: nothing."""
+    pairs = [pair for flat in stages for pair in zip(flat.read, flat.parameters, strict=True)]
+    wanted = [read for read, _ in pairs if read.requires_grad]
+    found = dict(zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
+    made = [torch.empty_like(master) if found.get(read) is not None else None for read, master in pairs]
+    for rounded in (True, False):
+        places = [
+            (place, found[read])
+            for place, (read, master) in zip(made, pairs, strict=True)
+            if place is not None and (read is not master) == rounded
+        ]
+        if places:
+            there, what = zip(*places, strict=True)
+            torch._foreach_copy_(there, what)
+    return made
+
+
 def hands_on(hook: Any) -> bool:
     """Whether a parameter's hook is that of `masters_of`, and nothing else."""
     return isinstance(hook, partial) and hook.func is _give
@@ -92,9 +111,10 @@ class RoundedParameters(FlatParameters):
     def __init__(self, parameters: Iterable[nn.Parameter], masters: Masters) -> None:
         own = list(dict.fromkeys(parameters))
         super().__init__(masters.get(parameter, parameter) for parameter in own)
+        self.read = own
         self.shown = [parameter.data for parameter in own if parameter in masters]
-        self.whole = [parameter not in masters for parameter in own]
-        self.publish(self.buffers)
+        self.rounds = [parameter in masters for parameter in own]
+        publish([(self, self.buffers)])
 
     @property
     def held(self) -> list[torch.Tensor]:
@@ -103,17 +123,15 @@ class RoundedParameters(FlatParameters):
 
     def point(self, buffers: list[torch.Tensor]) -> None:
         """Round what lies in other buffers; what is not rounded lies in them."""
-        for parameter, view, whole in zip(self.parameters, self.views(buffers), self.whole, strict=True):
-            if whole:
+        for parameter, view, rounds in zip(self.parameters, self.views(buffers), self.rounds, strict=True):
+            if not rounds:
                 parameter.data = view
-        self.publish(buffers)
+        publish([(self, buffers)])
 
-    @torch.no_grad()
-    def publish(self, buffers: list[torch.Tensor]) -> None:
-        """Round what the masters are in these; not counted as a change of the parameters (see `FlatParameters`)."""
-        if self.shown:
-            views = zip(self.views(buffers), self.whole, strict=True)
-            torch._foreach_copy_(self.shown, [view for view, whole in views if not whole])
+    def roundings(self, buffers: list[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """(a rounded parameter's memory, its master in these buffers). Copies are not counted as changes of it."""
+        masters = compress(self.views(buffers), self.rounds)
+        return zip(self.shown, masters, strict=True)
 
 
 def flat_of(parameters: Iterable[nn.Parameter], masters: Masters | None) -> FlatParameters:

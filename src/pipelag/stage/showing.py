@@ -13,6 +13,7 @@ import torch
 
 from pipelag.errors import PipelagError
 from pipelag.methods.carriers import Buffers
+from pipelag.stage.weights import publish
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import Content, StageWeights
@@ -54,8 +55,7 @@ class Copies:
         if shown:
             there = [buffer for stage, _ in shown for buffer in stage.live]
             torch._foreach_copy_(there, [buffer for _, buffers in shown for buffer in buffers])
-        for stage, _ in shown:
-            stage.flat.publish(stage.live)
+        publish([(stage.flat, stage.live) for stage, _ in shown])
 
 
 class InPlace:
@@ -131,7 +131,7 @@ class ByReference:
                 torch._foreach_copy_(self.apart, place)
             place = self.apart
         if place is self.buffers:
-            weights.flat.publish(place)
+            publish([(weights.flat, place)])
         else:
             weights.flat.point(place)
         self.buffers = place

@@ -28,6 +28,7 @@ class FlatParameters:
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(dict.fromkeys(parameters))
+        self.read = self.parameters  # what passes read of them, in the same order
         groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in self.parameters:
             groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
@@ -76,8 +77,18 @@ class FlatParameters:
         for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
             parameter.data = view
 
-    def publish(self, buffers: list[torch.Tensor]) -> None:
-        """Tell who shows the weights otherwise that these buffers have changed (`pipelag.stage.rounded`)."""
+    def roundings(self, buffers: list[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """(what shows weights otherwise, their places in these buffers); see `pipelag.stage.rounded`."""
+        return ()
+
+
+@torch.no_grad()
+def publish(changed: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> None:
+    """Tell who shows stages' weights otherwise what they are in these buffers: in one call for all stages."""
+    pairs = [pair for flat, buffers in changed for pair in flat.roundings(buffers)]
+    if pairs:
+        there, what = zip(*pairs, strict=True)
+        torch._foreach_copy_(there, what)
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -24,7 +24,7 @@ from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
 from pipelag.stage.rounded import computing, flat_of
-from pipelag.stage.weights import hand_over, shadows
+from pipelag.stage.weights import hand_over, publish, shadows
 from pipelag.tensors import as_tuple, crossing, entering, kept_for_backward, kept_whole, trainable, unchanged_buffers
 
 Tensors = tuple[torch.Tensor, ...]
@@ -221,7 +221,7 @@ class StageState:
         self.weights.before_step()
         self.flat_step.step()
         self.weights.after_step()
-        self.flat.publish(self.flat.buffers)
+        publish([(self.flat, self.flat.buffers)])
         self.optimizer.zero_grad(set_to_none=True)
         if not over:
             self.set_rates(self.version_0 + n + 1)

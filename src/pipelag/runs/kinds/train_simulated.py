@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from pipelag import checkpoint, methods
 from pipelag.allocator import keep_freed_memory
-from pipelag.data.minibatches import Minibatches
+from pipelag.data.minibatches import Ahead, Minibatches
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stale_percent
 from pipelag.runs import optimizers, rates
@@ -289,6 +289,7 @@ def advance(
     """Train to the end, or to the first loss that is no number; returns that step, None at a good end."""
     model = training.model
     model.train()
+    ahead = Ahead(batches, training.total, device)
     saved_at = tick = time.perf_counter()
     quiet = 10.0 if not sys.stderr.isatty() else 0.1
     with tqdm(total=training.total, initial=training.done, unit="step", mininterval=quiet, desc=spec.id) as bar:
@@ -296,8 +297,9 @@ def advance(
             left = time.perf_counter()
             yield
             tick += time.perf_counter() - left
-            recorder.pending.append(training.step(*batches[training.done]))
+            recorder.pending.append(training.step(*ahead.take(training.done)))
             done = training.done
+            ahead.make(done)
             evaluating = done == training.total or (spec.evaluate_every and done % spec.evaluate_every == 0)
             if not evaluating and done % FLUSH_STEPS:
                 continue
