@@ -45,8 +45,8 @@ GPU = ("recorded_steps --rounds 4", "recorded_steps --rounds 4 --bf16")
 FOLDER = Path("results/benchmarks")
 
 
-def run(command: str, device: str) -> dict[str, object]:
-    """One benchmark, and its rows; what it prints is shown."""
+def run(command: str, device: str, commit: str | None) -> dict[str, object]:
+    """One benchmark, and its rows; what it prints is shown. commit: of the code that is measured."""
     load, began = os.getloadavg()[0], time.monotonic()
     print(f"-- {command} (load {load:.1f})", flush=True)
     script, *options = shlex.split(command)
@@ -59,7 +59,8 @@ def run(command: str, device: str) -> dict[str, object]:
         found = [json.loads(line) for line in rows.read_text().splitlines()]
     precision.prepare(own=True)  # as each of them does
     took = round(time.monotonic() - began, 1)
-    return {"command": command, "load": load, "seconds": took, "environment": environment(device, 1), "rows": found}
+    about = environment(device, 1) | {"commit": commit}
+    return {"command": command, "load": load, "seconds": took, "environment": about, "rows": found}
 
 
 def named(device: str) -> str:
@@ -82,8 +83,9 @@ def main() -> None:
     if not chosen:
         parser.error(f"no benchmark holds {' or '.join(args.only)}; they are {'; '.join(runs)}")
     target = FOLDER / f"{args.name or named(device)}.json"
+    commit = environment(device, 1)["commit"]  # before the first file is written, which would make it another
     for command in chosen:
-        made = {command: run(command, device)}
+        made = {command: run(command, device, commit)}
         before = {each["command"]: each for each in json.loads(target.read_text())["runs"]} if target.exists() else {}
         held = [(before | made)[each] for each in runs if each in before | made]
         target.parent.mkdir(parents=True, exist_ok=True)
