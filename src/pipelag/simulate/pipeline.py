@@ -296,12 +296,13 @@ class SimulatedPipeline:
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
         for weights in moved:
             weights.before_step()
-        self.flat_step.step()
+        left = self.flat_step.step()
         for weights in moved:
             weights.after_step()
         if self.rounded:
             publish([(weights.flat, weights.live) for weights in self.weights])
-        self.optimizer.zero_grad(set_to_none=True)
+        if left:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def set_rates(self, t: int) -> None:
         """The stages' rates of the update that the phase's minibatch t works for; predictions go by them too."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # these alone and no subclass, which may do more
 PIECE = 1 << 16  # numbers of which an update's few tensors stay in a core's cache
 LARGE = 1 << 18  # numbers in a parameter, on average, from which on a GPU's copies of gradients outweigh its calls
+PLAIN = {bool, int, float, str, type(None)}
 State = dict[str, Any]
 
 
@@ -124,38 +125,43 @@ class FlatStep:
         self.stages = [weights for weights in stages if flat and _small(weights)]
         self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, for the pieces
 
-    def step(self) -> None:
-        """One update."""
+    def step(self) -> bool:
+        """One update; whether parameters still have the gradients that it was made of."""
         assert self.optimizer is not None
         if not self.stages or not _bare(self.optimizer):
             for weights in self.stages:
                 weights.laid = None
             self.optimizer.step()
-            return
+            return True
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
         if taken := [(each, gradients) for each in laid if (gradients := each.given())]:
             places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])
         rest = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
-        if rest or len(self.stages) < len(self.optimizer.param_groups):
-            self.optimizer.step()
+        if not rest and len(self.stages) == len(self.optimizer.param_groups):
+            return False
+        self.optimizer.step()
         for weights in rest:
             _lay(weights)
             if weights.laid is None:
                 self.stages.remove(weights)
+        return True
 
     def _over_pieces(self, taken: Sequence[FlatState]) -> None:
         assert self.flat is not None
         self.flat.param_groups = groups = list[State]()
+        alike: dict[tuple[Any, ...], State] = {}
         for laid in taken:
             laid.taken()
             group = laid.weights.group
-            same = next((other for other in groups if _alike(group, other)), None)
+            settings = _settings(group)
+            same = alike.get(settings) if settings else None
             if same is None:
-                groups.append(group | {"params": laid.pieces})
+                groups.append(group | {"params": list(laid.pieces)})
+                alike[settings] = groups[-1]
             else:
-                same["params"] = same["params"] + laid.pieces
+                same["params"] += laid.pieces
         pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
         self.flat.state = defaultdict(dict, pairs)
         self.flat.step()
@@ -192,18 +198,14 @@ def _like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
     return (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
 
 
-def _alike(group: State, other: State) -> bool:
-    """Whether two stages' settings are the same, all of them plain values."""
-    if group.keys() != other.keys():
-        return False
-    pairs = [(value, other[key]) for key, value in group.items() if key not in ("params", "stage")]
-    return all(_value(a) and type(a) is type(b) and a == b for a, b in pairs)
+def _settings(group: State) -> tuple[Any, ...]:
+    """A stage's settings, equal to another's where both are made of the same plain values; else nothing."""
+    items = [(key, type(value), value) for key, value in group.items() if key not in ("params", "stage")]
+    return tuple(items) if all(kind in PLAIN or _value(value) for _, kind, value in items) else ()
 
 
 def _value(setting: Any) -> bool:
-    if isinstance(setting, tuple):
-        return all(map(_value, setting))
-    return setting is None or type(setting) in (bool, int, float, str)
+    return type(setting) in PLAIN or (isinstance(setting, tuple) and all(map(_value, setting)))
 
 
 def _plain(group: State) -> bool:

@@ -103,6 +103,7 @@ class StageWeights:
         self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
         self.begun = self.previous  # the weights that the update under way began with
         self.saved = -1  # the version whose copy `plain` holds last
+        self.rested = False  # since the last pass: the live version is in its place, and kept where it has to be
         self.showing = ByReference(self) if by_reference else InPlace(self)
 
     @property
@@ -170,15 +171,18 @@ class StageWeights:
 
     def begin_at(self, version: int) -> None:
         """Count versions from this one, the live one; earlier ones are not there. The rate must be set."""
-        self.version, self.first, self.prepared = version, version, False
+        self.version, self.first, self.prepared, self.rested = version, version, False, False
         self.showing.reset()
         self.prepare()
 
-    @torch.no_grad()
     def prepare(self) -> None:
         """Make what passes at the live version read of it; the coming update's rate must be set."""
-        if self.prepared:
-            return
+        if self.readings and not self.prepared:
+            self._make()
+        self.prepared = True
+
+    @torch.no_grad()
+    def _make(self) -> None:
         forward = [(ring[self.version % len(ring)], amount) for amount, ring in self.seen.items()]
         backward = [(buffers, amount) for amount, buffers in self.corrected.items()]
         backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.again.items()]
@@ -188,7 +192,6 @@ class StageWeights:
             self.readings["F"].write_all(forward)
         if backward:
             self.readings["B"].write_all(backward)
-        self.prepared = True
 
     def _content(self, kind: str, version: int, j: int) -> Content:
         kind = "F" if kind == "B" and self.stashed else kind
@@ -225,6 +228,7 @@ class StageWeights:
         `copies`: some may be left to whoever makes them, for several stages together.
         """
         if self.plain:
+            self.rested = False
             content = self._content(kind, version, j)
             follows = self._content("B", *then) if then is not None else self.showing.content
             if copies is not None:
@@ -297,31 +301,41 @@ class StageWeights:
         self.restore(copies)
         if len(self.plain) > 1:
             self.save(copies)
+        self.rested = True
 
-    @torch.no_grad()
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
-        with Copies() as copies:
-            self.rest(copies)
-        if self.change is not None:
-            self.change.before_step()
-        for memory in self.memories.values():
-            memory.before_step()
-        if self.previous:
-            self.begun = self.begun_with()
+        if not self.rested:
+            with Copies() as copies:
+                self.rest(copies)
+        if self.change is not None or self.memories:
+            self._look(before=True)
 
-    @torch.no_grad()
     def after_step(self) -> None:
         """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""
         self.steps += 1
+        if self.change is not None or self.memories:
+            self._look(before=False)
+        self.version += 1
+        self.prepared = self.rested = False
+        self.showing.reset()
+
+    @torch.no_grad()
+    def _look(self, before: bool) -> None:
+        """Let who looks on at updates see the one under way, before the optimizer's step or after it."""
+        if before:
+            if self.change is not None:
+                self.change.before_step()
+            for memory in self.memories.values():
+                memory.before_step()
+            if self.previous:
+                self.begun = self.begun_with()
+            return
         if self.change is not None:
             self.change.after_step()
         made = [new - old for new, old in zip(self.live, self.begun, strict=True)] if self.previous else []
         for memory in self.memories.values():
             memory.after_step(made)
-        self.version += 1
-        self.prepared = False
-        self.showing.reset()
 
     # Memory and state ----------------------------------------------------------------------------------------------
 
@@ -363,7 +377,7 @@ class StageWeights:
         """Restore in place; the weights and the optimizer must have been restored before."""
         self.version, self.steps = state["version"], state["steps"]
         self.saved = state["saved"] if len(self.plain) > 1 else -1
-        self.prepared = False
+        self.prepared = self.rested = False
         self.showing.reset()
         pairs = [
             pair

@@ -219,10 +219,11 @@ class StageState:
             return
         hand_over(self.flat.parameters, self.shadows)
         self.weights.before_step()
-        self.flat_step.step()
+        left = self.flat_step.step()
         self.weights.after_step()
         publish([(self.flat, self.flat.buffers)])
-        self.optimizer.zero_grad(set_to_none=True)
+        if left:
+            self.optimizer.zero_grad(set_to_none=True)
         if not over:
             self.set_rates(self.version_0 + n + 1)
             self.weights.prepare()
