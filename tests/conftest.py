@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from pipelag.experiments import load_paper, load_scale
 from pipelag.warm import WarmProcess
+
+settings.register_profile("pipelag", deadline=None)  # no test is timed: on a busy machine they would fail
+settings.load_profile("pipelag")
 
 
 @pytest.fixture(autouse=True)

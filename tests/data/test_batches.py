@@ -27,7 +27,7 @@ def make(count: int = 50, channels: int = 1, size: int = 8, test: int = 7) -> Da
 
 
 @given(count=st.integers(1, 60), batch=st.integers(1, 60), seed=st.integers(0, 1 << 40), epoch=st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_epoch_holds_every_sample_once_but_the_last_partial_minibatch(
     count: int, batch: int, seed: int, epoch: int
 ) -> None:

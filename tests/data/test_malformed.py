@@ -40,7 +40,6 @@ from tests.inputs.sizes import FACTOR
 
 TRIES = settings(
     max_examples=40 * FACTOR,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 CHANGES = st.lists(  # where (a share of the length), what: cut there, other bytes, inserted bytes

@@ -24,7 +24,7 @@ def sentences(count: int, longest: int, seed: int = 0) -> Corpus:
     return corpus("toy", "toy", pairs, pairs[:2])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     count=st.integers(8, 60), longest=st.integers(1, 9), multiple=st.integers(1, 4), spare=st.integers(0, 60),
     seed=st.integers(0, 3),

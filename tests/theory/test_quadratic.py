@@ -19,7 +19,7 @@ from pipelag.theory import quadratic as q
 
 @given(st.integers(0, 60), st.floats(0.1, 10))
 @example(12, 1.0)  # its root crosses at a point of the grid
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_lemma_1_is_exact(tau: int, curvature: float) -> None:
     bound = 2 / curvature * sin(pi / (4 * tau + 2))
     model = q.delayed(tau, curvature)

@@ -131,7 +131,6 @@ def naive(plan: Schedule, costs: list[StageCost], topology: Topology) -> dict[Ac
     seed=st.integers(0, 99),
     links=st.booleans(),
 )
-@settings(deadline=None)
 def test_start_times_equal_the_naive_reference(
     name: str, stages: int, minibatches: int, microbatches: int, seed: int, links: bool
 ) -> None:
@@ -158,7 +157,7 @@ def test_a_schedule_that_deadlocks_is_refused() -> None:
     bandwidth=st.sampled_from([0.3, 1.5, float("inf")]),
     overlap=st.booleans(),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_pace_is_that_of_the_far_future(
     name: str, clock: str, stages: int, microbatches: int, seed: int, bandwidth: float, overlap: bool
 ) -> None:

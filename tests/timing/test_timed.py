@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -91,7 +91,6 @@ def naive(plan: Schedule, costs: list[StageCost], topology: Topology) -> dict[Ac
     links=st.booleans(),
     wide=st.sampled_from([1, 3, 64]),
 )
-@settings(deadline=None)
 def test_start_times_equal_the_naive_reference(
     name: str, stages: int, minibatches: int, microbatches: int, seed: int, links: bool, wide: int
 ) -> None:
@@ -125,7 +124,6 @@ PLANS = {
     overlap=st.booleans(),
     wide=st.sampled_from([1, 2, 64]),
 )
-@settings(deadline=None)
 def test_the_sweep_equals_the_event_loop_to_the_bit(
     name: str, stages: int, minibatches: int, replicas: tuple[int, ...], seed: int, overlap: bool, wide: int
 ) -> None:
