@@ -407,6 +407,7 @@ def main() -> int:
         parser.error(f"no check's title holds {' or '.join(args.only)}; they are: {'; '.join(t for t, _ in CHECKS)}")
     precision.ask()
     device = torch.device(resolve_device(args.device))
+    precision.prepare_for(str(device))
     torch.set_num_threads(1)
     began, rows = time.monotonic(), []
     for title, function in chosen:

@@ -49,13 +49,16 @@ def loops(
     plain = network()
     optimizer = sgd(plain.parameters())
 
+    given = Ahead(batches, steps, device)
+
     def eager(t: int) -> None:
-        images, targets = batches[t]
+        images, targets = given.take(t)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             loss = F.cross_entropy(plain(images), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        given.make(t + 1)
 
     def simulated(name: str) -> Callable[[int], object]:
         phase, graphs = Phase(methods.get(name), steps, CUTS), device.type == "cuda"

@@ -17,6 +17,7 @@ import torch
 from hypothesis import settings
 
 from pipelag.experiments import load_paper, load_scale
+from pipelag.precision import ATTENTION
 from pipelag.warm import WarmProcess
 
 settings.register_profile("pipelag", deadline=None)  # no test is timed: on a busy machine they would fail
@@ -38,7 +39,7 @@ def no_figure_stays() -> Iterator[None]:
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where a test computes: on the CPU, and on the GPU where there is one, there with deterministic kernels."""
     name: str = request.param
     if name == "cuda":
@@ -50,7 +51,12 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
         monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    return name
+    allowed = [kind for kind in ATTENTION if name == "cuda" and getattr(torch.backends.cuda, f"{kind}_sdp_enabled")()]
+    for kind in allowed:
+        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
+    yield name
+    for kind in allowed:
+        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(True)
 
 
 @pytest.fixture

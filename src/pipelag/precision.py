@@ -15,6 +15,9 @@ ASKED = "PIPELAG_DETERMINISTIC"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS sums in one order with a workspace of fixed size only
 
 
+ATTENTION = ("cudnn", "flash", "mem_efficient")  # torch's kernels of attention, beside the plain operations
+
+
 def asked() -> bool:
     """Whether the environment asks for numbers that repeat."""
     return os.environ.get(ASKED, "") not in ("", "0")
@@ -43,11 +46,16 @@ def prepare(own: bool = False) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)  # of an operation that has no such kernel torch tells
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    if torch.cuda.is_available():
+
+
+def prepare_for(device: str) -> None:
+    """The rest of it, once it is known where a run computes: a setting that a CPU's kernels would follow, too."""
+    import torch
+
+    if asked() and device.startswith("cuda"):
         # Attention in one kernel sums its gradients in no fixed order where torch only warns of such kernels.
-        for enable in (torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.enable_flash_sdp):
-            enable(False)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        for kind in ATTENTION:
+            getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
 
 
 def described(device: str) -> dict[str, Any]:
@@ -65,5 +73,8 @@ def described(device: str) -> dict[str, Any]:
             "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": cudnn.allow_tf32},
             "cudnn": {"deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark},
             "cublas_workspace": os.environ.get(WORKSPACE),
+            "attention": [
+                kind for kind in (*ATTENTION, "math") if getattr(torch.backends.cuda, f"{kind}_sdp_enabled")()
+            ],
         }
     return row

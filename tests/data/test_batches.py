@@ -206,3 +206,17 @@ def test_minibatches_made_ahead_are_the_same(device: str) -> None:
         if device == "cuda":
             assert (ahead.made is not None) == (t < 6)
         assert torch.equal(inputs, expected[0]) and torch.equal(targets, expected[1])
+
+
+def test_a_minibatch_that_cannot_be_made_is_missed_where_it_is_taken() -> None:
+    """Not a step earlier, which has still to be logged."""
+
+    class Broken(Ahead):
+        def _make(self, t: int, stream: torch.cuda.Stream) -> None:
+            raise OSError("a file is gone")
+
+    ahead = Broken(Batches(make(), 8, 0), 7, torch.device("cpu"))
+    ahead.stream = object()  # type: ignore[assignment]
+    ahead.make(3)
+    with pytest.raises(OSError, match="a file is gone"):
+        ahead.take(3)

@@ -284,7 +284,7 @@ def test_bottleneck_networks_refuse_what_they_are_not() -> None:
 
 
 @pytest.mark.parametrize("form", [torch.channels_last, torch.contiguous_format])
-@pytest.mark.parametrize(("into", "out", "size"), [(4, 8, 6), (3, 6, 5), (4, 7, 8)])
+@pytest.mark.parametrize(("into", "out", "size"), [(4, 8, 6), (3, 6, 5), (4, 7, 8), (8, 4, 6)])
 def test_a_shortcut_pools_single_pixels(form: torch.memory_format, into: int, out: int, size: int) -> None:
     x, more = torch.randn(2, into, size, size).contiguous(memory_format=form).requires_grad_(), (out - into) // 2
     plain = nn.functional.pad(nn.functional.avg_pool2d(x, 1, 2), (0, 0, 0, 0, more, out - into - more))

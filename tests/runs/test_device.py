@@ -66,17 +66,14 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         resolve_device("cuda")
 
 
-ATTENTION = ("cudnn", "flash", "mem_efficient")  # kernels that sum gradients in no fixed order
-
-
 @pytest.fixture
 def settings() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
     tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    attention = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION]
+    allowed = attention()
     workspace = os.environ.get(precision.WORKSPACE)
     yield
-    for kind, enabled in zip(ATTENTION, attention, strict=True):
+    for kind, enabled in zip(precision.ATTENTION, allowed, strict=True):
         getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
     torch.use_deterministic_algorithms(before[0])
     torch.backends.cudnn.deterministic = before[1]
@@ -97,14 +94,19 @@ def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytes
     assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
 
 
+def attention() -> list[bool]:
+    return [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in precision.ATTENTION]
+
+
 @pytest.mark.usefixtures("settings", "one_gpu")
-@pytest.mark.parametrize("asked", ["1", "0"])
-def test_numbers_that_repeat_need_attention_that_does(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asked", "device"), [("1", "cuda:0"), ("1", "cpu"), ("0", "cuda:0")])
+def test_numbers_that_repeat_need_attention_that_does(asked: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's own kernel of attention, which repeats, goes by one of the settings."""
     monkeypatch.setenv(precision.ASKED, asked)
-    before = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION]
+    before = attention()
     precision.prepare()
-    now = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION]
-    assert now == ([False] * 3 if asked == "1" else before)
+    precision.prepare_for(device)
+    assert attention() == ([False] * 3 if (asked, device) == ("1", "cuda:0") else before) and all(before)
     assert torch.backends.cuda.math_sdp_enabled()
 
 
@@ -112,4 +114,5 @@ def test_of_a_gpu_it_says_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     row = environment("cuda:0", 1)
     assert row["device"] == "H100"
-    assert set(row["precision"]) == {"dtype", "matmul", "deterministic", "tf32", "cudnn", "cublas_workspace"}
+    kept = {"dtype", "matmul", "deterministic", "tf32", "cudnn", "cublas_workspace", "attention"}
+    assert set(row["precision"]) == kept and row["precision"]["attention"][-1] == "math"

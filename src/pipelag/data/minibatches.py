@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -70,7 +71,7 @@ class Ahead:
         if self.stream is None:
             return self.batches[t]
         if self.made is None or self.made[0] != t:
-            self.make(t)
+            self._make(t, self.stream)
         assert self.made is not None
         _, minibatch, done = self.made
         self.made, current = None, torch.cuda.current_stream(self.stream.device)
@@ -81,11 +82,18 @@ class Ahead:
         return minibatch
 
     def make(self, t: int) -> None:
-        """Begin with minibatch `t`, where there is one: once the step before has been launched."""
+        """Begin with minibatch `t`, where there is one: once the step before has been launched.
+
+        One that cannot be made is left to `take`, so that what is still to be done of the step before gets done.
+        """
         if self.stream is not None and t < self.end:
-            with torch.cuda.stream(self.stream):
-                minibatch = self.batches[t]
-                self.made = t, minibatch, self.stream.record_event()
+            with suppress(Exception):
+                self._make(t, self.stream)
+
+    def _make(self, t: int, stream: torch.cuda.Stream) -> None:
+        with torch.cuda.stream(stream):
+            minibatch = self.batches[t]
+            self.made = t, minibatch, stream.record_event()
 
 
 class Shuffled(Minibatches):

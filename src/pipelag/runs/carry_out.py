@@ -68,7 +68,9 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     torch.set_num_threads(threads)
     precision.prepare(own=True)
     workers = workers_here(spec.workers) if several else None
-    return kind.carry_out(spec, out, resolve_device(device, workers) if kind.on_gpu else "cpu", threads)
+    place = resolve_device(device, workers) if kind.on_gpu else "cpu"
+    precision.prepare_for(place)
+    return kind.carry_out(spec, out, place, threads)
 
 
 def carry_out_together(
@@ -96,4 +98,6 @@ def carry_out_together(
 
     torch.set_num_threads(threads)
     precision.prepare(own=True)
-    return train_together(asked, torch.device(resolve_device(device)), threads)
+    place = resolve_device(device)
+    precision.prepare_for(place)
+    return train_together(asked, torch.device(place), threads)

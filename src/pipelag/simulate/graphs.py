@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -201,23 +201,17 @@ class Graphs:
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
             raise Unfit("a tensor of the minibatch does not lie densely in memory")
         with recorder.aside():
-            show("F", told=False)
-            loss = passes.forward()
-            if passes.strays():
-                raise Unfit("a gradient goes to a tensor outside the stages")
-            show("B", told=False)
-            expected = [loss, passes.backward(), *_each(parts, torch.clone)]
+            expected = [*passes.both(show), *_each(parts, torch.clone)]
         if changed := attributes.changed():
             raise Unfit(f"a pass sets {changed}, which a graph would not")
         if not same_generators(generators, generators_of(pipeline.device)):
             raise Unfit("a pass draws random numbers, of which every minibatch has its own")
         if any(tensor._version != 1 for tensor in passes.given):
             raise Unfit("a pass writes into its minibatch")
-        passes.counting = counting_once(parts, before)
+        passes.shorten(parts, before, expected, recorder, show)
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
-        for buffer, value in zip(parts.buffers(), before, strict=True):
-            buffer.data.copy_(value)
+        _put(parts, before)
         made = Recording(passes.given, forward, loss, backward, gradients, modules, own, settings)
         made.replay(lambda kind: show(kind, told=False))
         if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
@@ -229,6 +223,11 @@ def _each(parts: nn.Module, what: Callable[[torch.Tensor], torch.Tensor] = torch
     return [[what(buffer)] for buffer in parts.buffers()]
 
 
+def _put(parts: nn.Module, values: Sequence[torch.Tensor]) -> None:
+    for buffer, value in zip(parts.buffers(), values, strict=True):
+        buffer.data.copy_(value)
+
+
 class Passes:
     """The forward and the backward of a minibatch, over a copy of it that stays where it is."""
 
@@ -237,7 +236,8 @@ class Passes:
         self.leaves = [torch.empty_like(one).copy_(one) if isinstance(one, torch.Tensor) else one for one in leaves]
         self.given = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         self.alive: list[torch.Tensor] = []
-        self.counting: list[_BatchNorm] = []  # batch norms whose counts are raised together
+        # Batch norms whose counts are raised together; whether rounded parameters' gradients are taken together.
+        self.counting, self.at_once = list[_BatchNorm](), False
 
     def forward(self) -> Results:
         """The loss."""
@@ -254,10 +254,43 @@ class Passes:
     def backward(self) -> Results:
         """The gradients of the parameters, None of those that have none."""
         loss = self.alive.pop()
-        if self.pipeline.rounded:
+        if self.at_once:
             return gradients_of(loss, [weights.flat for weights in self.pipeline.weights])
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = [parameter.grad for parameter in parameters_of(self.pipeline)]
         for parameter in parameters_of(self.pipeline):
             parameter.grad = None
         return gradients
+
+    def both(self, show: Show) -> list[Results]:
+        """Loss and gradients, each pass over the weights that are its own."""
+        show("F", told=False)
+        loss = self.forward()
+        if self.strays():
+            raise Unfit("a gradient goes to a tensor outside the stages")
+        show("B", told=False)
+        return [loss, self.backward()]
+
+    def shorten(
+        self,
+        parts: nn.Module,
+        before: Sequence[torch.Tensor],
+        expected: Sequence[Results],
+        recorder: Recorder,
+        show: Show,
+    ) -> None:
+        """Do with fewer kernels what passes do over these buffers, unless something else comes of it, or an error."""
+        self.counting, self.at_once = counting_once(parts, before), self.pipeline.rounded
+        if not self.counting and not self.at_once:
+            return
+        _put(parts, before)
+        try:
+            with recorder.aside():
+                found = [*self.both(show), *_each(parts)]
+            same = all(map(alike, expected, found))
+        except Exception:  # a layer that reads the counts, or a backward that runs another one
+            same = False
+        for parameter in parameters_of(self.pipeline):
+            parameter.grad = None
+        if not same:
+            self.counting, self.at_once = [], False

@@ -45,7 +45,7 @@ def _draws(module: nn.Module) -> bool:
 
 
 def _hooked(part: Any) -> bool:
-    """But for the hook by which a rounded parameter hands its gradient to its master, which a graph does as well."""
+    """But for the hook by which a rounded parameter hands its gradient to its master: a graph does so, too."""
     kinds = ("backward", "backward_pre", "forward", "forward_pre")
     after = getattr(part, "_post_accumulate_grad_hooks", None) or {}
     return any(getattr(part, f"_{kind}_hooks", None) for kind in kinds) or not all(map(hands_on, after.values()))
@@ -73,8 +73,8 @@ def own_parameters(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
 
 
 def counting_once(parts: nn.Module, before: Sequence[torch.Tensor]) -> list[_BatchNorm]:
-    """The batch norms that a pass has taken one minibatch through, and to which their number says nothing. before: the
-    buffers of `parts` as they were."""
+    """The batch norms that a pass has taken one minibatch through, and whose averages do not go by how many these were.
+    before: the buffers of `parts` as they were."""
     numbers = {id(buffer): value for buffer, value in zip(parts.buffers(), before, strict=True)}
     found = []
     for norm in parts.modules():
@@ -85,12 +85,22 @@ def counting_once(parts: nn.Module, before: Sequence[torch.Tensor]) -> list[_Bat
     return found
 
 
+class _Count(torch.Tensor):
+    """In the place of a batch norm's count of minibatches: to be raised by one, and good for nothing else."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.add_ and args[1:] == (1,) and not kwargs:
+            return args[0]
+        raise RuntimeError("a layer reads how many minibatches a batch norm has taken")
+
+
 @contextmanager
 def counted_together(norms: Sequence[_BatchNorm]) -> Iterator[None]:
     """Around a pass: these count its minibatch in one operation, not in one each, which were a kernel each."""
     counts = [count for norm in norms if (count := norm.num_batches_tracked) is not None]
     for norm in norms:
-        norm.num_batches_tracked = None
+        norm.num_batches_tracked = torch.empty(0).as_subclass(_Count)
     try:
         yield
     finally:

@@ -217,4 +217,4 @@ def _bare(optimizer: Optimizer) -> bool:
     """Whether nobody looks on or has put another step in place."""
     hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
     hooks += [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
-    return "step" not in vars(optimizer) and not any(hooks)
+    return not {"step", "zero_grad"} & vars(optimizer).keys() and not any(hooks)

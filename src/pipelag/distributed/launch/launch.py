@@ -184,6 +184,7 @@ def join(
     if local_world == world:  # one machine: nothing of it is to be reached from others
         os.environ.update(processes.on_loopback())
     precision.prepare()
+    precision.prepare_for(device)
     shared = device.startswith("cuda:")
     if device.startswith("cuda"):
         place = torch.device(device) if shared else torch.device("cuda", here)
