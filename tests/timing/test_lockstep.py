@@ -169,6 +169,17 @@ def test_the_pace_is_that_of_the_far_future(
     assert later * (1 - 1e-9) <= pace <= later * (1 + NEAR)  # a stage may still be catching up then, not much faster
 
 
+def test_three_minibatches_may_keep_in_step_over_one_link() -> None:
+    """Two workers whose messages wait for each other: every third minibatch takes longer."""
+    costs, topology = random_costs(2, 3), Topology(0.3, overlap=True)
+    plan = lambda n: schedule("cycle", stages=2, minibatches=n)  # noqa: E731
+    spans = time_schedule(plan(90), costs, topology).spans
+    ends = sorted(span.end for span in spans if span.action.kind == "U" and span.action.stage == 1)
+    gaps = [after - before for before, after in zip(ends[40:79], ends[41:80], strict=True)]
+    assert max(gaps) > 1.4 * min(gaps) and gaps[:-3] == pytest.approx(gaps[3:])
+    assert steady_seconds(plan, costs, topology) == pytest.approx(sum(gaps[:3]) / 3)
+
+
 def test_a_stage_that_catches_up_slowly_does_not_pass_for_the_slowest() -> None:
     """Stage 1 is slower than stage 3 by so little that all go by stage 3 for hundreds of minibatches."""
     costs = random_costs(3, 77)

@@ -82,14 +82,18 @@ def steady_seconds(
         count *= 4
         timing = CLOCKS[clock](schedule(count), costs, topology)
         times, busiest = begins(timing, range(count // 2, count - emptying)), max(timing.busy) / count
-        bounds = []
-        # A few microbatches may keep in step over more minibatches than are under way, up to one per stage.
-        for after in range(1, min(max(emptying // 2, len(costs) + 1), times.shape[1])):
-            steps = (times[:, after:] - times[:, :-after]) / after
-            bounds.append((float(steps.max()), max(float(steps.min()), busiest)))
-        pace, apart = min(((most, abs(most - least)) for most, least in bounds), key=lambda pair: pair[1])
-        if apart <= SAME * pace:
-            return pace
+        pace, apart = float("inf"), float("inf")
+        # A few microbatches may keep in step over more minibatches than are under way, up to one per stage; where
+        # messages wait for each other, too, up to one per worker and direction of a link.
+        few, many = max(emptying // 2, len(costs) + 1), min(3 * len(costs) - 1, times.shape[1] - emptying + 1)
+        for together in (range(1, min(few, times.shape[1])), range(few, many)):
+            for after in together:
+                steps = (times[:, after:] - times[:, :-after]) / after
+                most, least = float(steps.max()), max(float(steps.min()), busiest)
+                if abs(most - least) < apart:
+                    pace, apart = most, abs(most - least)
+            if apart <= SAME * pace:
+                return pace
     if apart <= NEAR * pace:
         return pace
     raise PipelagError(
