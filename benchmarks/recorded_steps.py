@@ -49,32 +49,37 @@ def loops(
     plain = network()
     optimizer = sgd(plain.parameters())
 
-    given = Ahead(batches, steps, device)
-
-    def eager(t: int) -> None:
-        images, targets = given.take(t)
+    def eager(images: torch.Tensor, targets: torch.Tensor) -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             loss = F.cross_entropy(plain(images), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        given.make(t + 1)
 
-    def simulated(name: str) -> Callable[[int], object]:
+    def simulated(name: str) -> Callable[..., object]:
         phase, graphs = Phase(methods.get(name), steps, CUTS), device.type == "cuda"
         training = SimulatedTraining(network(), [phase], sgd, F.cross_entropy, device=device, graphs=graphs, bf16=bf16)
-        ahead = Ahead(batches, steps, device)
 
-        def step(t: int) -> torch.Tensor:
-            loss = training.step(*ahead.take(t))
-            ahead.make(t + 1)
-            if graphs and t == steps - 1 and training.without_graphs(0):
+        def step(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            loss = training.step(images, targets)
+            if graphs and training.done == steps and training.without_graphs(0):
                 raise PipelagError(f"{name} was not recorded: {training.without_graphs(0)}")
             return loss
 
         return step
 
-    return {EAGER: eager} | {name: simulated(name) for name in (ALONE, *METHODS)}
+    def by_number(step: Callable[..., object]) -> Callable[[int], object]:
+        """With minibatches made beside the step before, as a run has them."""
+        ahead = Ahead(batches, steps, device)
+
+        def of(t: int) -> None:
+            step(*ahead.take(t))
+            ahead.make(t + 1)
+
+        return of
+
+    made = {EAGER: eager} | {name: simulated(name) for name in (ALONE, *METHODS)}
+    return {name: by_number(step) for name, step in made.items()}
 
 
 def main() -> None:

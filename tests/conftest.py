@@ -10,14 +10,15 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pipelag.experiments import load_paper, load_scale
-from pipelag.precision import ATTENTION
 from pipelag.warm import WarmProcess
 
 settings.register_profile("pipelag", deadline=None)  # no test is timed: on a busy machine they would fail
@@ -51,12 +52,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
         monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    allowed = [kind for kind in ATTENTION if name == "cuda" and getattr(torch.backends.cuda, f"{kind}_sdp_enabled")()]
-    for kind in allowed:
-        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
-    yield name
-    for kind in allowed:
-        getattr(torch.backends.cuda, f"enable_{kind}_sdp")(True)
+    with sdpa_kernel(SDPBackend.MATH) if name == "cuda" else nullcontext():
+        yield name
 
 
 @pytest.fixture

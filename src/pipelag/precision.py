@@ -13,8 +13,6 @@ from typing import Any
 
 ASKED = "PIPELAG_DETERMINISTIC"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS sums in one order with a workspace of fixed size only
-
-
 ATTENTION = ("cudnn", "flash", "mem_efficient")  # torch's kernels of attention, beside the plain operations
 
 

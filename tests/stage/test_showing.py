@@ -115,10 +115,10 @@ def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method:
     assert all(torch.equal(training.step(*batches[t]), loss) for t, loss in zip(range(7, STEPS), expected, strict=True))
 
 
-LOADS = [("load", n) for n in range(1, 7)]  # three stages, a forward and a backward
+STOPS = {"load": 6, "restore": 3, "before_step": 3}  # three stages; a forward and a backward load
 
 
-@pytest.mark.parametrize(("what", "which"), [*LOADS, *(("restore", n) for n in range(1, 4))])
+@pytest.mark.parametrize(("what", "which"), [(what, n + 1) for what, count in STOPS.items() for n in range(count)])
 @pytest.mark.parametrize("method", ["pipedream", "spectrain", "pipemare"])
 def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
     method: str, what: str, which: int, monkeypatch: pytest.MonkeyPatch

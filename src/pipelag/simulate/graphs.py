@@ -196,22 +196,21 @@ class Graphs:
         modules = [module for stage in pipeline.stages for module in stage.modules()]
         own = own_parameters(pipeline)
         settings = settings_of(pipeline, modules, own)
-        before = [buffer.clone() for buffer in parts.buffers()]
         passes = Passes(pipeline, *minibatch)
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
             raise Unfit("a tensor of the minibatch does not lie densely in memory")
-        with recorder.aside():
-            expected = [*passes.both(show), *_each(parts, torch.clone)]
-        if changed := attributes.changed():
-            raise Unfit(f"a pass sets {changed}, which a graph would not")
+        with unchanged_buffers(parts):
+            with recorder.aside():
+                expected = [*passes.both(show), *_each(parts, torch.clone)]
+            if changed := attributes.changed():
+                raise Unfit(f"a pass sets {changed}, which a graph would not")
         if not same_generators(generators, generators_of(pipeline.device)):
             raise Unfit("a pass draws random numbers, of which every minibatch has its own")
         if any(tensor._version != 1 for tensor in passes.given):
             raise Unfit("a pass writes into its minibatch")
-        passes.shorten(parts, before, expected, recorder, show)
+        passes.shorten(parts, expected, recorder, show)
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
-        _put(parts, before)
         made = Recording(passes.given, forward, loss, backward, gradients, modules, own, settings)
         made.replay(lambda kind: show(kind, told=False))
         if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
@@ -221,11 +220,6 @@ class Graphs:
 
 def _each(parts: nn.Module, what: Callable[[torch.Tensor], torch.Tensor] = torch.detach) -> list[Results]:
     return [[what(buffer)] for buffer in parts.buffers()]
-
-
-def _put(parts: nn.Module, values: Sequence[torch.Tensor]) -> None:
-    for buffer, value in zip(parts.buffers(), values, strict=True):
-        buffer.data.copy_(value)
 
 
 class Passes:
@@ -271,22 +265,15 @@ class Passes:
         show("B", told=False)
         return [loss, self.backward()]
 
-    def shorten(
-        self,
-        parts: nn.Module,
-        before: Sequence[torch.Tensor],
-        expected: Sequence[Results],
-        recorder: Recorder,
-        show: Show,
-    ) -> None:
-        """Do with fewer kernels what passes do over these buffers, unless something else comes of it, or an error."""
-        self.counting, self.at_once = counting_once(parts, before), self.pipeline.rounded
+    def shorten(self, parts: nn.Module, expected: Sequence[Results], recorder: Recorder, show: Show) -> None:
+        """Do with fewer kernels what passes do, unless something else than expected comes of it, or an error."""
+        after = [value for (value,) in expected[2:] if value is not None]
+        self.counting, self.at_once = counting_once(parts, after), self.pipeline.rounded
         if not self.counting and not self.at_once:
             return
-        _put(parts, before)
         try:
-            with recorder.aside():
-                found = [*self.both(show), *_each(parts)]
+            with unchanged_buffers(parts), recorder.aside():
+                found = [*self.both(show), *_each(parts, torch.clone)]
             same = all(map(alike, expected, found))
         except Exception:  # a layer that reads the counts, or a backward that runs another one
             same = False

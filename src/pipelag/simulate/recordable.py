@@ -72,15 +72,15 @@ def own_parameters(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
     return [parameter for stage in pipeline.stages for parameter in stage.parameters()]
 
 
-def counting_once(parts: nn.Module, before: Sequence[torch.Tensor]) -> list[_BatchNorm]:
-    """The batch norms that a pass has taken one minibatch through, and whose averages do not go by how many these were.
-    before: the buffers of `parts` as they were."""
-    numbers = {id(buffer): value for buffer, value in zip(parts.buffers(), before, strict=True)}
+def counting_once(parts: nn.Module, after: Sequence[torch.Tensor]) -> list[_BatchNorm]:
+    """The batch norms that a pass takes one minibatch through, and whose averages do not go by how many these were.
+    after: what the pass makes of the buffers of `parts`."""
+    numbers = {id(buffer): value for buffer, value in zip(parts.buffers(), after, strict=True)}
     found = []
     for norm in parts.modules():
         if isinstance(norm, _BatchNorm) and type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             count = norm.num_batches_tracked if norm.momentum is not None else None
-            if count is not None and int(count - numbers[id(count)]) == 1:
+            if count is not None and int(numbers[id(count)] - count) == 1:
                 found.append(norm)
     return found
 

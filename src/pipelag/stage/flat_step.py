@@ -150,18 +150,16 @@ class FlatStep:
 
     def _over_pieces(self, taken: Sequence[FlatState]) -> None:
         assert self.flat is not None
-        self.flat.param_groups = groups = list[State]()
-        alike: dict[tuple[Any, ...], State] = {}
+        groups: dict[tuple[Any, ...], State] = {}
         for laid in taken:
             laid.taken()
             group = laid.weights.group
-            settings = _settings(group)
-            same = alike.get(settings) if settings else None
-            if same is None:
-                groups.append(group | {"params": list(laid.pieces)})
-                alike[settings] = groups[-1]
+            settings = _settings(group) or (id(laid),)
+            if settings in groups:
+                groups[settings]["params"] += laid.pieces
             else:
-                same["params"] += laid.pieces
+                groups[settings] = group | {"params": list(laid.pieces)}
+        self.flat.param_groups = list(groups.values())
         pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
         self.flat.state = defaultdict(dict, pairs)
         self.flat.step()

@@ -303,39 +303,38 @@ class StageWeights:
             self.save(copies)
         self.rested = True
 
+    @property
+    def watched(self) -> bool:
+        """Whether there is anything to do around the optimizer's step."""
+        return self.change is not None or bool(self.memories)
+
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
         if not self.rested:
             with Copies() as copies:
                 self.rest(copies)
-        if self.change is not None or self.memories:
-            self._look(before=True)
+        if self.watched:
+            with torch.no_grad():
+                if self.change is not None:
+                    self.change.before_step()
+                for memory in self.memories.values():
+                    memory.before_step()
+                if self.previous:
+                    self.begun = self.begun_with()
 
     def after_step(self) -> None:
         """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""
         self.steps += 1
-        if self.change is not None or self.memories:
-            self._look(before=False)
+        if self.watched:
+            with torch.no_grad():
+                if self.change is not None:
+                    self.change.after_step()
+                made = [new - old for new, old in zip(self.live, self.begun, strict=True)] if self.previous else []
+                for memory in self.memories.values():
+                    memory.after_step(made)
         self.version += 1
         self.prepared = self.rested = False
         self.showing.reset()
-
-    @torch.no_grad()
-    def _look(self, before: bool) -> None:
-        """Let who looks on at updates see the one under way, before the optimizer's step or after it."""
-        if before:
-            if self.change is not None:
-                self.change.before_step()
-            for memory in self.memories.values():
-                memory.before_step()
-            if self.previous:
-                self.begun = self.begun_with()
-            return
-        if self.change is not None:
-            self.change.after_step()
-        made = [new - old for new, old in zip(self.live, self.begun, strict=True)] if self.previous else []
-        for memory in self.memories.values():
-            memory.after_step(made)
 
     # Memory and state ----------------------------------------------------------------------------------------------
 
