@@ -13,7 +13,7 @@ import torch
 from torch.optim import SGD, Adam, NAdam
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import BY_NUMBER, coupled_decay, keeps_velocity, rule_of, sgd_again, velocity
+from pipelag.methods.prediction import BY_NUMBER, keeps_velocity, rule_of, sgd_again, velocity
 from pipelag.methods.prediction import moments as moments_of
 
 if TYPE_CHECKING:
@@ -39,14 +39,11 @@ class Memory:
     def after_step(self, made: Buffers) -> None:
         """The update has added `made` (empty unless some memory `needs_steps`)."""
 
-    def gradients(self, square: bool = False) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(place here, gradient that the optimizer steps along) of every parameter that has one."""
-        pairs = []
-        for parameter, place in zip(self.stage.parameters, self.stage.flat.views(self.buffers), strict=True):
-            if parameter.grad is not None:
-                gradient = coupled_decay(parameter, self.stage.group)
-                pairs.append((place, gradient * gradient if square else gradient))
-        return pairs
+    def gradients(self) -> tuple[Buffers, Buffers]:
+        """(places here, gradients that the optimizer steps along) of the parameters that have one."""
+        pairs = zip(self.stage.flat.views(self.buffers), self.stage.gradients(), strict=True)
+        given = [(place, gradient) for place, gradient in pairs if gradient is not None]
+        return [place for place, _ in given], [gradient for _, gradient in given]
 
 
 class Difference(Memory):
@@ -78,9 +75,9 @@ class Average(Memory):
 
     def before_step(self) -> None:
         """Take the gradient in."""
-        pairs = self.gradients(self.square)
-        if pairs:
-            places, gradients = (list(each) for each in zip(*pairs, strict=True))
+        places, gradients = self.gradients()
+        if places:
+            gradients = list(torch._foreach_mul(gradients, gradients)) if self.square else gradients
             torch._foreach_mul_(places, self.keep)
             torch._foreach_add_(places, gradients, alpha=1 - self.keep)
 
@@ -102,8 +99,9 @@ class LastGradient(Memory):
 
     def before_step(self) -> None:
         """Keep it."""
-        for place, gradient in self.gradients():
-            place.copy_(gradient)
+        places, gradients = self.gradients()
+        if places:
+            torch._foreach_copy_(places, gradients)
 
 
 class Reading:
@@ -299,8 +297,7 @@ class Spike(Change):
 
     def before_step(self) -> None:
         """Keep g."""
-        group = self.stage.group
-        self.gradients = [None if p.grad is None else coupled_decay(p, group).clone() for p in self.stage.parameters]
+        self.gradients = [None if gradient is None else gradient.clone() for gradient in self.stage.gradients()]
 
     def after_step(self) -> None:
         """Add what is missing."""

@@ -7,7 +7,7 @@ weights, as far as its state tells. `predict` foresees s updates as s such steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -87,14 +87,20 @@ def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torc
     return (buffer * group["momentum"]).add_(gradient, alpha=1 - group["dampening"]).mul_(group["lr"])
 
 
-def coupled_decay(parameter: torch.Tensor, group: Mapping[str, Any]) -> torch.Tensor:
-    """The gradient that the optimizer steps along: with the L2 term where it adds one, not with a decoupled decay."""
-    gradient = parameter.grad
-    assert gradient is not None
+def coupled_decay(parameters: Sequence[torch.Tensor], group: Mapping[str, Any]) -> list[torch.Tensor | None]:
+    """The gradients that the optimizer steps along, None of a parameter without.
+
+    With the L2 term where the optimizer adds one, not with a decoupled decay.
+    """
     decay = group.get("weight_decay", 0.0)
     if not decay or group.get("decoupled_weight_decay"):
-        return gradient
-    return gradient.add(parameter, alpha=decay)
+        return [parameter.grad for parameter in parameters]
+    pairs = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+    if not pairs:
+        return [None] * len(parameters)
+    given, gradients = zip(*pairs, strict=True)
+    added = iter(torch._foreach_add(gradients, given, alpha=decay))
+    return [None if parameter.grad is None else next(added) for parameter in parameters]
 
 
 def rule_of(optimizer: Optimizer) -> Rule:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.methods.carriers import Buffers, Memory, Reading
+from pipelag.methods.prediction import coupled_decay
 from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage.showing import ByReference, Copies, InPlace
@@ -71,6 +72,7 @@ class StageWeights:
         self.single = delays.periods[stage - 1] == 1
         self.version = self.first = 0
         self.memories: dict[str, Memory] = {}
+        self.along: list[torch.Tensor | None] = []  # see `gradients`
         self.steps = 0  # updates seen, for the bias correction of moments kept here
         self.prepared = False
         active = bool(flat.buffers) and optimizer is not None
@@ -122,6 +124,11 @@ class StageWeights:
             return self.laid.parts(buffers)
         state = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         return zip(state, *[self.flat.views(each) for each in buffers], strict=True)
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Those of the coming update, as the optimizer steps along them; made once for all who remember them."""
+        self.along = self.along or coupled_decay(self.parameters, self.group)
+        return self.along
 
     @property
     def prediction(self) -> Reading | None:
@@ -315,8 +322,10 @@ class StageWeights:
                 self.rest(copies)
         if self.watched:
             with torch.no_grad():
+                self.along = []
                 if self.change is not None:
                     self.change.before_step()
+                    self.along = []  # they may be others now
                 for memory in self.memories.values():
                     memory.before_step()
                 if self.previous:
@@ -332,6 +341,7 @@ class StageWeights:
                 made = [new - old for new, old in zip(self.live, self.begun, strict=True)] if self.previous else []
                 for memory in self.memories.values():
                     memory.after_step(made)
+                self.along = []
         self.version += 1
         self.prepared = self.rested = False
         self.showing.reset()
