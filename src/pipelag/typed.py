@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from inspect import Parameter, signature
 from types import UnionType
@@ -253,7 +253,8 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
     Raises:
         PipelagError: naming the keyword, what it is (`kind`), and the nearest right one.
     """
-    taken = list(signature(function).parameters.values())[first:]
+    cached = isinstance(function, Hashable)
+    taken = (_parameters if cached else _parameters.__wrapped__)(function)[first:]
     known = {each.name: each for each in taken if each.kind is not Parameter.VAR_KEYWORD}
     names = set(given)
     wrong = sorted(names - set(known))
@@ -265,7 +266,7 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
     if missing:
         raise PipelagError(f"the {named(kind, missing[0])} is missing")
     if isinstance(given, Mapping):
-        hints = _hints(function)
+        hints = (_hints if cached else _hints.__wrapped__)(function)
         for name, value in given.items():
             kinds = _plain_types(hints[name]) if name in hints else _like(known[name].default) if name in known else ()
             if kinds and not any(_is(value, each) for each in kinds):
@@ -276,13 +277,19 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
 WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
 
 
-_resolved = lru_cache(maxsize=512)(get_type_hints)  # every spec asks for those of its model, data and method anew
+# Every spec asks for those of its model, data, optimizer and methods anew.
 
 
+@lru_cache(maxsize=512)
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    return list(signature(function).parameters.values())
+
+
+@lru_cache(maxsize=512)
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The types of a function's parameters, as far as they can be told."""
     try:
-        return _resolved(getattr(function, "func", function))
+        return get_type_hints(getattr(function, "func", function))
     except (NameError, TypeError, AttributeError):
         return {}
 

@@ -220,6 +220,12 @@ def test_null_takes_away_what_is_there() -> None:
             "use: figure_33",
             "unknown result to use 'figure_33'; did you mean 'figure_3'",
         ),
+        (
+            "papers/stale_weights.yaml",
+            "    - {use: figure_3, labels: {minibatches: 5}}",
+            "    - {use: figure_4}",
+            "stale_weights: results.figure_4 uses its own runs, by what it uses; end that somewhere",
+        ),
         ("papers/stale_weights.yaml", "id: stale_weights", "id: [stale_weights", "stale_weights.yaml' is not YAML"),
         (
             "scales/quick.yaml",

@@ -138,3 +138,14 @@ def test_a_mean_ends_where_the_first_of_its_seeds_does() -> None:
     assert with_all_seeds(rows.drop(columns="seed"), "epoch").equals(rows.drop(columns="seed"))
     stages = rows.rename(columns={"epoch": "stages"})  # of which some may not be trained with every seed
     assert with_all_seeds(stages, "stages").equals(stages)
+
+
+def test_an_end_of_an_axis_that_is_free_leaves_room_for_all_panels() -> None:
+    rows = pd.DataFrame([{"p": p, "x": x, "y": top * x} for p, top in (("low", 1), ("high", 100)) for x in (1, 2)])
+    for limits in ((0, None), (None, 500)):
+        fig = Lines("x", Axis("y", limits=limits), panel="p", shared_y=True).draw(rows)
+        for axes in fig.axes:
+            below, above = axes.get_ylim()
+            assert below <= 1 and above >= 200
+            assert limits[0] is None or below == limits[0]
+            assert limits[1] is None or above == limits[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from importlib.resources import files
@@ -108,3 +109,18 @@ def test_tables_span_as_many_columns_as_they_need() -> None:
     assert table(12, "1.00 ± 0.10")["size"] < 8.0 and table(12, "1.00 ± 0.10", rows=99)["long"]
     assert table(2, "a sentence " * 9)["kinds"] == ["text"] * 2 and sum(table(2, "a sentence " * 9)["needs"]) < 90
     assert fits(PAGE_POINTS / 4, True, 8.0) and not fits(PAGE_POINTS / 3, True, 8.0)
+
+
+def test_a_table_longer_than_a_page_goes_on_on_the_next(records: Path) -> None:
+    data = data_of(records, PAPER)
+    (entry,) = [each for each in data["chapters"][0]["entries"] if each["figure"]]
+    source = (files("pipelag.report") / "templates" / "report.typ").read_bytes()
+
+    def pages(rows: int) -> int:
+        cells = [[f"{row}.{column}" for column in range(14)] for row in range(rows)]
+        entry.update(figure=None, table=table_of(Cells(groups=[], titles=["a title"] * 14, rows=cells)))
+        made = typst.compile(source, root="figures/quick", sys_inputs={"data": json.dumps(data)})
+        assert isinstance(made, bytes)
+        return len(re.findall(rb"/Type\s*/Page\b", made))
+
+    assert pages(60) < pages(180) < pages(300)

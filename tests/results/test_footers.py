@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pipelag.commands.result import save
-from pipelag.experiments import load_paper, load_scale
+from pipelag.experiments import Arm, arms, load_paper, load_scale
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
+from pipelag.results.logs import Item, RunLog
 from tests.results.cases.pipemare import PAPER, training
 from tests.results.made_up import both
 
@@ -109,6 +110,40 @@ def test_a_rate_at_the_end_of_those_that_were_tried_is_marked() -> None:
     rows, _ = board("table_4")
     found = [rows[arm]["its rate"] for arm in ("XPipe", "PipeDream", "sequential")]
     assert found == ["≤ 0.0125", "0.025", "0.05"]
+
+
+def items(**whys: str) -> list[Item]:
+    """Runs of "model arm seed", each left out for a reason, or logged."""
+    spec = arms(load_paper(PAPER), "table_3", load_scale("quick"))[0].spec
+    found = []
+    for name, why in whys.items():
+        model, arm, seed = name.split("_")
+        labels = {"what": "training", "model": model, "arm": arm}
+        found.append(Item(Arm(labels, int(seed), spec, why), None if why else RunLog(Path("x"), [], {}, {})))
+    return found
+
+
+@pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ({"A_p_0": "", "A_q_0": "", "B_p_0": "long", "B_q_0": "long"}, "B (long)"),
+        ({"A_p_0": "", "A_q_0": "long", "B_p_0": "", "B_q_0": "long"}, "q (long)"),
+        ({"A_p_0": "", "A_q_0": "", "B_p_0": "", "B_q_0": "long"}, "B: q (long)"),
+        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": "long"}, "seed 1 (long)"),
+        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": ""}, "long"),
+        ({"A_p_0": "", "A_q_0": "long", "B_p_0": "dear"}, "q (long); B (dear)"),
+    ],
+)
+def test_what_is_left_out_is_named_by_what_tells_it_apart(runs: dict[str, str], said: str) -> None:
+    paper = load_paper(PAPER)
+    context = Context(paper, "table_3", paper.results["table_3"], load_scale("quick"), items(**runs))
+    assert context.left_out() == said
+
+
+@pytest.mark.usefixtures("in_project")
+def test_stages_are_told_of_where_they_make_weights_late() -> None:
+    assert "27 stages instead of" not in published(PAPER, "figure_8")  # those of training without delays
 
 
 @pytest.mark.usefixtures("in_project")

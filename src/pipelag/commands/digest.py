@@ -87,7 +87,9 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     for name, found in failing.items():
         if found:
             lines += [f"**What fails of {load_paper(name).short}:**", ""]
-            lines += [f"- {title_of(result)}: {v.text}. *{shortened(v.why)}*" for result, v in found] + [""]
+            lines += [
+                f"- {title_of(result)}: {v.text.removesuffix('.')}. *{shortened(v.why)}*" for result, v in found
+            ] + [""]
     for shown in tables:
         lines += [drawn_table(shown, scale), ""]
     return "\n".join(lines)

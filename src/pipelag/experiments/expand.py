@@ -151,7 +151,7 @@ def arms(paper: Paper, result: str, scale: Scale) -> list[Arm]:
     for left in scale.leave_out:
         if left.paper == paper.id:
             _check_left_out(left, paper, scale)
-    return list(_arms(paper, result, scale))
+    return _arms(paper, result, scale, {})
 
 
 def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
@@ -185,28 +185,45 @@ def _labels(name: str, content: str) -> dict[str, set[str]]:
     return found
 
 
-def _arms(paper: Paper, result: str, scale: Scale) -> Iterator[Arm]:
+Found = dict[str, list[Arm] | None]
+
+
+def _arms(paper: Paper, result: str, scale: Scale, found: Found) -> list[Arm]:
+    """`found`: those of the results asked for so far, which others may use several times; None of one under way."""
+    if result not in found:
+        found[result] = None
+        found[result] = [
+            arm for runs in result_of(paper, result).runs for arm in _of(runs, paper, result, scale, found)
+        ]
+    arms = found[result]
+    if arms is None:
+        raise PipelagError(f"{paper.id}: results.{result} uses its own runs, by what it uses; end that somewhere")
+    return arms
+
+
+def _of(runs: Runs, paper: Paper, result: str, scale: Scale, found: Found) -> Iterator[Arm]:
+    """What one entry of a result's runs stands for."""
+    if runs.use:
+        used = [arm for arm in _arms(paper, runs.use, scale, found) if matches(arm.labels, runs.where)]
+        if not used:
+            raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
+        taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
+        yield from (replace(arm, labels={**arm.labels, **runs.labels}) for arm in taken)
+        return
     left_out = [each for each in scale.leave_out if each.paper == paper.id and each.result in ("", result)]
-    for runs in result_of(paper, result).runs:
-        if runs.use:
-            used = [arm for arm in _arms(paper, runs.use, scale) if matches(arm.labels, runs.where)]
-            if not used:
-                raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
-            taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
-            yield from (replace(arm, labels={**arm.labels, **runs.labels}) for arm in taken)
-            continue
-        for variables in runs.each or [{}]:
-            one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")
-            setup = setup_of(paper, one.setup, scale)
-            note = " ".join(filter(None, (one.note, setup.note)))
-            for label, arm_config in one.arms.items():
-                labels = {**one.labels, "arm": label}
-                named = [o for o in left_out if not o.setups or one.setup in o.setups]
-                fitting = [o for o in named if matches(labels, o.where)]
-                for seed in one.seeds or setup.seeds or scale.seeds:
-                    why = next((o.why for o in fitting if not o.seeds or seed in o.seeds), "")
-                    spec = spec_of(setup, arm_config, seed, f"{paper.id}.{result}.{label}")
-                    yield Arm(labels, seed, spec, why or missing(spec), note)
+    for variables in runs.each or [{}]:
+        one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")
+        setup = setup_of(paper, one.setup, scale)
+        note = " ".join(filter(None, (one.note, setup.note)))
+        for label, arm_config in one.arms.items():
+            labels = {**one.labels, "arm": label}
+            named = [o for o in left_out if not o.setups or one.setup in o.setups]
+            fitting = [o for o in named if matches(labels, o.where)]
+            seeds = one.seeds or setup.seeds or scale.seeds
+            spec = spec_of(setup, arm_config, seeds[0], f"{paper.id}.{result}.{label}")
+            for seed in seeds:
+                why = next((o.why for o in fitting if not o.seeds or seed in o.seeds), "")
+                yield Arm(labels, seed, spec.model_copy(update={"seed": seed}), why or missing(spec), note)
 
 
 def missing(spec: RunSpec) -> str:

@@ -57,6 +57,9 @@ class Axis:
         if self.ticks:
             getattr(axes, f"set_{which}ticks")(self.ticks, [f"{tick:g}" for tick in self.ticks])
             getattr(axes, f"{which}axis").minorticks_off() if self.log else None
+
+    def limit(self, axes: Any, which: str) -> None:
+        """Set its ends, once all panels are drawn: an end that is free goes by what is there, and is fixed by this."""
         if self.limits != (None, None):
             getattr(axes, f"set_{which}lim")(*self.limits)
 
@@ -121,6 +124,9 @@ class Lines:
             axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
             if "iteration" in x.title:
                 axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+        for axes, panel in zip(grid[0], panels, strict=True):
+            axis_of(self.x, str(panel)).limit(axes, "x")
+            axis_of(self.y, str(panel)).limit(axes, "y")
         legend(fig, grid[0], width)
         return fig
 
@@ -230,6 +236,8 @@ class Bars:
             self._panel(axes, rows, y, bars, parts, small=count > 24)
             axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
             draw_levels(axes, self.levels)
+        for axes in grid[0]:
+            y.limit(axes, "y")
         grid[0][0].set_ylabel(wrapped(y.label, self.height - 0.5))
         legend(fig, grid[0], width)
         return fig
@@ -351,6 +359,8 @@ class Scatter:
             x.apply(axes, "x")
             y.apply(axes, "y")
             axes.set_xlabel(x.label)
+            x.limit(axes, "x")
+            y.limit(axes, "y")
             axes.set_ylabel(y.label)
             axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
         legend(fig, grid[0], width)

@@ -224,7 +224,7 @@ def title_of(result: str) -> str:
 
 def _kind(cells: Sequence[str]) -> str:
     """Of a column: numbers where most cells begin as a number does; dashes count for neither."""
-    said = [cell for cell in cells if cell.strip("–- ")]
+    said = [cell for cell in cells if cell.strip("–- ") and cell != "N/A"]
     if any(len(cell) > 34 for cell in said):
         return "text"
     begin = sum(cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit() for cell in said)

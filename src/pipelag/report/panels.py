@@ -44,6 +44,8 @@ def remark(axes: Any, text: str) -> None:
 
 def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: str, over: bool) -> None:
     """Small texts over or under points (x, y, text); of some that would fall on one another the first."""
+    from matplotlib.patheffects import withStroke
+
     crowded = 0.045 * (max(p[0] for p in points) - min(p[0] for p in points))
     labelled = float("-inf")
     for x, y, text in points:
@@ -51,7 +53,8 @@ def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: 
             continue
         labelled = x
         place = {"textcoords": "offset points", "xytext": (0, 4 if over else -9), "ha": "center"}
-        axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, **place)
+        apart = [withStroke(linewidth=1.5, foreground="white")]  # from the lines that it lies on
+        axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, path_effects=apart, **place)
 
 
 def wrapped(text: str, inches: float) -> str:

@@ -90,7 +90,8 @@ class Table:
     @property
     def right(self) -> list[bool]:
         """Which columns stand to the right: those most of whose cells begin as numbers do. The first names the rows."""
-        begun = [[column.text(row.get(column.key))[:1] for row in self.rows] for column in self.columns]
+        said = [[column.text(row.get(column.key)) for row in self.rows] for column in self.columns]
+        begun = [[EMPTY if text == "N/A" else text[:1] for text in each] for each in said]
         numbers = [sum(one in f"0123456789.+-{EMPTY}" for one in each) for each in begun]
         return [i > 0 and 2 * count >= len(self.rows) for i, count in enumerate(numbers)]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -176,9 +177,18 @@ class Context:
         return " ".join(said) + (f" {self.unlike}: {short}." if short else "")
 
     def left_out(self) -> str:
-        """Why runs of this result are not made at this scale, or their logs not read; empty where all are."""
-        why = list(dict.fromkeys(item.why for item in self.items if item.log is None and item.why))
-        return "; ".join(why[:3]) + (f"; and {len(why) - 3} more" if len(why) > 3 else "")
+        """Which of the runs are not made at this scale, or their logs not read, and why; empty where all are."""
+        found: dict[str, list[Item]] = {}
+        for item in self.items:
+            if item.log is None and item.why:
+                found.setdefault(item.why, []).append(item)
+        words = []
+        for why, items in found.items():
+            kinds = {item.arm.spec.kind for item in items}
+            others = [item for item in self.items if item.why != why and item.arm.spec.kind in kinds]
+            named = told_apart(items, others)
+            words.append(f"{named} ({why})" if named else why)
+        return "; ".join(words[:3]) + (f"; and {len(words) - 3} more" if len(words) > 3 else "")
 
     def releases(self, **labels: str) -> str:
         """What differs in the data from the publisher's own files, where another release was read; or empty."""
@@ -190,6 +200,30 @@ class Context:
             if d and not d["official"]
         }
         return "; ".join(sorted(notes))
+
+
+def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
+    """Some runs by what tells them from the others: their model or task, another label or a few, or their seeds.
+
+    Empty where nothing of that does.
+    """
+    keys = [key for key in items[0].arm.labels if all(item.arm.labels.get(key) for item in items) and key != "what"]
+    keys.sort(key=lambda key: (key not in ("model", "task"), len({shown_of(item, key) for item in items})))
+    for some in (some for size in (1, 2, 3) for some in combinations(keys, size)):
+        mine = {tuple(shown_of(item, key) for key in some) for item in items}
+        having = [other for other in others if all(key in other.arm.labels for key in some)]
+        if not mine & {tuple(shown_of(other, key) for key in some) for other in having}:
+            if len(some) == 1 and all(value.replace(".", "").isdigit() for (value,) in mine):  # of what?
+                some = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *some)
+            return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in some)
+    seeds = sorted({item.arm.seed for item in items})
+    return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
+
+
+def few(names: Iterable[str], most: int = 4) -> str:
+    """Names, of many the first and how many more."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def shown_of(item: Item, key: str) -> str:

@@ -26,6 +26,11 @@ LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
 T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.26216)
 
 
+def listing(values: Iterable[object]) -> str:
+    """Values one after the other."""
+    return ", ".join(map(str, values))
+
+
 def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
     """For what follows from schedules, counts or theory."""
     return Finding(holds, why, tolerance)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipelag.runs.spec import RunSpec
+from pipelag.methods import METHODS
+from pipelag.runs.spec import PhaseSpec, RunSpec
 
 Pair = tuple[RunSpec, RunSpec]  # a run, here and in the paper
 SIZES = ("width", "layers", "blocks", "size", "hidden")  # options of networks
@@ -59,7 +60,7 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[int, str]]:
     if training and spec.optimizer and theirs.optimizer and spec.optimizer.name != theirs.optimizer.name:
         yield REST, f"the optimizer {spec.optimizer.name} instead of {theirs.optimizer.name}"
     stages, printed = (max((phase.stages for phase in each.phases), default=1) for each in (spec, theirs))
-    if stages != printed:
+    if stages != printed and not (training and all(map(in_time, spec.phases))):
         yield REST, f"{stages} stages instead of {printed}"
     scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
     if scaled[0] != scaled[1]:
@@ -70,6 +71,14 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[int, str]]:
     if pieces[0] != pieces[1]:
         words = [" and ".join(map(str, each)) for each in pieces]
         yield REST, f"{words[0]} microbatches instead of {words[1]}"
+
+
+def in_time(phase: PhaseSpec) -> bool:
+    """Whether a phase's method reads no late weights, so that it learns the same over however many stages."""
+    method = METHODS.get(phase.method)
+    if method is None or method.random is not None:
+        return False
+    return not any(method.delays(min(phase.stages, 32), phase.microbatches).forward)
 
 
 def _rates(pairs: Sequence[Pair]) -> Iterator[str]:

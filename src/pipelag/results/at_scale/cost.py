@@ -10,6 +10,7 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
+from pipelag.timing.roofline import DEVICES
 
 PAPER = "at_scale"
 WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # these read no late weights
@@ -56,6 +57,14 @@ def measures(row: Row, batch: int) -> Row:
     }
 
 
+def percent(share: float | None) -> str | None:
+    """Two digits, or as many as there are before the point."""
+    if share is None:
+        return None
+    digits = next((digits for digits, least in ((0, 9.95), (1, 0.995)) if share >= least), 2)
+    return f"{share:.{digits}f}"
+
+
 def quickest(rows: Sequence[Row]) -> Row | None:
     """Of those that fit."""
     return max((row for row in rows if "timed" in row), key=lambda row: row["samples_per_second"], default=None)
@@ -88,7 +97,7 @@ def where_it_pays(context: Context) -> Drawn:
         cols += [
             Col("method", f"{name} method", group=group),
             Col("layout", f"{name} layout", group=group),
-            Col("% of ideal", f"{name} share", "{:.0f}", group),
+            Col("% of ideal", lambda row, key=f"{name} share": percent(row.get(key)), group=group),  # type: ignore[misc]
         ]
     cols += [Col("times as fast", "gain", "{:.2f}"), Col("pays", "pays"), Col("updates late, to be mended", "mend")]
     return Drawn(table=tabulated(lines, cols, context.result.caption, notes(rows), "model"))
@@ -97,8 +106,8 @@ def where_it_pays(context: Context) -> Drawn:
 def notes(rows: Sequence[Row]) -> list[str]:
     """What the words mean, and how far paper and timed executor are apart."""
     said = [
-        f"Pays: at least {PAYS:g} times as fast. Late: the updates that the first stage's forwards miss; within a "
-        "minibatch: of these, those that its backward does not miss.",
+        f"Pays: at least {PAYS:g} times as fast. Late, to be mended: the updates that the first stage's forwards miss, "
+        "which a method has to make up for; within a minibatch: of these, those that its backward does not miss.",
         "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or computed anything twice.",
         "Layout: stages x replicas. Microbatches: so many of so many samples per replica and update; (R): activations "
         "are computed again.",
@@ -123,7 +132,7 @@ def every_method(context: Context) -> Drawn:
         Col("stages x replicas", lambda row: row.get("layout", row.get("why"))),
         Col("microbatches", "parts"),
         Col("samples/s", "samples_per_second", "{:,.0f}"),
-        Col("% of ideal", "share", "{:.0f}"),
+        Col("% of ideal", lambda row: percent(row.get("share"))),
         Col("on paper / timed", "paper", "{:.2f}"),
         Col("memory, GiB", "GiB", "{:.1f}"),
         Col("copies of weights", "copies"),
@@ -167,9 +176,10 @@ def what_where(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, cols, context.result.caption))
 
 
-def lines(context: Context, y: Axis) -> Drawn:
-    """A panel per model, a line per method, over the GPUs."""
-    rows = [row | {"seed": 0} for row in rows_of(context) if y.column in row]
+def lines(context: Context, y: Axis | dict[str, Axis]) -> Drawn:
+    """A panel per model, a line per method, over the GPUs. y: the same for all models, or one for each."""
+    column = (y if isinstance(y, Axis) else next(iter(y.values()))).column
+    rows = [row | {"seed": 0} for row in rows_of(context) if column in row]
     ticks = tuple(sorted({float(row["gpus"]) for row in rows}))
     chart = Lines(
         Axis("gpus", "GPUs", log=True, ticks=ticks),
@@ -179,7 +189,7 @@ def lines(context: Context, y: Axis) -> Drawn:
         styles=STYLES,
         shared_y=True,
     )
-    kept = ["model", "method", "gpus", "layout", "parts", y.column, "seed"]
+    kept = ["model", "method", "gpus", "layout", "parts", column, "seed"]
     return Drawn.of(chart, [{key: row[key] for key in kept} for row in rows])
 
 
@@ -198,7 +208,12 @@ def throughput_of_papers(context: Context) -> Drawn:
 @drawing(PAPER, "figure_2")
 def memory(context: Context) -> Drawn:
     """Fullest GPU."""
-    return lines(context, Axis("GiB", "memory of the fullest GPU, GiB", limits=(0, None)))
+    of = {}
+    for model in context.values("model"):
+        sheet = DEVICES[context.select(model=model)[0].arm.spec.options["sheet"]]
+        room = {f"what a GPU has, {sheet.memory / GIB:g} GiB": sheet.memory / GIB}
+        of[model] = Axis("GiB", "memory of the fullest GPU, GiB", limits=(0, None), levels=room)
+    return lines(context, of)
 
 
 @drawing(PAPER, "figure_3")

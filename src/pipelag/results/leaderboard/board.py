@@ -113,6 +113,12 @@ LATE = "Hogwild: its gradients are late, of weights that are not: no distance."
 ALIKE = "With SGD and momentum LWP_v and PipeOptim are the same method: they foresee the same steps."
 
 
+OLDEST = (
+    "ASP data parallel and PipeDream, vertical sync, read the same versions, in both passes the oldest of all methods, "
+    "so that they learn the same."
+)
+
+
 @drawing(PAPER, "table_1", "table_2", "table_3")
 def table(context: Context) -> Drawn:
     """A line per method, the most accurate first among those that finished."""
@@ -126,6 +132,10 @@ def table(context: Context) -> Drawn:
     late = any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
     notes += [LATE] if late else []
     notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []
+    notes += [OLDEST] if "ASP data parallel" in arms and "PipeDream, vertical sync" in arms else []
+    if profile is not None:
+        weights = sum(layer.weight_bytes for layer in profile.layers) / 2**20
+        notes.append(f"One copy of all weights takes {weights:.2f} MiB; what is kept of activations takes the rest.")
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 

@@ -1,4 +1,4 @@
-"""Tables 4 and 10, figure 2: every method at a learning rate of its own, chosen by a search.
+"""Tables 4, 10 and 13, figure 2: every method at a learning rate of its own, chosen by a search.
 
 The search: of the rates that a method is trained with, the one whose mean training loss between the last two
 evaluations is lowest, over the seeds that a method has at each of them. Test accuracies take no part.
@@ -119,7 +119,7 @@ def row_of(context: Context, arm: str) -> dict[str, Cell]:
     return row | ({"cost": cost} if arm != base_of(arm) else {})
 
 
-@drawing(PAPER, "table_4", "table_10")
+@drawing(PAPER, "table_4", "table_10", "table_13")
 def table(context: Context) -> Drawn:
     """A line per method, the most accurate at its own rate first."""
     rows = [row_of(context, arm) for arm in context.values("arm")]
@@ -143,7 +143,7 @@ def table(context: Context) -> Drawn:
 def over_rates(context: Context) -> Drawn:
     """A line per method over the rates, of the seeds that a method has at each; none of a method with one rate.
 
-    Of the runs that end: the figure says how many do not, and a mean with one at 0 would be nobody's accuracy.
+    Of the runs that end, hollow where some do not: a mean with one at 0 would be nobody's accuracy.
     """
     rows: list[dict[str, Any]] = []
     for arm in context.values("arm"):
@@ -155,17 +155,19 @@ def over_rates(context: Context) -> Drawn:
         rows += [
             {"method": arm, "rate": rate_of(item), "accuracy": item.log.accuracy, "seed": item.arm.seed}
             for item in items
-            if item.log is not None and item.log.accuracy is not None and item.arm.seed in shared
+            if item.log is not None and item.arm.seed in shared
         ]
     methods = [arm for arm in context.values("arm") if len({row["rate"] for row in rows if row["method"] == arm}) > 1]
     rows = [row for row in rows if row["method"] in methods]
     rows.sort(key=lambda row: (methods.index(row["method"]), row["rate"]))
     ticks = tuple(sorted({row["rate"] for row in rows}))
     x = Axis("rate", "learning rate at the beginning", log=True, ticks=ticks)
-    return Drawn.of(Lines(x, Axis("accuracy", "accuracy (%)"), line="method", styles=STYLES, height=2.8), rows)
+    y = Axis("accuracy", "accuracy (%)")
+    return Drawn.of(Lines(x, y, line="method", styles=STYLES, hollow=True, height=2.8), rows)
 
 
 @judge(PAPER, "table_4", "staleness_wants_less")
+@judge(PAPER, "table_13", "staleness_wants_less")
 def staleness_wants_less(context: Context) -> Finding:
     """The rates that the search finds in each seed alone; of one seed nobody knows what the next would say."""
     rates = {arm: by_seed(context, arm) for arm in (BASELINE, *BOTH_UNREMEDIED)}
@@ -191,42 +193,66 @@ def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
     return words
 
 
-def ahead_at_own(first: str, others: Sequence[str]) -> Judge:
-    """A judge: one method ends above others, each at its own rate.
+def ahead_at_own(firsts: Sequence[str], others: Sequence[str]) -> Judge:
+    """A judge: each of some methods ends above each of others, every one at its own rate.
 
     One whose rate is at an end of its search may have a better one beyond: it is then not told to be below.
     """
 
     def judged(context: Context) -> Finding:
-        scores = {arm: at_its_own(context, arm) for arm in (first, *others)}
-        costs = {arm: above(scores[first], scores[arm]) for arm in others}
+        scores = {arm: at_its_own(context, arm) for arm in (*firsts, *others)}
         rates = {arm: own_rate(context, arm) for arm in scores}
-        ends, mine = beyond(context, others), beyond(context, (first,))
-        words = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-        words = f"{said(first, scores[first])} at {rates[first]:g}, {words}{''.join((ends | mine).values())}"
-        outcomes = [None if (mine if told is False else arm in ends) else told for arm, (told, _) in costs.items()]
-        return trend(context, all_of(outcomes), words + diverging(scores), PAIRED)
+        ends = beyond(context, tuple(scores))
+        words: list[str] = []
+        outcomes: list[bool | None] = []
+        for first in firsts:
+            costs = {arm: above(scores[first], scores[arm]) for arm in others}
+            each = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
+            words.append(f"{said(first, scores[first])} at {rates[first]:g}, {each}")
+            outcomes += [
+                None if (first in ends if told is False else arm in ends) else told for arm, (told, _) in costs.items()
+            ]
+        text = "; ".join(words) + "".join(ends.values()) + diverging(scores)
+        return trend(context, all_of(outcomes), text, PAIRED)
 
     return judged
 
 
-judge(PAPER, "table_4", "cost_remains")(ahead_at_own(BASELINE, BOTH_UNREMEDIED))
-judge(PAPER, "table_4", "spectrain_ahead_at_own_rate")(ahead_at_own("SpecTrain on 1F1B", (UNREMEDIED, "PipeDream")))
-judge(PAPER, "table_4", "spectrain_pays_at_own_rate")(ahead_at_own(BASELINE, ("SpecTrain on 1F1B",)))
+for result in ("table_4", "table_13"):
+    judge(PAPER, result, "cost_remains")(ahead_at_own((BASELINE,), BOTH_UNREMEDIED))
+judge(PAPER, "table_4", "spectrain_ahead_at_own_rate")(ahead_at_own(("SpecTrain on 1F1B",), (UNREMEDIED, "PipeDream")))
+judge(PAPER, "table_4", "spectrain_pays_at_own_rate")(ahead_at_own((BASELINE,), ("SpecTrain on 1F1B",)))
 
 ADAMW, NADAM = (f"PipeDream{WITH}{optimizer}" for optimizer in ("AdamW", "NAdam"))
-judge(PAPER, "table_10", "look_ahead_ahead_own")(ahead_at_own(NADAM, (ADAMW,)))
-judge(PAPER, "table_10", "look_ahead_pays_own")(ahead_at_own(base_of(NADAM), (NADAM,)))
+judge(PAPER, "table_10", "look_ahead_ahead_own")(ahead_at_own((NADAM,), (ADAMW,)))
+judge(PAPER, "table_10", "look_ahead_pays_own")(ahead_at_own((base_of(NADAM),), (NADAM,)))
+
+PREDICTING, ALONE = ("XPipe", "PipeOptim"), f"1F1B{WITH}NAdam"
+judge(PAPER, "table_13", "stashing_helps_own")(ahead_at_own(("PipeDream",), (UNREMEDIED,)))
+judge(PAPER, "table_13", "prediction_over_none_own")(ahead_at_own(PREDICTING, (UNREMEDIED,)))
+judge(PAPER, "table_13", "prediction_over_stashing_own")(ahead_at_own(PREDICTING, ("PipeDream",)))
+judge(PAPER, "table_13", "prediction_pays_own")(ahead_at_own((BASELINE,), ("PipeOptim",)))
+judge(PAPER, "table_13", "look_ahead_alone_own")(ahead_at_own((ALONE,), (UNREMEDIED, "PipeOptim")))
 
 
-@judge(PAPER, "table_10", "look_ahead_hides_delay_own")
-def hides_delay_own(context: Context) -> Finding:
-    """The two prices; nothing is told where a rate beyond those tried could turn it: by raising an arm, or a base."""
-    prices = {arm: (at_its_own(context, base_of(arm)), at_its_own(context, arm)) for arm in (ADAMW, NADAM)}
-    finding = priced(context, {"8 stages": prices})
-    turning = (NADAM, base_of(ADAMW)) if finding.holds is False else (ADAMW, base_of(NADAM))
-    ends = beyond(context, turning)
-    return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
+def cheaper_at_own(before: str, after: str) -> Judge:
+    """A judge: an arm costs fewer points against its own sequential training than another does, each at its own rate.
+
+    Nothing is told where a rate beyond those tried could turn it: by raising an arm, or a base.
+    """
+
+    def judged(context: Context) -> Finding:
+        prices = {arm: (at_its_own(context, base_of(arm)), at_its_own(context, arm)) for arm in (before, after)}
+        finding = priced(context, {"8 stages": prices})
+        turning = (after, base_of(before)) if finding.holds is False else (before, base_of(after))
+        ends = beyond(context, turning)
+        return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
+
+    return judged
+
+
+judge(PAPER, "table_10", "look_ahead_hides_delay_own")(cheaper_at_own(ADAMW, NADAM))
+judge(PAPER, "table_13", "look_ahead_cheaper_own")(cheaper_at_own(UNREMEDIED, ALONE))
 
 
 @judge(PAPER, "figure_2", "ahead_at_every_rate")

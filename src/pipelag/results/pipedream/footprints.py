@@ -155,6 +155,9 @@ def stays(context: Context) -> Finding:
     return measured(context, not grown, why, f"at most a tenth more than with the fewest, of {len(texts)} models")
 
 
+SEVERAL_STAGES = "several stages, least predicted time"
+
+
 def per_sample(log: RunLog, model: str) -> tuple[float, float]:
     """Megabytes per sample of data parallelism and of the best plan with several stages; for a judge."""
     alone, several = (plan_in(log, name, f"{model}, {name}") for name in (ALONE, SEVERAL))
@@ -167,7 +170,7 @@ def figure_17(context: Context) -> Drawn:
     rows = []
     for model, log in by_model(context).items():
         title = f"{model}\n({config_of(log, SEVERAL)})"
-        for bar, size in zip(("data parallelism", "best with several stages"), per_sample(log, model), strict=True):
+        for bar, size in zip(("data parallelism", SEVERAL_STAGES), per_sample(log, model), strict=True):
             rows.append({"model": title, "scheme": bar, "megabytes": size, "where": FOUR})
     if not rows:
         return not_logged("no plan is logged")
@@ -293,7 +296,8 @@ def memory_grows(context: Context) -> Finding:
         holds &= all(a <= b for a, b in pairwise(counts))
     holds &= held[0] == [2, 4, 7]
     sizes = ", ".join(f"{rows[depth]['memory'][0] / 1e9:.2f}" for depth in DEPTHS)
-    why = f"versions held at depths 2, 4, 7 by stage {held}; GB of stage 0 from none to 7, counted: {sizes}"
+    versions = "; ".join(f"{stage}: {', '.join(f'{count:g}' for count in held[stage])}" for stage in held)
+    why = f"versions held at depths 2, 4, 7 by stage {versions}; GB of stage 0 from none to 7, counted: {sizes}"
     return measured(context, holds, why, "half a hundredth of a version")
 
 
@@ -321,8 +325,8 @@ def communication(context: Context) -> Drawn:
         Col("saved (%)", lambda e: percent(e, PRINTED), "{:.0f}", "ours, recurrence as printed"),
         Col("plan", lambda e: e.config(RING), group="ours, a ring's cost"),
         Col("saved (%)", lambda e: percent(e, RING), "{:.0f}", "ours, a ring's cost"),
-        Col("plan", lambda e: config_of(e.piped, SEVERAL), group="best of several stages"),
-        Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", "best of several stages"),
+        Col("plan", lambda e: config_of(e.piped, SEVERAL), group=SEVERAL_STAGES),
+        Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", SEVERAL_STAGES),
     ]
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption))
 

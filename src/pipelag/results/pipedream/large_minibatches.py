@@ -11,7 +11,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, sized
 from pipelag.results.logs import Item
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
-from pipelag.results.pipedream.training import TITLES, VGG, data_of, level, points_of, styles_of
+from pipelag.results.pipedream.training import TITLES, VGG, level, panel_of, points_of, styles_of
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -23,14 +23,16 @@ LARS = {"LARS 1024": 1024, "LARS 4096": 4096, "LARS 8192": 8192}
 def figure_13(context: Context) -> Drawn:
     """A line per minibatch size under LARS, and PipeDream."""
     rows = []
-    for item in context.select(what="training"):
+    items = context.select(what="training")
+    for item in items:
         if item.log is not None:
             arm, batch = item.arm.labels["arm"], item.arm.spec.batch
             labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
             named = Item(replace(item.arm, labels=labels), item.log)
-            rows += points_of(named, "accuracy", f"{VGG}, {data_of(item)}")
+            rows += points_of(named, "accuracy", panel_of(VGG, items))
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
-    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel", styles=styles_of(rows)), rows)
+    chart = Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel", styles=styles_of(rows))
+    return Drawn.of(chart, rows, items)
 
 
 def lars_seconds(context: Context, arm: str) -> float:

@@ -40,12 +40,12 @@ def at(points: Mapping[int, float], gpus: int, what: str) -> float:
     return need(points.get(gpus), f"{what} on {gpus} GPUs")
 
 
-def overhead_lines(context: Context, key: str, height: float) -> Drawn:
-    """A panel per kind of server, a line per value of a label."""
+def overhead_lines(context: Context, key: str, height: float, of: str = "") -> Drawn:
+    """A panel per kind of server, a line per value of a label, with what it is of before it."""
     rows = [
         {
             "servers": item.arm.labels["arm"],
-            key: item.arm.labels[key],
+            key: of + item.arm.labels[key],
             "gpus": row["workers"],
             "percent": percent(row),
         }
@@ -55,7 +55,7 @@ def overhead_lines(context: Context, key: str, height: float) -> Drawn:
         if row.get("overhead") is not None
     ]
     x = Axis("gpus", "GPUs", log=True, ticks=(1, 2, 4, 8, 16, 32))
-    y = Axis("percent", "communication\noverhead (% of time)", limits=(0, 100))
+    y = Axis("percent", "overhead (% of time)", limits=(0, 100))
     order = context.values("arm")
     rows.sort(key=lambda row: order.index(row["servers"]))
     return Drawn.of(Lines(x, y, line=key, panel="servers", shared_y=True, height=height), rows)
@@ -70,7 +70,7 @@ def figure_1(context: Context) -> Drawn:
 @drawing(PAPER, "figure_12")
 def figure_12(context: Context) -> Drawn:
     """A panel per kind of server, a line per precision; GNMT-8."""
-    return overhead_lines(context, "precision", 2.3)
+    return overhead_lines(context, "precision", 2.3, "GNMT-8, ")
 
 
 def growth(context: Context, servers: str, up_to: int) -> tuple[list[str], list[str]]:

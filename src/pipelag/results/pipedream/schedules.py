@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.logs import RunLog
 from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, idle_free_from, passes, reads_of
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -169,7 +169,8 @@ def versions_by_stage(context: Context) -> Finding:
     rows = passes(log, FOLLOWED, "F")
     read = [row["reads"] for row in rows]
     holds = read == context.result.reported["minibatch_5_versions"] and agreeing(log, rows)
-    return exact(holds, f"updates up to {read} on stages 1 to {len(read)}, made {[seen_by(log, row) for row in rows]}")
+    made = listing(seen_by(log, row) for row in rows)
+    return exact(holds, f"updates up to {listing(read)} on stages 1 to {len(read)}, made {made}")
 
 
 @judge(PAPER, "figure_4", "vertical_sync")
@@ -179,7 +180,7 @@ def vertical_sync(context: Context) -> Finding:
     read = {kind: reads_of(log, FOLLOWED, kind) for kind in "FB"}
     first = context.result.reported["minibatch_5_versions"][0]
     holds = all(version == first for versions in read.values() for version in versions)
-    return exact(holds, f"updates up to {read['F']} by forwards, {read['B']} by backwards")
+    return exact(holds, f"updates up to {listing(read['F'])} by forwards, {listing(read['B'])} by backwards")
 
 
 @judge(PAPER, "figure_4", "staleness")
@@ -246,7 +247,7 @@ def round_robin(context: Context) -> Finding:
     taken = [sorted({row["minibatch"] for row in of_worker(log, worker)}) for worker in range(3)]
     every = list(range(log.summary["minibatches"]))
     holds = len(every) > 1 and taken == [every[::2], every[1::2], every]
-    return exact(holds, f"workers 1, 2 and 3 take {taken}, numbered from 0")
+    return exact(holds, f"workers 1, 2 and 3 take {'; '.join(map(listing, taken))}, numbered from 0")
 
 
 @judge(PAPER, "figure_8", "same_replica")
@@ -295,7 +296,7 @@ def same_within(context: Context) -> Finding:
     log = log_of(context)
     forward, backward = reads_of(log, FOLLOWED, "F"), reads_of(log, FOLLOWED, "B")
     holds = bool(forward) and forward == backward and agreeing(log, passes(log, FOLLOWED, "F"))
-    return exact(holds, f"forward reads after minibatches {forward}, backward {backward}")
+    return exact(holds, f"forward reads after minibatches {listing(forward)}; backward {listing(backward)}")
 
 
 @judge(PAPER, "figure_9", "different_across")
@@ -305,4 +306,4 @@ def different_across(context: Context) -> Finding:
     reported = context.result.reported["minibatch_5_versions"]
     said = [reported["stage_1"], reported["stage_2"]]
     holds = len(set(seen)) == len(seen) and [f"after minibatch {version}" for version in seen[:2]] == said
-    return exact(holds, f"after minibatches {seen} on stages 1 to {len(seen)}")
+    return exact(holds, f"after minibatches {listing(seen)} on stages 1 to {len(seen)}")

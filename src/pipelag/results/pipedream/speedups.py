@@ -65,7 +65,6 @@ def table_1(context: Context) -> Drawn:
         Col("epoch", lambda e: e.papers_plan(), "{:.2f}x", theirs),
         Col("to target", lambda e: to_target(context, e), "{:.2f}x", theirs),
     ]
-    short = context.shortfall(what="training")
     notes = [
         f"ours: timed by discrete events, gradients sent as they become ready ({profile_note(context)})",
         "the printed cost of summing gradients, 2(m-1)|w|/B, is m times a ring's, which section 3.1 describes in words",
@@ -73,9 +72,14 @@ def table_1(context: Context) -> Drawn:
         "searches over all workers on one level",
         "AWD-LM: 'batch size of 80' read as 80 in all (20 on each GPU of data parallelism, 80 in the pipeline) and as "
         "80 on each; the paper's 15-1 is cut before the first linear layer, its 2-1-1 where a ring's cost is least",
-        "to target, ours: VGG-16, GNMT-16 on 16 GPUs and AWD-LM are trained"
-        + (f", but not as in the paper: {short}" if short else ""),
+        "config: the replicas of each stage, first to last; a number alone is data parallelism, straight one worker a "
+        "stage",
     ]
+    trained = dict.fromkeys(i.arm.labels["model"] for i in context.select(what="training") if i.log is not None)
+    if trained:
+        short = context.shortfall(what="training")
+        words = f", but not as in the paper: {short}" if short else ""
+        notes.append(f"to target, ours: trained are {listed(list(trained))}{words}")
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
 
 

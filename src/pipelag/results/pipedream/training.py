@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
@@ -43,6 +43,13 @@ def data_of(item: Item) -> str:
     return str(data.get("title", data.get("name", "?")))
 
 
+def panel_of(model: str, items: Sequence[Item]) -> str:
+    """What the panel of some runs shows: a model, its data, and the GPUs that its pipeline has."""
+    gpus = max((sum(phase.replicas) for item in items for phase in item.arm.spec.phases), default=0)
+    data = next((data_of(item) for item in items if item.log is not None), "?")
+    return f"{model}, {data}" + (f", {gpus} GPUs" if gpus else "")
+
+
 def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
     """The target of a model as a line of a chart, by name; none where the runs that it rests on have no log."""
     try:
@@ -71,10 +78,10 @@ def figure_11(context: Context) -> Drawn:
     """A panel per model, a line per arm."""
     rows, axes = [], {}
     for model in context.values("model"):
-        metric = METRICS[model]
-        for item in context.select(model=model):
+        metric, items = METRICS[model], context.select(model=model)
+        panel = panel_of(model, items)
+        for item in items:
             if item.log is not None:
-                panel = f"{model}, {data_of(item)}"
                 axes[panel] = Axis("value", TITLES[metric], levels=level(context, model, model=model, arm=ALONE))
                 rows += points_of(item, metric, panel)
     return Drawn.of(Lines(Axis("epoch", "epoch"), axes, line="arm", panel="panel", styles=styles_of(rows)), rows)

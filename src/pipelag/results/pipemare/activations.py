@@ -10,7 +10,7 @@ from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipemare"
@@ -66,7 +66,7 @@ def as_appendix(context: Context) -> Finding:
     plain = [2 * (P - i) + 1 for i in range(1, P + 1)]
     mended = [count if i % S == 0 else 2 * (S - 1 - i % S) + 1 for i, count in enumerate(plain)]
     holds = row["without"] == plain and row["with"] == mended
-    return exact(holds, f"without {row['without']}, with {row['with']}")
+    return exact(holds, f"without {listing(row['without'])}; with {listing(row['with'])}")
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:

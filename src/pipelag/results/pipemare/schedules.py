@@ -11,7 +11,7 @@ from pipelag.report.tables import Col, table
 from pipelag.report.timelines import stacked
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.timelines import busy_once_full
 from pipelag.results.verdict import Finding, judge, log_of
@@ -72,7 +72,7 @@ def number_of(row: dict[str, Any]) -> int:
 def held(log: RunLog) -> tuple[list[int], str]:
     """The copies counted and those that the method states, which must agree, in words."""
     counted, stated = copies_held(log), log.summary["weight_copies"]
-    return counted, f"copies per stage {counted}" + (
+    return counted, f"copies per stage {listing(counted)}" + (
         "" if counted == stated else f", of which the method says {stated}"
     )
 

@@ -46,7 +46,7 @@ def table_5(context: Context) -> Drawn:
         rows += [ours, {**printed[model], "optimizer": optimizer, "whose": "paper"}]
     cols = [Col("model", "model"), Col("optimizer", "optimizer"), Col("", "whose")]
     cols += [Col(name, name, "{:,d}", "samples of a pass") for name in ARMS]
-    cols += [Col("PipeOptim's fullest", "full")]
+    cols += [Col("fullest GPU under PipeOptim, and what fills it", "full")]
     notes = [
         "Counted: weights, versions, gradients, optimizer state, inputs of passes under way (recomputation keeps no "
         "more) and the activations of one pass; not the workspaces of libraries and what an allocator loses.",

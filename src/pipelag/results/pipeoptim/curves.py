@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
@@ -232,12 +233,10 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
             row |= {f"{kind} {OPTIM}": predicted, f"{kind} {VANILLA}": other}
             row[f"{kind} gain"] = predicted - other if predicted is not None and other is not None else None
         rows.append(row | {"paper": context.result.reported.get(model)})
+    rows.append({"model": "mean", "paper": context.result.reported["average"]})
     for kind in (RECOMPUTED, KEPT):
-        values = [row[f"{kind} gain"] for row in rows if isinstance(row.get(f"{kind} gain"), float)]
-        if kind == RECOMPUTED:
-            rows.append({"model": "mean", "paper": context.result.reported["average"]})
-        whole = len(values) == len(context.values("model"))
-        rows[-1][f"{kind} gain"] = fmean(v for v in values if isinstance(v, float)) if whole else None
+        with suppress(NotLogged):
+            rows[-1][f"{kind} gain"] = mean_gain(context, kind).mean
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
     for kind in (RECOMPUTED, KEPT):
         group = f"activations {kind}"
@@ -245,7 +244,8 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
         cols.append(Col("gain", f"{kind} gain", "{:+.2f}", group))
     cols.append(Col("gain, paper", "paper", "{:+.2f}"))
     notes = [
-        "Best test accuracies (%), means over seeds. Recomputing, a second forward reads the weights of the backward."
+        "Best test accuracies (%), means over a model's seeds; the mean of the gains over the seeds that all models "
+        "have. Recomputing, a second forward reads the weights of the backward."
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 

@@ -8,7 +8,7 @@ from typing import Any
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.logs import RunLog
 from pipelag.results.pipeoptim.batches import weight_bytes
 from pipelag.results.pipeoptim.throughput import arm_rows
@@ -145,7 +145,7 @@ def delays(context: Context, arm: str) -> tuple[list[int], list[int]]:
 def stashing_consistent(context: Context) -> Finding:
     """Both passes as old as one another."""
     by_arm = {arm: delays(context, arm) for arm in STASHING}
-    why = "; ".join(f"{arm}: forward {f}, backward {b} updates old" for arm, (f, b) in by_arm.items())
+    why = "; ".join(f"{arm}: forward {listing(f)}; backward {listing(b)} updates old" for arm, (f, b) in by_arm.items())
     return exact(all(f == b for f, b in by_arm.values()), why)
 
 
@@ -249,4 +249,6 @@ def text_two_versions(context: Context) -> Drawn:
 def two_but_for_the_last(context: Context) -> Finding:
     """As printed, rank by rank."""
     copies = log_of(context).summary["weight_copies"]
-    return exact(copies == context.result.reported["versions"], f"{copies} versions on ranks 0 to {len(copies) - 1}")
+    return exact(
+        copies == context.result.reported["versions"], f"{listing(copies)} versions on ranks 0 to {len(copies) - 1}"
+    )

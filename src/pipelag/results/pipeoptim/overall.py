@@ -84,6 +84,13 @@ def top5_over_epochs(context: Context) -> Drawn:
     return draw(context, "top5", "top-5 accuracy (%)")
 
 
+def in_a_unit(rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The rows with their hours in minutes where they all are within one, and the unit's name."""
+    if max(row["hours"] for row in rows) >= 1:
+        return "hours", rows
+    return "minutes", [row | {"minutes": 60 * row.pop("hours")} for row in map(dict, rows)]
+
+
 @drawing(PAPER, "figure_9c", "figure_10c")
 def top1_over_time(context: Context) -> Drawn:
     """Epochs times the timed hours of an epoch of the paper's set; a thin line at the target."""
@@ -94,14 +101,15 @@ def top1_over_time(context: Context) -> Drawn:
             rows.append(row | {"hours": row["epoch"] * (seconds or 0.0) / 3600})
     if not rows:
         return not_logged("no training or no plan is logged")
+    unit, rows = in_a_unit(rows)
     panel = panel_of(context, model, trainings(context))
     rows = [row | {"panel": panel} for row in rows]
     try:
         goal = goal_of(context, model)
-        levels = {f"target {goal.text}": goal.value}
+        levels = {f"target {goal.value:.1f} %": goal.value}
     except NotLogged:
         levels = {}
-    x = Axis("hours", "time (hours; as timed for the paper's epochs)")
+    x = Axis(unit, f"time ({unit}; as timed for the paper's epochs)")
     y = Axis("value", "top-1 accuracy (%)")
     return Drawn.of(Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels), rows)
 
@@ -170,7 +178,7 @@ def table_6(context: Context) -> Drawn:
             if row["seconds"] and isinstance(row["epochs"], float):
                 row["hours"] = row["epochs"] * row["seconds"] / 3600
         except NotLogged as error:
-            targets.append(f"{model}: none; {str(error).rpartition(': ')[2]}")
+            targets.append(f"{model}: none; {error}")
         rows.append(row)
     cols = [Col("model", "model"), Col("approach", "approach")]
     for title, ours, theirs, form in (
@@ -179,7 +187,8 @@ def table_6(context: Context) -> Drawn:
         ("epoch (s)", "seconds", "epoch_s", "{:.0f}"),
         ("to the target (h)", "hours", "total_h", "{:.2f}"),
     ):
-        cols += [Col("ours", ours, form, title), Col("paper", theirs, form, title)]
+        own = "{:.2g}" if ours == "hours" else form
+        cols += [Col("ours", ours, own, title), Col("paper", theirs, form, title)]
     cols.append(Col("epochs", "epochs", "{:.2f}", "to the target"))
     notes = [f"Target, {text}." for text in dict.fromkeys(targets)]
     notes.append(
@@ -285,8 +294,9 @@ def text_overall_accuracy(context: Context) -> Drawn:
     """A row per approach."""
     try:
         gains, each = mean_gains(context), [mean_gains(context, [model]) for model in TARGETS]
-    except NotLogged:
-        gains, each = {}, []
+        own = []
+    except NotLogged as error:
+        gains, each, own = {}, [], [f"No gains of ours: {error}."]
     rows = [
         {"approach": arm, "paper": mean, "most": most}
         | ({"ours": gains[arm].mean, "ours_most": max(one[arm].mean for one in each)} if gains else {})
@@ -299,7 +309,7 @@ def text_overall_accuracy(context: Context) -> Drawn:
         Col("ours", "ours_most", "{:+.2f}", "the larger of two (points)"),
         Col("paper", "most", "{:+.2f}", "the larger of two (points)"),
     ]
-    notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8)."]
+    notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *own]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 

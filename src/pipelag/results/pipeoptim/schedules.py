@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.timelines import FOLLOWED, Row, busy_once_full, draw, one_at_a_time, passes, reads_of
 from pipelag.results.verdict import Finding, judge, log_of
 
@@ -67,7 +67,9 @@ def bubbles(context: Context) -> Finding:
 def microbatches_of_5(context: Context) -> Finding:
     """By their numbers, counted from 1."""
     microbatches = sorted({row["microbatch"] + 1 for row in passes(log_of(context), FOLLOWED)})
-    return exact(microbatches == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {microbatches}")
+    return exact(
+        microbatches == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {listing(microbatches)}"
+    )
 
 
 judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
@@ -79,7 +81,7 @@ def forward_versions(context: Context) -> Finding:
     versions = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
     return exact(
         versions == context.result.reported["forward_weights_minibatch_5"],
-        f"W{versions} on GPUs 0 to {len(versions) - 1}",
+        f"{listing(f'W{version}' for version in versions)} on GPUs 0 to {len(versions) - 1}",
     )
 
 
@@ -95,7 +97,8 @@ def stashed_versions(context: Context) -> Finding:
     """D - r per rank."""
     copies = log_of(context, arm="weight stashing").summary["weight_copies"]
     return exact(
-        copies == [len(copies) - rank for rank in range(len(copies))], f"{copies} on ranks 0 to {len(copies) - 1}"
+        copies == [len(copies) - rank for rank in range(len(copies))],
+        f"{listing(copies)} on ranks 0 to {len(copies) - 1}",
     )
 
 
@@ -115,7 +118,8 @@ def distances(context: Context) -> Finding:
     rows = passes(log_of(context), FOLLOWED, "F")
     predicted = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
     return exact(
-        predicted == context.result.reported["predicted"], f"weights {predicted} on GPUs 0 to {len(predicted) - 1}"
+        predicted == context.result.reported["predicted"],
+        f"weights {listing(predicted)} on GPUs 0 to {len(predicted) - 1}",
     )
 
 
@@ -123,4 +127,7 @@ def distances(context: Context) -> Finding:
 def backward_reads_w5(context: Context) -> Finding:
     """What the backwards of minibatch 5 read."""
     versions = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
-    return exact(versions == {context.result.reported["backward_weights"]}, f"W{sorted(versions)}")
+    return exact(
+        versions == {context.result.reported["backward_weights"]},
+        listing(f"W{version}" for version in sorted(versions)),
+    )

@@ -63,7 +63,7 @@ def figure_6(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("throughput", "throughput (samples/s)")
-    return Drawn.of(Bars(y, "approach", panel="panel", number="{:,.0f}"), rows)
+    return Drawn.of(Bars(y, "approach", panel="panel", number="{:,.0f}", colours={"": 7}), rows)
 
 
 def said(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
@@ -117,17 +117,21 @@ def text_throughput(context: Context) -> Drawn:
     rows, reported = list(models), context.result.reported
     below = {key: [-value for value in reported[f"below_{key}_percent"]] for key in ("PipeDream", "2BW")}
     printed = {PIPEDREAM: below["PipeDream"], TWO_BW: below["2BW"]}
+    words = {"mean": "mean", "extreme": "farthest from 0"}
     if models:
         for place, what in enumerate(("mean", "extreme")):
-            mine: dict[str, Any] = {"model": f"all, {what}"}
+            mine: dict[str, Any] = {"model": f"all, {words[what]}"}
             for other in others:
                 values = [row[other] for row in models if other in row]
                 mine[other] = fmean(values) if what == "mean" else max(values, key=abs) if values else None
-            rows += [mine, {"model": f"paper, {what}"} | {other: printed[other][place] for other in printed}]
+            rows += [
+                mine,
+                {"model": f"all, {words[what]}, paper"} | {other: printed[other][place] for other in printed},
+            ]
             adamw = [row[GPIPE] for row in models if row["optimizer"] == "AdamW" and GPIPE in row]
             value = (fmean(adamw) if what == "mean" else max(adamw)) if adamw else None
-            rows.append({"model": f"AdamW, {what}", GPIPE: value})
-            rows.append({"model": f"paper, AdamW, {what}", GPIPE: reported["over_GPipe_AdamW_percent"][place]})
+            rows.append({"model": f"AdamW, {words[what]}", GPIPE: value})
+            rows.append({"model": f"AdamW, {words[what]}, paper", GPIPE: reported["over_GPipe_AdamW_percent"][place]})
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
     cols += [Col(f"over {other}", other, "{:+.2f} %", "throughput of PipeOptim") for other in others]
     return Drawn(table=table(rows, cols, context.result.caption))

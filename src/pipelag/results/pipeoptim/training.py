@@ -147,4 +147,5 @@ def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:
     """What a panel shows: a model, smaller than the paper's or not, and the data that these runs were trained on."""
     titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
     small = " (small)" if context.smaller(model=model) else ""
-    return f"{model}{small}, {titles[0] if titles else '?'}"
+    by = next((item.arm.labels.get("optimizer") for item in context.select(model=model)), None)
+    return ", ".join(filter(None, (f"{model}{small}", by, titles[0] if titles else "?")))

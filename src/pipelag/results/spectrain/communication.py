@@ -44,8 +44,8 @@ def figure_3(context: Context) -> Drawn:
             row = found(context, model, arm)
             if row is not None:
                 rows.append({"model": model, "scheme": scheme, "megabytes": row["bytes"] / 1e6})
-    y = Axis("megabytes", "MB per minibatch", log=True)
-    return Drawn.of(Bars(y, "model", "scheme", number="{:,.0f}"), rows)
+    y = Axis("megabytes", "MB per minibatch", log=True, limits=(1, None))
+    return Drawn.of(Bars(y, "model", "scheme", number="{:,.0f}", colours={"Data P.": 0, "Model P.": 5}), rows)
 
 
 def ratios(context: Context) -> dict[str, float]:

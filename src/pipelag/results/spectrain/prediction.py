@@ -62,7 +62,11 @@ def lines(context: Context) -> Iterator[dict[str, Any]]:
 def figure_9(context: Context) -> Drawn:
     """A panel per s."""
     y = Axis("rmse", "RMSE of the weights", log=True)
-    return Drawn.of(Lines(Axis("step", "iteration"), y, line="weights", panel="s", shared_y=True), list(lines(context)))
+    # SpecTrain's colour is that of its curves; the others have none there
+    styles = {f"stale ({OWN}'s run)": (0, 0), f"predicted, {OWN}": (4, 4), "predicted, LWP_w": (5, 2)}
+    styles |= {"predicted, XPipe": (6, 3)}
+    chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=styles, shared_y=True)
+    return Drawn.of(chart, list(lines(context)))
 
 
 @judge(PAPER, "figure_9", "predicted_below_stale")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.logs import RunLog
 from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
@@ -73,7 +73,8 @@ def padded(context: Context) -> Finding:
     gpus = log.summary["workers"]
     inside = [row for row in passes(log) if starts[0] <= row["start"] < starts[-1]]
     idle = 1 - sum(row["end"] - row["start"] for row in inside) / (gpus * (starts[-1] - starts[0]))
-    words = f"units of {sorted(units)}, forwards of {sorted(length['F'])}: GPUs idle {100 * idle:.0f} % of the time"
+    words = f"units of {listing(sorted(units))}, forwards of {listing(sorted(length['F']))}: "
+    words += f"GPUs idle {100 * idle:.0f} % of the time"
     return exact(units == length["B"] and max(length["F"]) < min(units) and idle > 1e-9, words)
 
 
@@ -90,7 +91,9 @@ def unit_cost(context: Context) -> Finding:
     done = sorted(row["end"] for row in passes(log, kind="B") if row["stage"] == 1)
     low, high = full_between(log)
     gaps = {round(b - a, 9) for a, b in zip(done[:-1], done[1:], strict=True) if low <= a and b <= high}
-    words = f"batches finish {sorted(gaps)} apart; forward and backward take {list(costs.values())} on the GPUs"
+    words = (
+        f"batches finish {listing(sorted(gaps))} apart; forward and backward take {listing(costs.values())} on the GPUs"
+    )
     return exact(bool(units) and gaps == {max(costs.values())}, words)
 
 
@@ -99,7 +102,7 @@ def batch_per_unit(context: Context) -> Finding:
     """The units at which batches come back to GPU 0."""
     ends = sorted(row["end"] for row in passes(log_of(context, arm="DualPipe"), kind="B") if row["stage"] == 1)
     gaps = {b - a for a, b in zip(ends[:-1], ends[1:], strict=True)}
-    return exact(gaps == {1}, f"batches finish {sorted(gaps)} unit apart")
+    return exact(gaps == {1}, f"batches finish {listing(sorted(gaps))} unit apart")
 
 
 @judge(PAPER, "figure_6b", "two_tasks")
@@ -124,7 +127,7 @@ def two_tasks(context: Context) -> Finding:
 def same_versions(context: Context) -> Finding:
     """The time units whose weights batch 5 reads."""
     units = sorted({int(row["unit"]) for row in followed(context)})
-    return exact(units == context.result.reported["weights"], f"W{units}")
+    return exact(units == context.result.reported["weights"], listing(f"W{unit}" for unit in units))
 
 
 for _figure in ("figure_8a", "figure_8b", "figure_8c", "figure_8d"):
@@ -145,7 +148,9 @@ def stale(context: Context) -> Finding:
     rows = followed(context)
     behind = rows[-1]["start"] - int(rows[-1]["unit"])
     copies = log_of(context).summary["weight_copies"]
-    return exact(behind == 2 * GPUS - 2 and max(copies) > 1, f"{behind} units behind; weight copies per GPU {copies}")
+    return exact(
+        behind == 2 * GPUS - 2 and max(copies) > 1, f"{behind} units behind; weight copies per GPU {listing(copies)}"
+    )
 
 
 @judge(PAPER, "figure_8d", "first_s")

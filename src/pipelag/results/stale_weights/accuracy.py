@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pandas as pd
@@ -16,7 +15,7 @@ from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Item
 from pipelag.results.stale_weights.claims_accuracy import LENGTHS, PRECISIONS, gained, rounding
 from pipelag.results.stale_weights.claims_hybrid import PIPELINED
-from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, STAGES, arms_of, phase_of
+from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, STAGES, arms_of, name_as_run, phase_of
 from pipelag.results.verdict import NotLogged
 
 Row = dict[str, Cell]
@@ -161,10 +160,11 @@ def hybrid_control(context: Context) -> Drawn:
     rows: list[Row] = []
     for arm in arms_of(context):
         above = drop_text(context, PIPELINED, arm) if arm != PIPELINED else None
-        rows.append({"arm": arm, "ours": context.accuracy(arm=arm).text(), "above": above})
+        name = name_as_run(context.select(arm=arm)[0])
+        rows.append({"arm": name, "ours": context.accuracy(arm=arm).text(), "above": above})
     cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
-    more = f"Above: {INTERVAL}"
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
+    more = f"Above: {INTERVAL}", "Pipelined at both rates: the pipeline goes on, at the rate at which the hybrid does."
+    return Drawn(table(rows, cols, context.result.caption, notes(context, *more)), data=tidy(context.items))
 
 
 @drawing(PAPER, "precision")
@@ -269,12 +269,6 @@ def first_rate(item: Item) -> float:
 
 
 ACCURACY = "inference accuracy (%)"
-PRINTED = re.compile(r"\d+k(\+\d+k)?")  # iterations in the name of an arm, the paper's
-
-
-def name_as_run(item: Item) -> str:
-    """An arm's name, with the iterations that it has here for those of the paper."""
-    return PRINTED.sub("+".join(f"{phase.steps:,}" for phase in item.arm.spec.phases), item.arm.labels["arm"])
 
 
 @drawing(PAPER, "accuracy_curves")
@@ -345,10 +339,7 @@ def figure_6(context: Context) -> Drawn:
     log = next((item.log for item in context.items if item.log is not None), None)
     frame = pd.DataFrame(rows)
     if log is not None and rows:
-        points = [item for item in context.items if item.arm.labels["curve"] in names]
-        there = sum(item.log is not None for item in points)
-        missing = f", {there} of {len(points)} runs" if there < len(points) else ""
-        frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}{missing}"
+        frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}"
     chart = Lines(
         Axis("stale_percent", "percentage of stale weights", limits=(0, 103)),
         Axis("accuracy", ACCURACY),

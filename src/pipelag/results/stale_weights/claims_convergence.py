@@ -8,7 +8,7 @@ from statistics import fmean
 from pipelag.results.context import Context
 from pipelag.results.judging import all_of, sized
 from pipelag.results.logs import RunLog
-from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, every_log
+from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, as_run, every_log
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 DISTANCES = (2.0, 1.0, 0.5)  # points from where an arm ends
@@ -41,7 +41,7 @@ def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: st
     tolerance = f"{ALIKE:g} times as many or as few, at each of three distances; one evaluation more or less"
     lost_arms = unlearned(logs, every_log(context, arm=baseline, **labels))
     if lost_arms:
-        why = f"{', '.join(lost_arms)}: diverges or ends below half of {baseline}"
+        why = f"{', '.join(as_run(context, arm) for arm in lost_arms)}: diverges or ends below half of {baseline}"
         return sized(context, False, why, tolerance, **labels)
     by_arm = {arm: [iterations(each, distance) for distance in DISTANCES] for arm, each in logs.items()}
     resolution = min(each[0].rows[0]["step"] for each in logs.values())
@@ -53,7 +53,9 @@ def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: st
                 for a, b in zip(by_arm[arm], by_arm[other], strict=True)
             ]
             outcomes.append(True if all(same) else None if any(same) else False)
-    words = "; ".join(f"{arm} {', '.join(f'{steps:,.0f}' for steps in each)}" for arm, each in by_arm.items())
+    words = "; ".join(
+        f"{as_run(context, arm)} {', '.join(f'{steps:,.0f}' for steps in each)}" for arm, each in by_arm.items()
+    )
     why = f"iterations to within {', '.join(f'{d:g}' for d in DISTANCES)} points of an arm's own end: {words}"
     return sized(context, all_of(outcomes), why, tolerance, **labels)
 
@@ -80,7 +82,7 @@ def all_converge(context: Context) -> Finding:
     tolerance = "a point between the last tenth of the evaluations and the tenth before; above half of the baseline"
     lost_arms = unlearned(logs, every_log(context, model="AlexNet", arm=BASELINE))
     if lost_arms:
-        why = f"{', '.join(lost_arms)}: diverges or ends below half of the baseline"
+        why = f"{', '.join(as_run(context, arm) for arm in lost_arms)}: diverges or ends below half of the baseline"
         return sized(context, False, why, tolerance, model="AlexNet")
     moves = {}
     for arm, each in logs.items():

@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
 from pipelag.results.stale_weights.claims_accuracy import halfway
 from pipelag.results.stale_weights.claims_convergence import alike
-from pipelag.results.stale_weights.reading import PAPER, every_log, listed, near
+from pipelag.results.stale_weights.reading import PAPER, as_run, every_log, listed, near
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 HYBRIDS = SHORT, LONG = "20k+10k hybrid", "20k+20k hybrid"
@@ -37,8 +37,9 @@ def jumps(context: Context) -> Finding:
             before[seed], after[seed] = (
                 abs(fmean(curve[s] - nearest(baseline[seed], s) for s in steps)) for steps in (early, late)
             )
-        gains[f"{arm} above pipelined"] = Difference.of(ahead, dict.fromkeys(ahead, 0.0))
-        gains[f"{arm} nearer to the baseline than before"] = Difference.of(before, after)
+        name = as_run(context, arm)
+        gains[f"{name} above pipelined"] = Difference.of(ahead, dict.fromkeys(ahead, 0.0))
+        gains[f"{name} nearer to the baseline than before"] = Difference.of(before, after)
     why = f"points, means over the first quarter of the second phase: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS)
 
@@ -68,7 +69,8 @@ def nearest(curve: Mapping[int, float], step: int) -> float:
 def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
     """One arm of table 4 above another."""
     gain = Difference.of(by_seed(context, arm=higher), by_seed(context, arm=lower))
-    return trend(context, gain.above(), f"{higher} minus {lower}: {gain.text()} points", SEEDS)
+    words = f"{as_run(context, higher)} minus {as_run(context, lower)}: {gain.text()} points"
+    return trend(context, gain.above(), words, SEEDS)
 
 
 @judge(PAPER, "table_4", "pipelined_below_short_hybrid")
@@ -87,7 +89,8 @@ def short_below(context: Context) -> Finding:
 def long_reaches(context: Context) -> Finding:
     """The long hybrid above the baseline. Where a run is shortened its rate has fallen before the extra steps."""
     gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
-    return sized(context, gain.above(), f"{LONG} minus Baseline 30k: {gain.text()} points", SEEDS)
+    words = f"{as_run(context, LONG)} minus {as_run(context, WHOLE)}: {gain.text()} points"
+    return sized(context, gain.above(), words, SEEDS)
 
 
 @judge(PAPER, "table_4", "short_hybrid_within_0_8")

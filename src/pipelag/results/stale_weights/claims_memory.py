@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import agreed, exact
+from pipelag.results.judging import agreed, exact, listing
 from pipelag.results.stale_weights.memory import OWN, savings
 from pipelag.results.stale_weights.reading import DEPTHS, PAPER, memory_of, numbers
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of
@@ -126,7 +126,10 @@ def less_memory(context: Context) -> Finding:
     own = [each > 0 for (reading, _), each in saved.items() if reading == OWN]
     holds = agreed(sum(copies["stale weights"]) < sum(copies["PipeDream"]), *own)
     words = "; ".join(f"{reading}, {dataset} {each:.2f} %" for (reading, dataset), each in saved.items())
-    why = f"copies per stage: ours {copies['stale weights']}, PipeDream {copies['PipeDream']}; saved with {words}"
+    why = "copies per stage: " + "; ".join(
+        f"{name} {listing(copies[arm])}" for name, arm in (("ours", "stale weights"), ("PipeDream", "PipeDream"))
+    )
+    why += f"; saved with {words}"
     return exact(holds, why, "exact; by copies alone, and with each schedule's own activations")
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import all_of, exact
+from pipelag.results.judging import all_of, exact, listing
 from pipelag.results.stale_weights.reading import (
     PAPER,
     STAGES,
@@ -29,7 +29,7 @@ def mapped_in_order(context: Context) -> Finding:
     """Both passes of partition i on accelerator i."""
     log = log_of(context)
     owners = {stage: {r["worker"] for r in log.rows if r["stage"] == stage} for stage in {r["stage"] for r in log.rows}}
-    said = ", ".join(f"P{stage - 1} on {sorted(owners[stage])}" for stage in sorted(owners))
+    said = ", ".join(f"P{stage - 1} on {listing(sorted(owners[stage]))}" for stage in sorted(owners))
     holds = len(owners) == 4 and all(owners[stage] == {stage - 1} for stage in owners)
     return exact(holds, f"accelerators of the partitions: {said}")
 
@@ -45,7 +45,10 @@ def contiguous(context: Context) -> Finding:
     }
     along = list(range(log.summary["workers"]))
     holds = all(way == (along if kind == "F" else along[::-1]) for (kind, _), way in ways.items())
-    return exact(holds, f"accelerators that a minibatch passes, forward {ways['F', 0]}, backward {ways['B', 0]}")
+    return exact(
+        holds,
+        f"accelerators that a minibatch passes, forward {listing(ways['F', 0])}; backward {listing(ways['B', 0])}",
+    )
 
 
 def _is(row: dict[str, object], kind: str, minibatch: int) -> bool:
@@ -117,14 +120,16 @@ def m_plus_2(context: Context) -> Finding:
 def fs1_stale(context: Context) -> Finding:
     """The first forward stage misses two updates; there is one per cycle."""
     missed = staleness(log_of(context, minibatches="5"), 1)
-    return exact(missed == {2}, f"updates that FS1 misses in steady state: {sorted(missed)}, one being made per cycle")
+    return exact(
+        missed == {2}, f"updates that FS1 misses in steady state: {listing(sorted(missed))}, one being made per cycle"
+    )
 
 
 @judge(PAPER, "figure_4", "last_stage_up_to_date")
 def last_fresh(context: Context) -> Finding:
     """The last stage misses none."""
     missed = staleness(log_of(context, minibatches="5"), 2)
-    return exact(missed == {0}, f"updates that FS2 misses in steady state: {sorted(missed)}")
+    return exact(missed == {0}, f"updates that FS2 misses in steady state: {listing(sorted(missed))}")
 
 
 @judge(PAPER, "figure_4", "cells")
@@ -199,7 +204,9 @@ def per_cycle(context: Context) -> Finding:
     holds = all(gaps == {1} for gaps in each.values()) and all(extra == 2 * k for k, extra in more.items())
     words = ", ".join(f"K = {k}: M + {more[k]}" for k in logs)
     spread = sorted({gap for gaps in each.values() for gap in gaps})
-    return exact(holds, f"cycles for M = {len(finished_in(logs[1]))} minibatches: {words}; between two ends {spread}")
+    return exact(
+        holds, f"cycles for M = {len(finished_in(logs[1]))} minibatches: {words}; between two ends {listing(spread)}"
+    )
 
 
 @judge(PAPER, "text_potential_speedup", "ideal_speedup")

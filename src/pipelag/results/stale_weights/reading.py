@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.judging import ONE_MORE, Difference, by_seed, every_run, over_models
-from pipelag.results.logs import RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
 from pipelag.results.verdict import NotLogged, log_of
@@ -18,12 +19,24 @@ PAPER = "stale_weights"
 BASELINE = "non-pipelined"
 CONTROL = "non-pipelined at the pipelined rate"
 STAGES = {"s4": "4-stage", "s6": "6-stage", "s8": "8-stage", "s10": "10-stage"}
+PRINTED = re.compile(r"\d+k(\+\d+k)?")  # iterations in the name of an arm, the paper's
 DEPTHS = ("ResNet-20", "ResNet-56", "ResNet-110", "ResNet-224", "ResNet-362")
 
 
 def arms_of(context: Context, **labels: str) -> list[str]:
     """The arms that the runs with these labels have, in the order of the config."""
     return list(dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels)))
+
+
+def name_as_run(item: Item) -> str:
+    """An arm's name, with the iterations that it has here for those of the paper."""
+    return PRINTED.sub("+".join(f"{phase.steps:,}" for phase in item.arm.spec.phases), item.arm.labels["arm"])
+
+
+def as_run(context: Context, arm: str) -> str:
+    """The same of an arm by its name in the config."""
+    items = context.select(arm=arm)
+    return name_as_run(items[0]) if items else arm
 
 
 def every_log(context: Context, **labels: str) -> list[RunLog]:
