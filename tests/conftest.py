@@ -18,7 +18,6 @@ import torch
 from hypothesis import settings
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pipelag.experiments import load_paper, load_scale
 from pipelag.warm import WarmProcess
 
 settings.register_profile("pipelag", deadline=None)  # no test is timed: on a busy machine they would fail
@@ -66,8 +65,6 @@ def place(device: str) -> str:
 def in_project(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the project's own folder, with its config read anew."""
     monkeypatch.chdir(Path(__file__).resolve().parents[1])
-    load_paper.cache_clear()
-    load_scale.cache_clear()
 
 
 @pytest.fixture
@@ -75,8 +72,6 @@ def nothing_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the config alone: `make reproduce` has left logs in the project's own."""
     shutil.copytree(Path(__file__).resolve().parents[1] / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
 
 
 @pytest.fixture

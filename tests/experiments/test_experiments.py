@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,23 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of config/ that a test may change."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
-    yield tmp_path / "config"
-    load_paper.cache_clear()
-    load_scale.cache_clear()
+    return tmp_path / "config"
 
 
 def change(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    load_paper.cache_clear()
-    load_scale.cache_clear()
 
 
 def ids(result: str, scale: str = "quick", **labels: str) -> set[str]:
@@ -406,7 +399,6 @@ def test_what_a_paper_took_is_told_beside_its_budget(config: Path, capsys: pytes
         assert pipelag_command(["list", *other, "--hours"]) == 0
         assert "budget" not in capsys.readouterr().out
     change(config / "scales/quick.yaml", "hours: {spectrain: 4}", "hours: {spectrum: 4}")
-    load_scale.cache_clear()
     assert pipelag_command(["list", "spectrain"]) == 2 and "spectrum" in capsys.readouterr().err
 
 
@@ -428,7 +420,6 @@ def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
     (config / "scales/mine.yaml").write_text(text)
     assert load_scale("mine").seeds == load_scale("standard").seeds == [0, 1, 2]
     (config / "scales/mine.yaml").write_text(text + "seeds: [7]\n")
-    load_scale.cache_clear()
     assert load_scale("mine").seeds == [7]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipelag.commands.result import save
-from pipelag.experiments import load_paper, load_scale
+from pipelag.experiments import load_paper
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.drawing import Drawn
@@ -34,18 +33,14 @@ FRAME = pd.DataFrame(
 
 
 @pytest.fixture
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's folder with the records of the paper at the quick scale."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     monkeypatch.chdir(tmp_path)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
     for number, name in enumerate(load_paper(PAPER).results):
         leave(tmp_path, name, VERDICTS[number % 3])
-    yield tmp_path
-    load_paper.cache_clear()
-    load_scale.cache_clear()
+    return tmp_path
 
 
 def leave(project: Path, name: str, verdict: str) -> None:

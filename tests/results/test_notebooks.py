@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pipelag.errors import PipelagError
-from pipelag.experiments import load_paper, load_scale
 from pipelag.results.notebook import open_shelf
 from tests.results.test_results import PAPER, ROOT, draw, make_up_here
 
@@ -60,8 +59,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute"]
         command += ["--ExecutePreprocessor.startup_timeout=600", *(f"notebooks/{name}.ipynb" for name in EXECUTED)]
         subprocess.run(command, check=True)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
     return folder / "notebooks"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "config", folder / "config")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        forget()
         scale = load_scale("quick")
         for arm in arms(load_paper(PAPER), "table_1", scale):
             if arm.labels["what"] == "plan" and arm.labels["model"] in ("VGG-16", "AlexNet"):
@@ -36,17 +35,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def copy(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(project, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
-    forget()
-    yield tmp_path / "project"
-    forget()
-
-
-def forget() -> None:
-    load_paper.cache_clear()
-    load_scale.cache_clear()
+    return tmp_path / "project"
 
 
 def verdicts(result: str) -> dict[str, str]:

@@ -27,8 +27,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make_up_here() -> None:
     shutil.copytree(ROOT / "config", "config")
-    load_paper.cache_clear()
-    load_scale.cache_clear()
     paper, scale = load_paper(PAPER), load_scale("quick")
     for result in paper.results:
         for arm in arms(paper, result, scale):
@@ -147,8 +145,6 @@ def test_every_result_draws_with_and_without_logs(
 ) -> None:
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
-    load_paper.cache_clear()
-    load_scale.cache_clear()
     draw(result)
     for folder in (drawn, tmp_path):
         left = folder / f"figures/quick/{PAPER}"
@@ -178,8 +174,6 @@ def test_the_page_gathers_all_and_links_to_logs(
 ) -> None:
     shutil.copytree(drawn, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
-    load_paper.cache_clear()
-    load_scale.cache_clear()
     Path("figures").rename("drawn")
     assert main(["report", PAPER]) == 2
     assert "draw it first: snakemake --cores all stale_weights_table_1" in capsys.readouterr().err

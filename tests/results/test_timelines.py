@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "config", folder / "config")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        forget()
         scale = load_scale("quick")
         for name in PAPERS:
             paper = load_paper(name)
@@ -72,16 +70,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project)
-    forget()
-    yield project
-    forget()
-
-
-def forget() -> None:
-    load_paper.cache_clear()
-    load_scale.cache_clear()
+    return project
 
 
 def verdicts(paper: str, result: str) -> dict[str, tuple[str, str]]:
@@ -123,7 +114,6 @@ def test_a_log_that_says_otherwise_fails_the_claim(
     shutil.copytree(project / "config", tmp_path / "config")
     shutil.copytree(project / "results", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
-    forget()
     for arm in arms(load_paper(paper), result, load_scale("quick")):
         log = run_dir(load_scale("quick"), arm.spec.id) / "metrics.jsonl"
         made_up.rewrite(log, change)  # type: ignore[arg-type]
@@ -134,7 +124,6 @@ def test_the_leaderboard_reads_logs_only(tmp_path: Path, monkeypatch: pytest.Mon
     """Made-up accuracies come out ranked, with spread; without logs a cell is empty, a diverged method says so."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
-    forget()
     for arm in arms(load_paper("leaderboard"), "table_1", load_scale("quick")):
         if arm.labels["what"] != "learning" or arm.labels["arm"] == "XPipe":
             continue

@@ -61,7 +61,6 @@ def _files(kind: str) -> list[str]:
     return sorted(path.stem for path in (CONFIG / kind).glob("*.yaml"))
 
 
-@lru_cache
 def load_paper(name: str) -> Paper:
     """Read config/papers/<name>.yaml; unknown names and wrong keys are refused with the nearest."""
     if name not in papers():
@@ -83,7 +82,6 @@ def result_of(paper: Paper, name: str) -> Result:
     return paper.results[name]
 
 
-@lru_cache
 def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -> Scale:
     """Read config/scales/<name>.yaml, over what it extends.
 

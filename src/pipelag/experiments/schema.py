@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -241,7 +242,20 @@ class Workflow(Typed):
 
 
 def read(model: type[M], path: Path) -> M:
-    """Read and validate a YAML file; the first mistake is named with its place and the nearest valid key."""
+    """Read and validate a YAML file; the first mistake is named with its place and the nearest valid key.
+
+    A file that has not changed since is not read again: what was made of it is to be left as it is.
+    """
+    try:
+        now = path.stat()
+    except OSError:
+        return validate(model, read_yaml(path, "a config file"), str(path))
+    return _unchanged(model, path, path.resolve(), now.st_mtime_ns, now.st_size, now.st_ino)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=128)
+def _unchanged(model: type[BaseModel], path: Path, *_: Any) -> BaseModel:
+    """What a file says, by where it is and what its folder says of it."""
     return validate(model, read_yaml(path, "a config file"), str(path))
 
 
