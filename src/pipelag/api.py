@@ -174,6 +174,9 @@ def train(
     asked.check_batches(batches)
     place = asked.check_device(device)
     sequence = asked.check_model(model)
+    asked.check_surroundings(place)
+    if executor == "real":
+        asked.check_hooks(sequence)
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:
@@ -214,6 +217,9 @@ def train(
         raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
     wishes.check(kept=checkpoints is not None)
+    sends = any(phase.cuts and not phase.method.data_parallel for phase in phases)
+    even = executor == "real" and not uneven and sends
+    asked.check_sizes(batches, sum(phase.steps for phase in phases), phases, even)
     supply = Supply(batches, asked.epochs_of(epochs), unpack)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     if executor == "simulated":

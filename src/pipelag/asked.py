@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from pipelag.errors import PipelagError, a, unknown
 from pipelag.methods import Method
@@ -46,6 +46,25 @@ def check_model(model: Any) -> nn.Sequential:
         frozen = "all its parameters are frozen" if any(True for _ in sequence.parameters()) else "it has no parameters"
         raise PipelagError(f"there is nothing to train in the model: {frozen}; let some require a gradient")
     return sequence
+
+
+def check_surroundings(place: torch.device) -> None:
+    """Refuse a call under `torch.autocast`: it does not reach workers, and keeps casts of the forward's weights."""
+    if any(torch.is_autocast_enabled(kind) for kind in {"cpu", place.type}):
+        raise PipelagError(
+            "train is called under torch.autocast, which would give backwards the weights of their forwards and does "
+            "not reach real workers; call it outside, with precision='bf16'"
+        )
+
+
+def check_hooks(model: nn.Sequential) -> None:
+    """Refuse hooks on parameters, which are no part of what travels to workers."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise PipelagError(
+                f"'{name}' has a hook on its gradient, which does not travel to real workers; do what it does in the "
+                "optimizer's step, or use executor='simulated'"
+            )
 
 
 def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
@@ -257,6 +276,26 @@ class Loss:
     def __call__(self, output: Any, target: Any) -> torch.Tensor:
         """The loss; raises `PipelagError` where it is no scalar, or nothing could be learned from it."""
         return trainable(self.function(output, target))
+
+
+def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -> None:
+    """Refuse a loader's last, partial minibatch where it cannot be trained on, before anything is.
+
+    Args:
+        count: minibatches to train on; even: all have to be of one size, as real workers want them.
+    """
+    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset) or batches.drop_last:
+        return
+    tail = len(batches.dataset) % batches.batch_size if batches.batch_size else 0  # type: ignore[arg-type]
+    if not tail or count < len(batches):
+        return
+    parts = next((phase.microbatches for phase in phases if tail % phase.microbatches), 0)
+    if parts or (even and len(batches) > 1):
+        why = f"makes no {parts} equal microbatches" if parts else "real workers would need uneven=True for"
+        raise PipelagError(
+            f"the loader's last minibatch has {tail} samples of {batches.batch_size}, which {why}; give the DataLoader "
+            "drop_last=True"
+        )
 
 
 def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) -> None:

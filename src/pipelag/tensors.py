@@ -70,7 +70,7 @@ def kept_whole(value: Any, stage: int) -> Iterator[None]:
 
 
 def crossing(value: Any, stage: int) -> Any:
-    """What a stage hands on to the next.
+    """What a stage hands on to the next, laid out in memory as it travels: dropout draws in the order of memory.
 
     Raises:
         PipelagError: it is neither a tensor nor a tuple of tensors.
@@ -82,7 +82,15 @@ def crossing(value: Any, stage: int) -> Any:
                 f"stage {stage} gives {kind_of(each)}{inside}; what goes on to the next stage is a tensor or a tuple "
                 "of tensors"
             )
-    return value
+    if isinstance(value, torch.Tensor):
+        return laid_out(value)
+    return value if all(laid_out(each) is each for each in value) else tuple(map(laid_out, value))
+
+
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without gaps, in rows or in channels_last."""
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return tensor if last or tensor.is_contiguous() else tensor.contiguous()
 
 
 def trainable(loss: Any) -> torch.Tensor:

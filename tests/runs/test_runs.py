@@ -71,6 +71,9 @@ def test_a_run_leaves_the_log_that_the_docs_promise(tmp_path: Path) -> None:
         == 0
     )
     assert lines(tmp_path / "again") == lines(tmp_path)  # a run's own config repeats it
+    assert main(["run", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "so")]) == 0
+    told = [json.loads((tmp_path / where / "environment.json").read_text())["threads"] for where in ("", "so")]
+    assert told == [1, 1]  # with as many threads as it had, whatever this machine has
 
 
 LONG = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 200}, SPEC["phases"][1] | {"steps": 100}]}

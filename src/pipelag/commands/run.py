@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--again", action="store_true", help="where the folder holds this run, finished: make it anew")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
-        "--threads", type=whole(1, MOST_WORKERS), default=None, help="CPU threads to use (default: all cores)"
+        "--threads",
+        type=whole(1, MOST_WORKERS),
+        help="CPU threads to use (default: as many as the run had that left the --config, else all cores)",
     )
 
 
@@ -48,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     specs = [read_spec(text, None) for text in args.spec or ()] or [read_spec(None, path) for path in args.config]
     if len(specs) != len(args.out):
         raise PipelagError(f"runs given: {len(specs)}; folders (--out) given: {len(args.out)}; give each run its own")
-    threads = args.threads or os.cpu_count() or 1
+    threads = args.threads or before(args.config or ()) or os.cpu_count() or 1
     asked = [(spec, folder_for(out)) for spec, out in zip(specs, args.out, strict=True)]
     say = print if leads() else lambda text: None  # with torchrun, one process tells
     to_do, damaged = [], set()
@@ -77,6 +81,15 @@ def main(args: argparse.Namespace) -> int:
         print(f"pipelag: {len(broken)} of {len(asked)} runs did not end; started again, they go on", file=sys.stderr)
         raise min(broken, key=lambda end: isinstance(end, PipelagError))  # a traceback is kept of what nobody foresaw
     return 0
+
+
+def before(configs: Sequence[Path]) -> int | None:
+    """The threads of the runs that left these files: with others sums are rounded otherwise. None: nobody knows."""
+    found = set()
+    for path in configs:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found.add(int(json.loads((path.parent / "environment.json").read_text())["threads"]))
+    return found.pop() if len(found) == 1 else None
 
 
 def told(summary: Mapping[str, Any], out: Path) -> str:

@@ -167,7 +167,7 @@ class SimulatedPipeline:
                 with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
                     value = self._first(stage, value, number) if self.recompute else stage(value)
                 if number < len(self.stages):
-                    crossing(value, number)
+                    value = crossing(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     kept[number] = value
             loss = self.part_of_loss(value, target)
@@ -196,8 +196,9 @@ class SimulatedPipeline:
     def plain(self, value: Any, target: Any) -> torch.Tensor:
         """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
         with self.computing():
-            for stage in self.stages:
+            for number, stage in enumerate(self.stages, start=1):
                 value = stage(value)
+                value = crossing(value, number) if number < len(self.stages) else value
         return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, only: bool = True) -> None:
@@ -228,7 +229,8 @@ class SimulatedPipeline:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
         with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
-            return self.stages[number - 1](entering(value))
+            value = self.stages[number - 1](entering(value))
+        return crossing(value, number) if number < len(self.stages) else value
 
     def _alike(self, index: int, m: int, forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> bool:
         """Whether a stage need not run microbatch m's forward again, since its backward reads the same weights."""

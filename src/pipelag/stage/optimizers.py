@@ -141,6 +141,12 @@ def _check(optimizer: Any, asked: list[tuple[int, list[int]]]) -> None:
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
     groups = optimizer.param_groups
+    own = sorted(id(p) for group in groups for p in group["params"])
+    if len(groups) > len(asked) and own == sorted(number for _, numbers in asked for number in numbers):
+        raise PipelagError(
+            f"{kind} has {len(groups)} parameter groups over {len(asked)} stages; a stage is one group, within which "
+            "settings cannot differ: hand on what the function is called with"
+        )
     if [(group.get("stage"), [id(p) for p in group["params"]]) for group in groups] != asked:
         raise PipelagError(
             f"{kind} is over other parameters than it was given; hand on what the function is called with: "

@@ -57,6 +57,7 @@ def launch(
     links: namespaces.Links | None = None,
     patience: float | None = None,
     meanwhile: Callable[[], None] | None = None,
+    kept: Path | None = None,
     **arguments: Any,
 ) -> Any:
     """Run `task(job, **arguments)` in `workers` processes; returns what rank 0's call returns.
@@ -69,6 +70,7 @@ def launch(
         links: each worker in a network namespace of its own, joined to the others by such links (CPU only).
         patience: seconds that a worker may be silent before the run ends (`pipelag.distributed.heartbeat`); None:
             PIPELAG_PATIENCE, or 30.
+        kept: where the task leaves what it goes on from, of which is told where a signal ends it.
         meanwhile: called here, many times a second, while the workers go on; what it raises ends them. Not with links.
 
     Raises:
@@ -90,7 +92,7 @@ def launch(
         raise PipelagError("workers behind links are watched by their keeper, which calls nothing; leave out meanwhile")
     payload = {"task": task, "arguments": arguments, "device": device, "threads": threads}
     payload |= {"patience": patience_of(patience), "local": links is None}
-    with processes.stoppable(), processes.workers_folder() as folder:
+    with processes.stoppable(kept), processes.workers_folder() as folder:
         hand_over(payload, folder)
         if links is None:
             words = [sys.executable, "-S", "-I", client.__file__, "-m", SELF, str(folder)]

@@ -40,10 +40,10 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def stoppable(kept: Path | None = None) -> Iterator[None]:
     """SIGTERM and SIGHUP first end the workers, as the keyboard's signal does, and then take their course.
 
-    A caller's own handlers stay as they are; all are given back.
+    A caller's own handlers stay as they are; all are given back. kept: where what a training has left will still be.
     """
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
@@ -63,7 +63,8 @@ def stoppable() -> Iterator[None]:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
     if stopped is not None:
-        print(f"pipelag: stopped by {stopped}; all workers have ended, and checkpoints are kept", file=sys.stderr)
+        left = f"what lies in {kept} is kept" if kept is not None else "nothing of the training is kept"
+        print(f"pipelag: stopped by {stopped}; all workers have ended, and {left}", file=sys.stderr)
         sys.stderr.flush()
         os.kill(os.getpid(), stopped.number)
 

@@ -99,7 +99,7 @@ def everywhere(
     from pipelag.distributed.p2p import PeerLost
 
     if not standing():
-        return sent(lead, launch(task, workers, device, threads, **arguments, **next(lead)))
+        return sent(lead, launch(task, workers, device, threads, kept=folder, **arguments, **next(lead)))
     check_world(workers, "this run")
     try:
         return _as_one_of_them(task, lead, device, threads, folder, arguments)

@@ -149,7 +149,7 @@ class StageState:
         else:
             with again:
                 value = self.compute(entered, m)
-        outputs = as_tuple(value if self.last else crossing(value, self.stage))
+        outputs = as_tuple(value)
         if self.runs_again:
             self.saved[m] = Saved(received, (), entered if self.heads else None)
         elif self.recompute:
@@ -174,9 +174,9 @@ class StageState:
         seed_stage(self.assignment.seed, step, self.stage, self.device)
         with self.computing(), self.guard.running():
             value = self.module(entering(entered))
-        if self.last:
-            value = self.part_of_loss(value, self.part("targets", m) if target is None else target)
-        return value
+        if not self.last:
+            return crossing(value, self.stage)
+        return self.part_of_loss(value, self.part("targets", m) if target is None else target)
 
     def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         """A microbatch's part of the minibatch's mean loss."""

@@ -1,0 +1,120 @@
+"""What a user's own model, optimizer and surroundings bring: the same in both executors, or refused before it differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pipelag
+from pipelag.errors import PipelagError
+
+INPUTS = torch.randn(110, 6, 8, generator=torch.Generator().manual_seed(0))
+TARGETS = (INPUTS.sum((1, 2)) > 0).long()
+BATCHES = list(zip(INPUTS[:100].split(10), TARGETS[:100].split(10), strict=True))
+
+
+class Recurrent(nn.Module):
+    """A GRU whose output is not laid out as it looks: `batch_first` turns it around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gru(x)[0].transpose(1, 2).contiguous().transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class Twice(nn.Module):
+    """The same in a tuple."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x.transpose(1, 2)
+
+
+class Joined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Dropout(0.3), nn.Dropout(0.5)
+
+    def forward(self, x: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.one(x[0]) + self.two(x[1]).transpose(1, 2)
+
+
+class Clipped(torch.optim.SGD):
+    """As docs/guide.md has it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            torch.nn.utils.clip_grad_norm_(group["params"], 0.05)
+        return super().step(closure)
+
+
+def recurrent() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [Recurrent(), nn.Dropout(0.4), Twice(), Joined(), nn.Flatten(), nn.Linear(48, 2)]
+    return nn.Sequential(*layers)
+
+
+def train(batches: Any = BATCHES, **how: Any) -> tuple[nn.Sequential, Any]:
+    network = recurrent()
+    run = pipelag.train(network, batches, **{"method": "pipedream", "cuts": (1, 3), "progress": False} | how)
+    return network, run.metrics
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"recompute": True}, {"method": "pipemare", "microbatches": 5, "recompute": 2}, {"optimizer": Clipped, "lr": 0.5}],
+    ids=["as it is", "recomputed", "by segments", "clipped stage by stage"],
+)
+def test_real_workers_learn_the_same(how: dict[str, Any]) -> None:
+    (simulated, told), (real, told_by_workers) = train(**how), train(executor="real", **how)
+    assert told == told_by_workers
+    assert all(torch.equal(a, b) for a, b in zip(simulated.parameters(), real.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_parameters_do_not_travel(hook: str) -> None:
+    network = recurrent()
+    getattr(network[5].weight, hook)(lambda tensor: None)
+    with pytest.raises(PipelagError, match="'5.weight' has a hook on its gradient"):
+        pipelag.train(network, BATCHES, cuts=(1, 3), executor="real")
+    pipelag.train(network, BATCHES, cuts=(1, 3), progress=False)
+
+
+@pytest.mark.parametrize("executor", ["simulated", "real"])
+def test_autocast_around_a_training_is_refused(executor: str) -> None:
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(PipelagError, match="with precision='bf16'"):
+        train(executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"method": "gpipe", "microbatches": 4}, "has 10 samples of 20, which makes no 4 equal microbatches"),
+        ({"executor": "real"}, "has 10 samples of 20, which real workers would need uneven=True for"),
+        ({"method": "gpipe", "microbatches": 5}, ""),
+        ({"executor": "real", "steps": 5}, ""),
+    ],
+)
+def test_a_loaders_partial_minibatch_is_foreseen(how: dict[str, Any], said: str) -> None:
+    loader = DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=20)
+    if not said:
+        train(loader, **how)
+        return
+    before = recurrent().state_dict()
+    network = recurrent()
+    with pytest.raises(PipelagError, match=said):
+        pipelag.train(network, loader, **{"method": "pipedream", "cuts": (1, 3)} | how)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_groups_within_a_stage_are_refused_as_such() -> None:
+    def by_tensor(groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([group | {"params": [p]} for group in groups for p in group["params"]], lr=0.1)
+
+    with pytest.raises(PipelagError, match="6 parameter groups over 2 stages; a stage is one group"):
+        train(optimizer=by_tensor)
