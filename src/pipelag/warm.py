@@ -82,6 +82,7 @@ def carry_out(request: dict[str, Any], streams: Sequence[int]) -> int:
     os.environ.update(request["environment"] | {PARENT: str(os.getppid())})  # the client leaves with its own parent
     os.chdir(request["folder"])
     words = request["words"]
+    sys.argv = ["pipelag", *words]  # what a run's environment.json says it was made by
     module, words = (words[1], words[2:]) if words[:1] == ["-m"] else ("pipelag.__main__", words)
     try:
         return import_module(module).main(words)

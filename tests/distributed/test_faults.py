@@ -276,7 +276,9 @@ def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, numbe
         launcher.send_signal(number)
         _, text = launcher.communicate(timeout=240)
         assert launcher.returncode == -number
-        assert text == f"pipelag: stopped by {number.name}; all workers have ended, and nothing of the training is kept\n"
+        assert (
+            text == f"pipelag: stopped by {number.name}; all workers have ended, and nothing of the training is kept\n"
+        )
         assert list((tmp_path / "tmp").glob("pipelag-*")) == []
         wait_for(lambda: not any(alive(int(path.read_text())) for path in pids))
 

@@ -1,4 +1,4 @@
-"""What a user's own model, optimizer and surroundings bring: the same in both executors, or refused before it differs."""
+"""A user's own model, optimizer and surroundings: the same in both executors, or refused before it differs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,12 @@ def train(batches: Any = BATCHES, **how: Any) -> tuple[nn.Sequential, Any]:
 
 @pytest.mark.parametrize(
     "how",
-    [{}, {"recompute": True}, {"method": "pipemare", "microbatches": 5, "recompute": 2}, {"optimizer": Clipped, "lr": 0.5}],
+    [
+        {},
+        {"recompute": True},
+        {"method": "pipemare", "microbatches": 5, "recompute": 2},
+        {"optimizer": Clipped, "lr": 0.5},
+    ],
     ids=["as it is", "recomputed", "by segments", "clipped stage by stage"],
 )
 def test_real_workers_learn_the_same(how: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from pipelag.results.evidence import of_result
 from pipelag.runs.folder import seal
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
-from pipelag.timing.roofline import Device
+from pipelag.timing.sheets import Device
 
 BATCH = 8
 TIMES = ((1, 2), (3, 4), (2, 3), (2, 2), (4, 6), (1, 1))

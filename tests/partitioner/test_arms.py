@@ -24,7 +24,7 @@ from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
-from pipelag.timing.roofline import Device
+from pipelag.timing.sheets import Device
 from pipelag.typed import checked
 
 SECOND = 1e3  # milliseconds

@@ -13,7 +13,7 @@ from pipelag.partitioner.large import Fleet, Layout, Machine, Numbers, Work, cop
 from pipelag.theory.at_scale import METHODS, why_none
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.memory import microbatches_under_way
-from pipelag.timing.roofline import Device
+from pipelag.timing.sheets import Device
 
 PIPELINES = [name for name in METHODS.values() if name]
 SHAPES = [(2, 1), (2, 4), (4, 1), (4, 3), (4, 4), (5, 2), (8, 3), (8, 16)]

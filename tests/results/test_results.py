@@ -11,7 +11,9 @@ import pytest
 
 from pipelag.__main__ import main
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
+from pipelag.report.gather import Run, logged
 from pipelag.report.tables import Column, Table
+from pipelag.runs.folder import seal
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = "stale_weights"
@@ -111,6 +113,24 @@ def test_a_deleted_log_leaves_an_empty_cell(project: Path) -> None:
     assert (
         "–: no log; 1 of 18 runs are not made at this scale." in Path(f"figures/quick/{PAPER}/table_2.md").read_text()
     )
+
+
+def test_a_log_that_is_not_what_its_run_wrote_is_said_to_be_that(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arm = arms(load_paper(PAPER), "table_4", load_scale("quick"))[0]
+    folder = run_dir(load_scale("quick"), arm.spec.id)
+    (folder / "metrics.jsonl").write_text(
+        (folder / "metrics.jsonl").read_text().replace('"accuracy": 8', '"accuracy": 9')
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"log": seal("another")}))
+    record = draw("table_4")
+    (run,) = [each for each in record["runs"] if each["id"] == arm.spec.id]
+    assert run["status"] == "not read" and "is not what its run wrote" in run["damaged"] and "folder" not in run
+    assert logged([Run.model_validate(each) for each in record["runs"]]).endswith("; 1 not read")
+    assert run["damaged"] in record["footer"]
+    assert f"not read: {run['damaged']}" in capsys.readouterr().out
 
 
 def test_a_diverged_run_is_shown_as_that(project: Path) -> None:

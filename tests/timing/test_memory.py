@@ -29,7 +29,8 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.loss import with_loss
 from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
 from pipelag.timing.rehearsal import rehearse
-from pipelag.timing.roofline import DEVICES, roofline
+from pipelag.timing.roofline import roofline
+from pipelag.timing.sheets import DEVICES
 from tests.toy import Noise
 
 BATCH = 16

@@ -9,7 +9,8 @@ from torch import nn
 from pipelag.errors import PipelagError
 from pipelag.timing.loss import with_loss
 from pipelag.timing.profile import profile
-from pipelag.timing.roofline import DEVICES, Device, Roofline, roofline
+from pipelag.timing.roofline import Roofline, roofline
+from pipelag.timing.sheets import DEVICES, Device
 
 
 def test_an_operator_takes_the_longer_of_computing_and_moving() -> None:

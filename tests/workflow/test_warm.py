@@ -116,6 +116,14 @@ def test_a_fork_works_in_the_clients_folder_and_environment(warm: WarmProcess, t
         del os.environ["PIPELAG_PLUGINS"]
 
 
+def test_a_run_says_by_which_command_it_was_made(warm: WarmProcess, tmp_path: Path) -> None:
+    spec = RunSpec(kind="count", model=ModelSpec(name="resnet8"))
+    words = ["run", "--spec", spec.canonical(), "--out", str(tmp_path / "run"), "--device", "cpu", "--threads", "1"]
+    done = job(*words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/environment.json").read_text())["command"] == ["pipelag", *words]
+
+
 def test_a_killed_client_takes_its_fork_along(warm: WarmProcess, tmp_path: Path) -> None:
     client, fork = training(tmp_path, warm)
     client.kill()

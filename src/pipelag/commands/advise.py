@@ -147,7 +147,7 @@ def ground_of(
     optimizer: OptimizerSpec,
 ) -> Ground:
     """What all methods share. Copying weights is free, as `pipelag partition` has it."""
-    from pipelag.timing.roofline import data_sheet
+    from pipelag.timing.sheets import data_sheet
 
     sheet = data_sheet(args.sheet)
     own = sheet.memory if given is not None else float("inf")

@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
     if args.out.suffix != ".jsonl":
         raise PipelagError(f"'{args.out}' is no file for a profile; its name must end in .jsonl")
     if args.sheet:
-        from pipelag.timing.roofline import data_sheet
+        from pipelag.timing.sheets import data_sheet
 
         data_sheet(args.sheet)
     data = DataSpec(name=args.data) if args.data else None

@@ -13,7 +13,7 @@ from pipelag.errors import shortened
 from pipelag.experiments import load_paper, load_scale, result_of
 from pipelag.experiments.schema import USUAL
 from pipelag.files import write_whole
-from pipelag.report.gather import FIGURE_FILES, NO_LOG, TABLE_FILES, Run, logged
+from pipelag.report.gather import FIGURE_FILES, NO_LOG, NOT_READ, TABLE_FILES, Run, logged
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, draw
 from pipelag.results.loading import load_results
@@ -49,6 +49,7 @@ def told(found: Mapping[str, Any], base: Path) -> str:
     runs = logged(map(Run.model_validate, found["runs"]))
     files = ", ".join(f".{end}" for end in (*(FIGURE_FILES if found["is_figure"] else TABLE_FILES), "json"))
     lines = [f"{base} ({files}): runs logged: {runs}"]
+    lines += [f"  not read: {run['damaged']}" for run in found["runs"] if run.get("damaged")]
     lines += [f"  {each['claim']}: {each['verdict']} ({shortened(each['why'], 120)})" for each in found["verdicts"]]
     return "\n".join(lines)
 
@@ -79,7 +80,8 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
             item.arm.spec.id, {"id": item.arm.spec.id, "labels": dict(item.arm.labels), "seed": item.arm.seed}
         )
         if item.log is None:
-            entry["status"] = item.arm.left_out or NO_LOG
+            entry["status"] = item.arm.left_out or (NOT_READ if item.damaged else NO_LOG)
+            entry["damaged"] = item.damaged
             continue
         summary = item.log.summary
         entry |= {
@@ -104,6 +106,7 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
         "is_figure": drawn.figure is not None,
         "chart": drawn.chart,
         "table": drawn.table.texts() if drawn.table is not None else None,
+        "footer": drawn.footer(context),
         "shortfall": "; ".join(text for text in (context.shortfall(), context.releases()) if text),
         "data": sorted(sources),
         "devices": sorted({str(log.environment.get("device")) for log in logs}),

@@ -41,7 +41,8 @@ class Subject:
         import torch
 
         from pipelag.timing.loss import with_loss
-        from pipelag.timing.roofline import data_sheet, roofline
+        from pipelag.timing.roofline import roofline
+        from pipelag.timing.sheets import data_sheet
 
         data_sheet(device)
         with torch.device("meta"):

@@ -14,7 +14,7 @@ from pipelag.partitioner.options import ArmOptions
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.rehearsal import Moved
-from pipelag.timing.roofline import Device
+from pipelag.timing.sheets import Device
 from pipelag.typed import checked
 
 

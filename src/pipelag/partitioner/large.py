@@ -20,7 +20,7 @@ from pipelag.schedules import library
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.layers import Profile, balanced_cuts
-from pipelag.timing.roofline import Device
+from pipelag.timing.sheets import Device
 
 TIMED = 4  # layouts that are timed, those with the least seconds on paper
 NEAR = 0.05  # of the throughput that less staleness is worth

@@ -20,6 +20,7 @@ from pipelag.experiments.schema import Paper, Scale, reading_order
 
 HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
 NO_LOG = "no log"  # the status of a run that is asked for and not there; of one left out it is the reason
+NOT_READ = "not read"  # of one whose log is damaged, or is not what its run wrote
 FIGURE_FILES, TABLE_FILES = ("svg", "pdf", "png", "csv"), ("csv", "md", "tex")
 
 
@@ -30,13 +31,14 @@ class Part(BaseModel):
 
 
 class Run(Part):
-    """A run of a result. folder: of its log, empty where there is none."""
+    """A run of a result. folder: of its log, empty where there is none; damaged: why one that is there is not read."""
 
     id: str
     labels: dict[str, str]
     seed: int
     status: str
     folder: str = ""
+    damaged: str = ""
     steps: int | None = None
     seconds: float | None = None
     data: str | None = None
@@ -47,10 +49,14 @@ class Run(Part):
 
 
 def logged(runs: Iterable[Run]) -> str:
-    """How many of some runs are logged, and how many their scale leaves out: "37 of 75; 38 left out"."""
+    """How many of some runs are logged, how many their scale leaves out, and of how many the log is not read.
+
+    "37 of 75; 38 left out".
+    """
     states = Counter("logged" if run.folder else run.status for run in runs)
-    left_out = states.total() - states["logged"] - states[NO_LOG]
-    return f"{states['logged']} of {states.total()}" + (f"; {left_out} left out" if left_out else "")
+    left_out = states.total() - states["logged"] - states[NO_LOG] - states[NOT_READ]
+    said = ((left_out, "left out"), (states[NOT_READ], NOT_READ))
+    return "; ".join([f"{states['logged']} of {states.total()}", *(f"{count} {what}" for count, what in said if count)])
 
 
 class Judged(Part):
@@ -87,6 +93,7 @@ class Record(Part):
     chart: dict[str, Any] | None = None
     table: Cells | None = None
     shortfall: str
+    footer: str = ""
     data: list[str]
     devices: list[str]
     logged: int

@@ -15,7 +15,7 @@ from pipelag.models.gpt import GPT
 from pipelag.partitioner.large import Fleet, Machine, Numbers, Work
 from pipelag.partitioner.options import InputOptions
 from pipelag.timing.layers import LayerTime, Profile
-from pipelag.timing.roofline import data_sheet
+from pipelag.timing.sheets import data_sheet
 
 METHODS = {
     "data parallelism": None,

@@ -19,39 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from pipelag.errors import unknown
 from pipelag.models.cut import name_of
 from pipelag.tensors import as_tuple, own_outputs, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
+from pipelag.timing.sheets import Device, data_sheet
 from pipelag.timing.storages import Kept, id_of
 from pipelag.timing.unrolled import Unrolled
-
-
-@dataclass(frozen=True)
-class Device:
-    """A data sheet: floating-point operations (float32, if the name says no other) and bytes per second; bytes."""
-
-    flops: float
-    bandwidth: float
-    memory: float = float("inf")
-
-
-GIB = 2**30  # what the sheets call a GB of memory
-
-# As NVIDIA's data sheets have them, at boost clocks. A sheet that rounds its rate is left for cores x 2 x boost clock.
-DEVICES = {
-    "v100": Device(15.7e12, 900e9, 16 * GIB),  # NVIDIA V100 SXM2
-    "v100_fp16": Device(125e12, 900e9, 16 * GIB),  # its tensor cores; for models and inputs of half precision
-    "p100": Device(9.3e12, 732e9, 16 * GIB),  # NVIDIA Tesla P100 for PCIe, 16 GB
-    "p100_sxm2": Device(10.6e12, 732e9, 16 * GIB),  # NVIDIA Tesla P100 with NVLink
-    "p40": Device(11.76e12, 346e9, 24 * GIB),  # NVIDIA Tesla P40: 3840 cores at 1.531 GHz; the sheet says 12 TFLOPS
-    "titan_x": Device(10.97e12, 480e9, 12 * GIB),  # NVIDIA Titan X (Pascal)
-    "1080ti": Device(11.34e12, 484e9, 11 * GIB),  # NVIDIA GTX 1080 Ti
-    # NVIDIA A100 80GB SXM (data sheet of June 2021) and H100 SXM (data sheet of March 2023): bfloat16 on the tensor
-    # cores, without sparsity.
-    "a100_bf16": Device(312e12, 2039e9, 80 * GIB),
-    "h100_bf16": Device(989.4e12, 3350e9, 80 * GIB),
-}
 
 
 @dataclass(frozen=True)
@@ -98,13 +71,6 @@ class Roofline(TorchDispatchMode):
         """Of all operators."""
         flops, bandwidth = self.device.flops, self.device.bandwidth
         return sum(n * max(o.operations / flops, o.moved / bandwidth) for o, n in self.operators.items())
-
-
-def data_sheet(name: str) -> Device:
-    """A device by name; the nearest is named where it is not known."""
-    if name not in DEVICES:
-        raise unknown("device with a data sheet", name, DEVICES)
-    return DEVICES[name]
 
 
 def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str) -> Profile:

@@ -10,7 +10,7 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.timing.roofline import DEVICES
+from pipelag.timing.sheets import DEVICES
 
 PAPER = "at_scale"
 WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # these read no late weights

@@ -18,7 +18,7 @@ from pipelag.runs.optimizers import factory
 from pipelag.runs.spec import RunSpec
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import Profile
-from pipelag.timing.roofline import data_sheet
+from pipelag.timing.sheets import data_sheet
 from pipelag.typed import checked
 
 
