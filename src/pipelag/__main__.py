@@ -7,9 +7,11 @@ import errno
 import importlib
 import os
 import sys
+import sysconfig
 import tempfile
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipelag.errors import PipelagError, shortened
 from pipelag.plugins import load_plugins
@@ -124,6 +126,8 @@ def unforeseen(error: Exception, debug: bool) -> str:
     what = ": ".join(filter(None, (type(error).__name__, shortened(words, 300)))) + "".join(
         f" ({n})" for n in notes[:3]
     )
+    if (place := own_place(error)) and place not in what:
+        what += f" at {place}"
     if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
         what = f"there is not enough memory ({what})"
     told = "".join(traceback.format_exception(error))
@@ -137,6 +141,15 @@ def unforeseen(error: Exception, debug: bool) -> str:
     except OSError:  # a full disk
         return f"{what}; --debug prints the traceback"
     return f"{what}; the traceback is in {path} (--debug prints it)"
+
+
+def own_place(error: BaseException) -> str:
+    """The innermost line of the user's own code that an error passed, as "mine.py:146"; empty: of none."""
+    ours = Path(__file__).parent
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    libraries = (*map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}), ours)
+    own = [f for f in frames if not any(folder in Path(f.filename).resolve().parents for folder in libraries)]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 if __name__ == "__main__":

@@ -192,6 +192,12 @@ def train(
                 replicas,
             )
         ]
+        chosen = phases[0].method
+        if method is not None and not cuts and workers is None and (chosen.pipelined or chosen.data_parallel):
+            warnings.warn(
+                f"the method '{chosen.name}' has one stage here, as no cuts are given, so that no weights are late",
+                stacklevel=2,
+            )
     else:
         given = {
             "method": method is not None,

@@ -113,7 +113,10 @@ def test_what_nobody_foresaw_is_one_sentence_and_a_file(
     words = ["run", "--spec", changed(), "--out", str(tmp_path / "out")]
     assert main(words) == 1
     error = capsys.readouterr().err
-    found = re.fullmatch(r"pipelag run: KeyError: 'weights' \(in step 3\); the traceback is in (\S+) .*\n", error)
+    found = re.fullmatch(
+        r"pipelag run: KeyError: 'weights' \(in step 3\) at test_commands\.py:\d+; the traceback is in (\S+) .*\n",
+        error,
+    )
     assert found is not None, error
     assert "in fail" in Path(found[1]).read_text()
     os.unlink(found[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -123,3 +124,13 @@ def test_groups_within_a_stage_are_refused_as_such() -> None:
 
     with pytest.raises(PipelagError, match="6 parameter groups over 2 stages; a stage is one group"):
         train(optimizer=by_tensor)
+
+
+def test_a_pipeline_without_cuts_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="'pipedream' has one stage here, as no cuts are given"):
+        train(cuts=())
+    for how in ({"cuts": (1,)}, {"cuts": (), "method": "sequential"}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train(**how)
+        assert not [each for each in caught if "no cuts" in str(each.message)]

@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.storage import TypedStorage
 
 from pipelag.errors import PipelagError
@@ -70,7 +71,9 @@ def cannot_travel(
         except Exception as own:
             found, error = name, own
             break
-    return PipelagError(
-        f"{found} cannot be sent to worker processes: {error}; let it hold nothing that is of one process, such as a "
-        "lock or an open file"
+    reason = (
+        f"{' '.join(str(error).split())}; let it hold nothing that is of one process, such as a lock or an open file"
     )
+    if isinstance(part := parts.get(found), nn.Module) and any(map(is_parametrized, part.modules())):
+        reason = "torch pickles no parametrized module; call torch.nn.utils.parametrize.remove_parametrizations"
+    return PipelagError(f"{found} cannot be sent to worker processes: {reason}")
