@@ -169,11 +169,12 @@ def test_a_set_needs_what_is_before_it_and_its_own_files(tmp_path: Path) -> None
 
 
 @pytest.mark.real
-def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path) -> None:
+def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """More stages and so more minibatches in flight: it fills anew, as after a drain at the checkpoint."""
     with pytest.raises(WorkerFailed):
         train(tmp_path, Breaking())
     again = train(tmp_path, cuts=(1, 2, 4))
+    assert "goes on from a training with cuts [3], now [1, 2, 4]\n" in capfd.readouterr().err
     drained = [Phase(get("pipedream"), 12, (3,)), Phase(get("pipedream"), STEPS - 12, (1, 2, 4))]
     other = pipelag.train(convolutional(), Noise(), phases=drained, optimizer=sgd, seed=5)
     assert again.metrics == other.metrics and len(again.metrics) == STEPS

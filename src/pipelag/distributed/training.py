@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import lcm
 from typing import Any
 
@@ -101,11 +103,22 @@ class RealTraining:
                 "start anew"
             ) from error
         self.parts = self.checkpoints.parts(step, "resume")
+        self._tell_of_another(step)
         for part in self.parts:
             self._adopt(part["optimizer"])
         self.kinds = {part["kind"] for part in self.parts if part["optimizer"]}
         self.losses, self.done = self.checkpoints.losses(step), step
         self.seconds = max(part["seconds"] for part in self.parts)
+
+    def _tell_of_another(self, step: int) -> None:
+        """Say how the training that left the checkpoints differs: going on with another pipeline is allowed."""
+        ends = accumulate(phase.steps for phase in self.phases)
+        phase = next((phase for phase, end in zip(self.phases, ends, strict=True) if end >= step), self.phases[-1])
+        left = {name: value for part in self.parts for name, value in part.get("training", {}).items()}
+        here = told_of(phase, self.seed, self.bf16)
+        other = [f"{name} {left[name]}, now {here[name]}" for name in here if left.get(name, here[name]) != here[name]]
+        if other and self.job.rank == 0:
+            print(f"pipelag: goes on from a training with {'; '.join(other)}", file=sys.stderr)
 
     def run_phase(
         self, phase: Phase, inputs: Inputs, targets: Inputs, offset: int = 0, kept: bool = False
