@@ -58,6 +58,11 @@ def test_sequential_is_the_same_whatever_the_cuts(device: str) -> None:
     assert equal(whole.model.state_dict(), pieces.model.state_dict())
 
 
+def brought(tensor: torch.Tensor) -> torch.Tensor:
+    """What arrives of a tensor that is sent number by number."""
+    return torch.tensor(tensor.detach().tolist(), dtype=tensor.dtype)
+
+
 def naive_cycles(
     model: nn.Sequential,
     cuts: tuple[int, ...],
@@ -95,7 +100,8 @@ def naive_cycles(
                 dict(pieces[index].named_buffers())[name].copy_(buffer)
             kept[index, m] = (private, leaves, output)
             if index < count - 1:
-                passed = tuple(t.detach() for t in output) if isinstance(output, tuple) else output.detach()
+                # What a link brings lies in rows, whatever it lay in; dropout draws in that order.
+                passed = tuple(map(brought, output)) if isinstance(output, tuple) else brought(output)
                 written.append((forward_register, (index + 1, m), passed))
         for index in reversed(range(count)):  # all backward stages of this cycle
             m = cycle - (2 * count - 2 - index)
