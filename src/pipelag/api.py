@@ -174,9 +174,8 @@ def train(
     asked.check_batches(batches)
     place = asked.check_device(device)
     sequence = asked.check_model(model)
-    asked.check_surroundings(place)
     if executor == "real":
-        asked.check_hooks(sequence)
+        asked.check_travels(sequence, place)
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:

@@ -48,23 +48,19 @@ def check_model(model: Any) -> nn.Sequential:
     return sequence
 
 
-def check_surroundings(place: torch.device) -> None:
-    """Refuse a call under `torch.autocast`: it does not reach workers, and keeps casts of the forward's weights."""
-    if any(torch.is_autocast_enabled(kind) for kind in {"cpu", place.type}):
-        raise PipelagError(
-            "train is called under torch.autocast, which would give backwards the weights of their forwards and does "
-            "not reach real workers; call it outside, with precision='bf16'"
-        )
-
-
-def check_hooks(model: nn.Sequential) -> None:
-    """Refuse hooks on parameters, which are no part of what travels to workers."""
+def check_travels(model: nn.Sequential, place: torch.device) -> None:
+    """Refuse what acts here and does not travel to workers: hooks on parameters, `torch.autocast` around the call."""
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise PipelagError(
                 f"'{name}' has a hook on its gradient, which does not travel to real workers; do what it does in the "
                 "optimizer's step, or use executor='simulated'"
             )
+    if any(torch.is_autocast_enabled(kind) for kind in {"cpu", place.type}):
+        raise PipelagError(
+            "train is called under torch.autocast, which does not reach real workers; give precision='bf16', or let "
+            "the layers cast by themselves"
+        )
 
 
 def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
