@@ -130,6 +130,13 @@ def test_a_log_that_is_not_what_its_run_wrote_is_said_to_be_that(
     assert run["status"] == "not read" and "is not what its run wrote" in run["damaged"] and "folder" not in run
     assert logged([Run.model_validate(each) for each in record["runs"]]).endswith("; 1 not read")
     assert run["damaged"] in record["footer"]
+    capsys.readouterr()
+    assert main(["list", PAPER, "table_4"]) == 0
+    states = {line.split()[0]: line[14:22] for line in capsys.readouterr().out.splitlines()[:-1]}
+    assert [id for id, state in states.items() if state == "not read"] == [
+        arm.spec.id
+    ] and "done    " in states.values()
+    draw("table_4")
     assert f"not read: {run['damaged']}" in capsys.readouterr().out
 
 

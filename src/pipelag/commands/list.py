@@ -10,6 +10,8 @@ from statistics import median
 
 from pipelag.commands.report import asked_for
 from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
+from pipelag.report.gather import NOT_READ
+from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec
 
 LONG = ("train", "speed", "profile")  # the kinds of run that take more than seconds
@@ -32,10 +34,17 @@ def main(args: argparse.Namespace) -> int:
         print("\n".join(_hours(asked, scale, budgets={} if args.result else scale.hours)))
         return 0
     seen: set[str] = set()
+    read: dict[str, str] = {}
     for name, result, arm in asked:
         folder = run_dir(scale, arm.spec.id)
         done = (folder / "summary.json").exists()
-        state = arm.left_out and "left out" or (done and "done" or ("shared" if arm.spec.id in seen else "to do"))
+        if done and arm.spec.id not in read:
+            read[arm.spec.id] = NOT_READ if Item.of(arm, scale).damaged else "done"
+        state = (
+            arm.left_out
+            and "left out"
+            or (done and read[arm.spec.id] or ("shared" if arm.spec.id in seen else "to do"))
+        )
         if not arm.left_out:
             seen.add(arm.spec.id)
         label = ", ".join(arm.labels.values())
