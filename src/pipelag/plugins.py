@@ -23,8 +23,7 @@ def load_plugins() -> list[str]:
     Raises:
         PipelagError: a module that is not there, or that fails while it is imported.
     """
-    named = os.environ.get(VARIABLE)
-    names = _configured() if named is None else [name.strip() for name in named.split(",") if name.strip()]
+    names = named_plugins()
     if names and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in names:
@@ -39,7 +38,13 @@ def load_plugins() -> list[str]:
     return names
 
 
-def _configured() -> list[str]:
+def named_plugins() -> list[str]:
+    """Those that the variable names, else those of the config."""
+    named = os.environ.get(VARIABLE)
+    return configured() if named is None else [name.strip() for name in named.split(",") if name.strip()]
+
+
+def configured() -> list[str]:
     """Those of the config in the working directory; none where there is no config."""
     path = Path("config/config.yaml")
     if not path.exists():

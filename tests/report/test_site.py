@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -239,3 +240,22 @@ def test_results_come_in_reading_order() -> None:
     assert names[:2] == ["table_1", "table_2"] and names[8] == "table_9"
     assert names[9:11] == ["figure_1", "figure_2"] and names.index("figure_5b") == names.index("figure_5a") + 1
     assert names[-1].startswith("text_") and sorted(names) == sorted(load_paper("pipemare").results)
+
+
+def test_what_the_config_does_not_say_is_part_of_the_command(
+    records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> str:
+        assert main(["report", PAPER]) == 0
+        page = Path(f"figures/quick/{PAPER}/{CURVES}.html").read_text()
+        found = re.search(r'<code id="command">(.*?)</code>', page)
+        assert found is not None
+        return unescape(found[1])
+
+    assert command() == f"snakemake --cores all {PAPER}_{CURVES}"
+    config = Path("config/config.yaml")
+    config.write_text(config.read_text().replace(f"{PAPER}, ", ""))
+    Path("mine.py").write_text("")
+    monkeypatch.setenv("PIPELAG_PLUGINS", "mine")
+    told = f"""--config plugins='["mine"]' papers='["{PAPER}"]'"""
+    assert command() == f"snakemake --cores all {told} -- {PAPER}_{CURVES}"

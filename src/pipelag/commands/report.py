@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipelag.errors import PipelagError
@@ -12,6 +15,7 @@ from pipelag.experiments import load_scale, papers
 from pipelag.experiments.expand import CONFIG, check_workflow
 from pipelag.experiments.schema import USUAL
 from pipelag.files import read_yaml
+from pipelag.plugins import configured, named_plugins
 from pipelag.report.gather import gather
 
 
@@ -32,6 +36,13 @@ def asked_for() -> list[str]:
     return check_workflow(read_yaml(path, "the workflow's config")).papers if path.exists() else papers()
 
 
+def beyond(shown: Sequence[str]) -> str:
+    """What Snakemake has to be told of these papers and of the plugins that config/config.yaml does not say."""
+    more = {"plugins": [name for name in named_plugins() if name not in configured()]}
+    more["papers"] = [name for name in shown if name not in asked_for()]
+    return " ".join(f"{key}={shlex.quote(json.dumps(names))}" for key, names in more.items() if names)
+
+
 def main(args: argparse.Namespace) -> int:
     """Write figures/<scale>/index.html and the pages under it; with --pdf figures/<scale>/<paper>.pdf and pipelag.pdf.
 
@@ -50,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         from pipelag.report.site import Site
 
-        site = Site(scale, chapters, folder, args.typeset_beside)
+        site = Site(scale, chapters, folder, args.typeset_beside, beyond([chapter.paper.id for chapter in chapters]))
         written, troubles = [site.write()], site.troubles
     total = sum((chapter.counts for chapter in chapters), Counter[str]())
     print(f"{', '.join(map(str, written))}: {', '.join(f'{n} {word}' for word, n in sorted(total.items()))}")

@@ -30,14 +30,15 @@ CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
 class Site:
     """What the pages show.
 
-    typeset_beside: the typeset reports are being made while these pages are. troubles: sentences on records that are
-    missing or damaged, as they are found.
+    typeset_beside: the typeset reports are being made while these pages are. beyond: what Snakemake is told with
+    --config beside the scale. troubles: sentences on records that are missing or damaged, as they are found.
     """
 
     scale: Scale
     chapters: Sequence[Chapter]
     folder: Path
     typeset_beside: bool = False
+    beyond: str = ""
     ambiguities: Mapping[str, Ambiguity] = field(default_factory=read_sheet)
     troubles: list[str] = field(default_factory=list)
 
@@ -102,7 +103,8 @@ class Site:
 
     def again(self, target: str) -> str:
         """The command that makes something again at this scale."""
-        return f"snakemake --cores all {self.scale.asked}{target}"
+        told = self.scale.asked.removesuffix("-- ") or "--config "
+        return f"snakemake --cores all {f'{told}{self.beyond} -- ' if self.beyond else self.scale.asked}{target}"
 
     def log(self, run: Run, name: str, paper: str) -> str:
         """The link from a paper's folder to a file of a run; empty where it is not there."""
