@@ -40,11 +40,8 @@ def main(args: argparse.Namespace) -> int:
         done = (folder / "summary.json").exists()
         if done and arm.spec.id not in read:
             read[arm.spec.id] = NOT_READ if Item.of(arm, scale).damaged else "done"
-        state = (
-            arm.left_out
-            and "left out"
-            or (done and read[arm.spec.id] or ("shared" if arm.spec.id in seen else "to do"))
-        )
+        state = read[arm.spec.id] if done else "shared" if arm.spec.id in seen else "to do"
+        state = "left out" if arm.left_out else state
         if not arm.left_out:
             seen.add(arm.spec.id)
         label = ", ".join(arm.labels.values())

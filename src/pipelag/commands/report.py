@@ -38,8 +38,9 @@ def asked_for() -> list[str]:
 
 def beyond(shown: Sequence[str]) -> str:
     """What Snakemake has to be told of these papers and of the plugins that config/config.yaml does not say."""
-    more = {"plugins": [name for name in named_plugins() if name not in configured()]}
-    more["papers"] = [name for name in shown if name not in asked_for()]
+    said, usual = configured(), asked_for()
+    more = {"plugins": [name for name in named_plugins() if name not in said]}
+    more["papers"] = [name for name in shown if name not in usual]
     return " ".join(f"{key}={shlex.quote(json.dumps(names))}" for key, names in more.items() if names)
 
 

@@ -37,8 +37,9 @@ def main(args: argparse.Namespace) -> int:
     context = Context.load(paper, args.result, scale)
     base = Path(scale.figures) / paper.id / args.result
     drawn = draw(context)
-    save(drawn, base, result.kind, drawn.footer(context))
-    found = record(context, drawn)
+    footer = drawn.footer(context)
+    save(drawn, base, result.kind, footer)
+    found = record(context, drawn, footer)
     write_whole(base.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
     print(told(found, base))
     return 0
@@ -71,7 +72,7 @@ def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
         replace(drawn.table, notes=[*drawn.table.notes, *told]).save(base)
 
 
-def record(context: Context, drawn: Drawn) -> dict[str, Any]:
+def record(context: Context, drawn: Drawn, footer: str) -> dict[str, Any]:
     """What the page shows beside the drawing: caption, verdicts, and which logs it is from."""
     logged, asked = context.counts
     runs: dict[str, dict[str, Any]] = {}
@@ -106,7 +107,7 @@ def record(context: Context, drawn: Drawn) -> dict[str, Any]:
         "is_figure": drawn.figure is not None,
         "chart": drawn.chart,
         "table": drawn.table.texts() if drawn.table is not None else None,
-        "footer": drawn.footer(context),
+        "footer": footer,
         "shortfall": "; ".join(text for text in (context.shortfall(), context.releases()) if text),
         "data": sorted(sources),
         "devices": sorted({str(log.environment.get("device")) for log in logs}),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +130,7 @@ class Checkpoints:
         Raises:
             PipelagError: naming the first difference.
         """
-        found = {name: value for part in self.parts(step, "resume") for name, value in part.get("training", {}).items()}
+        found = training_of(self.parts(step, "resume"))
         for name, value in asked.items():
             if found.get(name, value) != value:
                 raise PipelagError(
@@ -226,6 +226,11 @@ class Keeper:
             for kind in RESTART:
                 with suppress(OSError):  # it is no longer needed, and takes room at most
                     (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
+
+
+def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What the "resume" parts of a set say of the training that they are of; older ones say nothing."""
+    return {name: value for part in parts for name, value in part.get("training", {}).items()}
 
 
 def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:

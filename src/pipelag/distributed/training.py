@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.distributed.checkpoints import Checkpoints, Keeper, told_of
+from pipelag.distributed.checkpoints import Checkpoints, Keeper, told_of, training_of
 from pipelag.distributed.gather import gathered
 from pipelag.distributed.routes import conversations, routes_of, stages_on
 from pipelag.distributed.workers.base import (
@@ -114,8 +114,7 @@ class RealTraining:
         """Say how the training that left the checkpoints differs: going on with another pipeline is allowed."""
         ends = accumulate(phase.steps for phase in self.phases)
         phase = next((phase for phase, end in zip(self.phases, ends, strict=True) if end >= step), self.phases[-1])
-        left = {name: value for part in self.parts for name, value in part.get("training", {}).items()}
-        here = told_of(phase, self.seed, self.bf16)
+        left, here = training_of(self.parts), told_of(phase, self.seed, self.bf16)
         other = [f"{name} {left[name]}, now {here[name]}" for name in here if left.get(name, here[name]) != here[name]]
         if other and self.job.rank == 0:
             print(f"pipelag: goes on from a training with {'; '.join(other)}", file=sys.stderr)

@@ -224,8 +224,13 @@ class Scale(Typed):
     @property
     def asked(self) -> str:
         """What Snakemake is told for this scale, before the names of results; empty for the quick one."""
-        where = f" published={self.device}" if self.device else ""
-        return "" if self.name == "quick" else f"--config scale={self.name}{where} -- "
+        return self.asked_beside("")
+
+    def asked_beside(self, more: str) -> str:
+        """The same with more of its config."""
+        own = "" if self.name == "quick" else f"scale={self.name}"
+        words = " ".join(filter(None, (own, f"published={self.device}" if self.device else "", more)))
+        return f"--config {words} -- " if words else ""
 
 
 class Workflow(Typed):

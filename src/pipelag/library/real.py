@@ -80,8 +80,8 @@ def train_real(
                 if how["bf16"]:
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
             given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
-            given |= {"kept": Path(checkpoints)} if checkpoints is not None else {}
-            given |= {"checkpoints": kept, "resume": resume, "meanwhile": follower, "patience": patience}
+            given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": kept}
+            given |= {"resume": resume, "meanwhile": follower, "patience": patience}
             state, losses = launch(_task, workers, device, threads, **given, **how)
             if follower is not None:
                 follower()

@@ -103,8 +103,7 @@ class Site:
 
     def again(self, target: str) -> str:
         """The command that makes something again at this scale."""
-        told = self.scale.asked.removesuffix("-- ") or "--config "
-        return f"snakemake --cores all {f'{told}{self.beyond} -- ' if self.beyond else self.scale.asked}{target}"
+        return f"snakemake --cores all {self.scale.asked_beside(self.beyond)}{target}"
 
     def log(self, run: Run, name: str, paper: str) -> str:
         """The link from a paper's folder to a file of a run; empty where it is not there."""

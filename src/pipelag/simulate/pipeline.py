@@ -166,8 +166,7 @@ class SimulatedPipeline:
                 seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
                 with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
                     value = self._first(stage, value, number) if self.recompute else stage(value)
-                if number < len(self.stages):
-                    value = crossing(value, number)
+                value = self._handed_on(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     kept[number] = value
             loss = self.part_of_loss(value, target)
@@ -197,8 +196,7 @@ class SimulatedPipeline:
         """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
         with self.computing():
             for number, stage in enumerate(self.stages, start=1):
-                value = stage(value)
-                value = crossing(value, number) if number < len(self.stages) else value
+                value = self._handed_on(stage(value), number)
         return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, only: bool = True) -> None:
@@ -230,6 +228,10 @@ class SimulatedPipeline:
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
         with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
             value = self.stages[number - 1](entering(value))
+        return self._handed_on(value, number)
+
+    def _handed_on(self, value: Any, number: int) -> Any:
+        """What a stage gives as the next one gets it; of the last, its output."""
         return crossing(value, number) if number < len(self.stages) else value
 
     def _alike(self, index: int, m: int, forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> bool:

@@ -10,7 +10,7 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.timing.sheets import DEVICES
+from pipelag.timing.sheets import data_sheet
 
 PAPER = "at_scale"
 WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # these read no late weights
@@ -210,7 +210,7 @@ def memory(context: Context) -> Drawn:
     """Fullest GPU."""
     of = {}
     for model in context.values("model"):
-        sheet = DEVICES[context.select(model=model)[0].arm.spec.options["sheet"]]
+        sheet = data_sheet(context.select(model=model)[0].arm.spec.options["sheet"])
         room = {f"what a GPU has, {sheet.memory / GIB:g} GiB": sheet.memory / GIB}
         of[model] = Axis("GiB", "memory of the fullest GPU, GiB", limits=(0, None), levels=room)
     return lines(context, of)

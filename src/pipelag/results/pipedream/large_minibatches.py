@@ -24,12 +24,13 @@ def figure_13(context: Context) -> Drawn:
     """A line per minibatch size under LARS, and PipeDream."""
     rows = []
     items = context.select(what="training")
+    panel = panel_of(VGG, items)
     for item in items:
         if item.log is not None:
             arm, batch = item.arm.labels["arm"], item.arm.spec.batch
             labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
             named = Item(replace(item.arm, labels=labels), item.log)
-            rows += points_of(named, "accuracy", panel_of(VGG, items))
+            rows += points_of(named, "accuracy", panel)
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
     chart = Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel", styles=styles_of(rows))
     return Drawn.of(chart, rows, items)

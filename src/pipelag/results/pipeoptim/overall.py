@@ -85,10 +85,10 @@ def top5_over_epochs(context: Context) -> Drawn:
 
 
 def in_a_unit(rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The rows with their hours in minutes where they all are within one, and the unit's name."""
+    """The unit for the rows' hours, minutes where all are within one, and the rows with a column of its name."""
     if max(row["hours"] for row in rows) >= 1:
         return "hours", rows
-    return "minutes", [row | {"minutes": 60 * row.pop("hours")} for row in map(dict, rows)]
+    return "minutes", [row | {"minutes": 60 * row["hours"]} for row in rows]
 
 
 @drawing(PAPER, "figure_9c", "figure_10c")

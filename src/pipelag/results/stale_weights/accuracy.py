@@ -15,7 +15,16 @@ from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Item
 from pipelag.results.stale_weights.claims_accuracy import LENGTHS, PRECISIONS, gained, rounding
 from pipelag.results.stale_weights.claims_hybrid import PIPELINED
-from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, STAGES, arms_of, name_as_run, phase_of
+from pipelag.results.stale_weights.reading import (
+    BASELINE,
+    CONTROL,
+    PAPER,
+    STAGES,
+    arms_of,
+    as_run,
+    name_as_run,
+    phase_of,
+)
 from pipelag.results.verdict import NotLogged
 
 Row = dict[str, Cell]
@@ -160,8 +169,7 @@ def hybrid_control(context: Context) -> Drawn:
     rows: list[Row] = []
     for arm in arms_of(context):
         above = drop_text(context, PIPELINED, arm) if arm != PIPELINED else None
-        name = name_as_run(context.select(arm=arm)[0])
-        rows.append({"arm": name, "ours": context.accuracy(arm=arm).text(), "above": above})
+        rows.append({"arm": as_run(context, arm), "ours": context.accuracy(arm=arm).text(), "above": above})
     cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
     more = f"Above: {INTERVAL}", "Pipelined at both rates: the pipeline goes on, at the rate at which the hybrid does."
     return Drawn(table(rows, cols, context.result.caption, notes(context, *more)), data=tidy(context.items))
