@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -128,6 +129,16 @@ def test_the_python_examples_in_the_docs_run(page: str, tmp_path: Path) -> None:
     assert blocks
     (tmp_path / "page.py").write_text("\n".join(blocks))
     subprocess.run([*JOB, "-m", "tests.script", "page.py"], cwd=tmp_path, check=True)
+
+
+def test_what_the_docs_name_is_where_they_say() -> None:
+    """Every dotted name below `pipelag` in a page of prose."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for name in set(re.findall(r"\bpipelag(?:\.[A-Za-z_]\w*)+", page.read_text())) - {
+            "pipelag.pdf",
+            "pipelag.yaml",
+        }:
+            pkgutil.resolve_name(name)
 
 
 def test_the_callers_random_numbers_go_on_as_if_nothing_had_trained() -> None:
