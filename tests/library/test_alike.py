@@ -117,12 +117,68 @@ def test_a_loaders_partial_minibatch_is_foreseen(how: dict[str, Any], said: str)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-def test_groups_within_a_stage_are_refused_as_such() -> None:
-    def by_tensor(groups: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW([group | {"params": [p]} for group in groups for p in group["params"]], lr=0.1)
+def undecayed(groups: Any) -> torch.optim.Optimizer:
+    """As docs/guide.md has it, but with a momentum of its own, too."""
+    parts = [
+        {"params": [p for p in group["params"] if (p.dim() > 1) == decayed], "weight_decay": 0.3 * decayed}
+        | ({} if decayed else {"betas": (0.5, 0.9)})
+        for group in groups
+        for decayed in (True, False)
+    ]
+    return torch.optim.AdamW(parts, lr=0.02)
 
-    with pytest.raises(PipelagError, match="6 parameter groups over 2 stages; a stage is one group"):
-        train(optimizer=by_tensor)
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"method": "pipedream"},
+        {"method": "xpipe"},
+        {"method": "pipemare", "microbatches": 5},
+        {"method": "pipeoptim", "precision": "bf16"},
+    ],
+    ids=lambda how: how["method"],
+)
+def test_groups_within_a_stage(how: dict[str, Any]) -> None:
+    how = {"optimizer": undecayed} | how
+    (simulated, told), (real, told_by_workers) = train(**how), train(executor="real", **how)
+    assert told == told_by_workers
+    assert all(torch.equal(a, b) for a, b in zip(simulated.parameters(), real.parameters(), strict=True))
+
+
+def test_vectors_without_decay_are_so_as_in_plain_training() -> None:
+    def layers() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(48, 9), nn.LayerNorm(9), nn.Tanh(), nn.Linear(9, 2))
+
+    def parted(network: nn.Module) -> torch.optim.Optimizer:
+        weights = [[p for p in network.parameters() if (p.dim() > 1) == decayed] for decayed in (True, False)]
+        return torch.optim.AdamW([{"params": weights[0]}, {"params": weights[1], "weight_decay": 0.0}], **settings)
+
+    settings = {"lr": 0.02, "weight_decay": 0.3}
+    plain, one, cut, decayed = layers(), layers(), layers(), layers()
+    optimizer = parted(plain)
+    for inputs, targets in BATCHES:
+        nn.functional.cross_entropy(plain(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    named = {"name": "adamw", **settings}
+    apart = named | {"options": {"decay_vectors": False}}
+    pipelag.train(one, BATCHES, method="sequential", optimizer=apart, progress=False)
+    pipelag.train(cut, BATCHES, method="1f1b_flush", microbatches=1, cuts=(2, 3), optimizer=apart, progress=False)
+    pipelag.train(decayed, BATCHES, method="sequential", optimizer=named, progress=False)
+    for mine in (one, cut):
+        assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), mine.parameters(), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(plain.parameters(), decayed.parameters(), strict=True))
+
+
+def test_a_group_is_of_one_stage() -> None:
+    def joined(groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([p for group in groups for p in group["params"]], lr=0.1)
+
+    with pytest.raises(PipelagError, match="AdamW has one parameter group over the stages 1 to 3, and each makes"):
+        train(optimizer=joined, cuts=(1, 5))
+    with pytest.raises(PipelagError, match="AdamW is over other parameters than it was given"):
+        train(optimizer=lambda groups: torch.optim.AdamW([g | {"params": g["params"][:1]} for g in groups], lr=0.1))
 
 
 def test_a_pipeline_without_cuts_is_warned_of() -> None:

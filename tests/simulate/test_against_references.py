@@ -28,6 +28,92 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"name": "adam", "lr": 0.02, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": 0.01},
     "adamw": {"name": "adamw", "lr": 0.02, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": 0.1},
 }
+
+
+class Apart:
+    """A setting of matrices and another of vectors, in the references' arithmetic: it is a number to what it meets."""
+
+    __array_ufunc__ = None  # NumPy leaves operations with it to it
+
+    def __init__(self, matrices: float, vectors: float) -> None:
+        self.matrices, self.vectors = matrices, vectors
+
+    def _of(self, what: Callable[[Any], Any], other: Any = 0.0) -> Any:
+        if isinstance(other, np.ndarray):
+            return what(self.matrices if other.ndim > 1 else self.vectors)
+        return Apart(what(self.matrices), what(self.vectors))
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Apart):
+            return Apart(self.matrices * other.matrices, self.vectors * other.vectors)
+        return self._of(lambda own: own * other, other)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> Any:
+        return self._of(lambda own: own + other, other)
+
+    __radd__ = __add__
+
+    def __rsub__(self, other: float) -> Any:
+        return self._of(lambda own: other - own)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._of(lambda own: other / own, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self * other**-1
+
+    def __pow__(self, exponent: int) -> Any:
+        return self._of(lambda own: own**exponent)
+
+
+OPTIMIZERS |= {
+    "sgd, apart": {
+        "name": "sgd",
+        "lr": Apart(0.15, 0.3),
+        "momentum": Apart(0.9, 0.5),
+        "weight_decay": Apart(0.01, 0.0),
+    },
+    "plain, apart": {"name": "sgd", "lr": Apart(0.2, 0.3), "weight_decay": Apart(0.02, 0.0)},
+    "adam, apart": {
+        "name": "adam",
+        "lr": Apart(0.02, 0.01),
+        "betas": (Apart(0.9, 0.8), Apart(0.99, 0.9)),
+        "eps": Apart(1e-4, 1e-3),
+        "weight_decay": Apart(0.01, 0.0),
+    },
+    "adamw, apart": {
+        "name": "adamw",
+        "lr": Apart(0.02, 0.03),
+        "betas": (0.9, 0.99),
+        "eps": 1e-4,
+        "weight_decay": Apart(0.1, 0.0),
+    },
+}
+
+
+def parted(setting: Any, kind: str) -> Any:
+    """Of matrices or of vectors."""
+    if isinstance(setting, tuple):
+        return tuple(parted(each, kind) for each in setting)
+    return getattr(setting, kind) if isinstance(setting, Apart) else setting
+
+
+def made(params: Any, name: str, **settings: Any) -> torch.optim.Optimizer:
+    """torch's optimizer; where settings differ, with two groups of a stage."""
+    if parted(tuple(settings.values()), "matrices") == tuple(settings.values()):
+        return MAKERS[name](params, **settings)
+    groups = [
+        group
+        | {key: parted(value, kind) for key, value in settings.items()}
+        | {"params": [p for p in group["params"] if (p.dim() > 1) == (kind == "matrices")]}
+        for group in params
+        for kind in ("matrices", "vectors")
+    ]
+    return MAKERS[name](groups, lr=0.0)
+
+
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -66,7 +152,7 @@ def ours(phases: Sequence[Phase], parameters: list[Any], batches: list[Any], opt
         layers,
         [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches],
         phases=phases,
-        optimizer=lambda params: MAKERS[optimizer["name"]](params, **settings),
+        optimizer=lambda params: made(params, optimizer["name"], **settings),
         rate=falling,
     )
     weights = [tuple(p.detach().numpy() for p in layer.parameters()) for layer in run.model]
@@ -170,6 +256,30 @@ def test_methods_over_sgd(stages: int) -> None:
     compare([(get("nesterov_async", gamma=0.6), "nesterov_async", STEPS, 1, {"gamma": 0.6})], stages, "plain")
     compare([(get("spectrain_smoothed"), "spectrain", STEPS, 2, {"velocity": "equation_1"})], stages, "plain")
     compare([(get("spectrain"), "spectrain", STEPS, 1, {"velocity": "equation_1"})], stages, "plain")
+
+
+APART = [
+    *(("T1+T2", kind, 4) for kind in ("sgd, apart", "adamw, apart")),
+    *((case, kind, 4) for case in ("pipedream", "spectrain", "lwp_v") for kind in ("sgd, apart", "adam, apart")),
+    *(("pipeoptim", kind, 4) for kind in ("sgd, apart", "adam, apart", "adamw, apart")),
+    *((case, "plain, apart", 4) for case in ("spectrain, smoothed", "lwp_w")),
+    *((case, kind, 1) for case in UNSPLIT for kind in ("sgd, apart", "adam, apart")),
+]
+
+
+@pytest.mark.parametrize(("case", "optimizer", "microbatches"), APART)
+def test_groups_within_a_stage(case: str, optimizer: str, microbatches: int) -> None:
+    """Vectors have a rate, a momentum and a decay of their own."""
+    method, reference, settings = (CASES | UNSPLIT)[case]
+    compare([(method, reference, STEPS, microbatches, settings)], 4, optimizer)
+
+
+def test_groups_within_a_stage_over_sgd() -> None:
+    compare([(get("pipeoptim_literal"), "pipeoptim", STEPS, 1, {"direction": "literal"})], 4, "sgd, apart")
+    compare([(get("spike_compensation"), "spike_compensation", STEPS, 1, {})], 4, "sgd, apart")
+    compare([(get("nesterov_async", gamma=0.6), "nesterov_async", STEPS, 1, {"gamma": 0.6})], 4, "plain, apart")
+    compare([(get("hogwild"), "hogwild", STEPS, 1, {"taus": delays_of(get("hogwild"), 4)})], 4, "sgd, apart")
+    compare([(get("gpipe"), "gpipe", 7, 1, {}), (get("pipeoptim"), "pipeoptim", STEPS - 7, 1, {})], 4, "sgd, apart")
 
 
 @pytest.mark.parametrize("microbatches", [4, 8])

@@ -209,6 +209,7 @@ class Keeper:
             "optimizer": {self.parameters[i]: on_cpu(values) for i, values in state.items()},
             "kind": type(optimizer).__name__ if optimizer is not None else None,
             "training": dict(self.training) | ({"optimizer": described(optimizer)} if optimizer is not None else {}),
+            "groups": groups_of(optimizer),
             "clock": dict(clock),
             "seconds": self.seconds + clock["seconds"] - self.base.get("seconds", 0.0),
         }
@@ -230,7 +231,9 @@ class Keeper:
 
 def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """What the "resume" parts of a set say of the training that they are of; older ones say nothing."""
-    return {name: value for part in parts for name, value in part.get("training", {}).items()}
+    parts = list(parts)
+    told = {name: value for part in parts for name, value in part.get("training", {}).items()}
+    return told | grouped(setting for part in parts for setting in part.get("groups", ()))
 
 
 def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:
@@ -244,6 +247,22 @@ def described(optimizer: torch.optim.Optimizer) -> str:
     """An optimizer and its settings, but for what is none or off."""
     settings = [f"{name}={value}" for name, value in optimizer.defaults.items() if value]
     return f"{type(optimizer).__name__}({', '.join(settings)})"
+
+
+def groups_of(optimizer: torch.optim.Optimizer | None) -> list[str]:
+    """By what the settings of each group differ from the optimizer's; rates not, which a phase's stages may have."""
+    if optimizer is None:
+        return []
+    usual = {f"{name}={value}" for name, value in optimizer.defaults.items()}
+    names = optimizer.defaults.keys() - {"lr"}
+    groups = [sorted({f"{name}={group.get(name)}" for name in names} - usual) for group in optimizer.param_groups]
+    return [", ".join(settings) for settings in groups]
+
+
+def grouped(groups: Iterable[str]) -> dict[str, str]:
+    """What is told of a training's groups; nothing where older checkpoints say nothing."""
+    found = set(groups)
+    return {"groups": "; ".join(sorted(found - {""})) or "all alike"} if found else {}
 
 
 def on_cpu(value: Any) -> Any:

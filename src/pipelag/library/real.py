@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints, described, told_of
+from pipelag.distributed.checkpoints import Checkpoints, described, grouped, groups_of, told_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
@@ -107,7 +107,7 @@ def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]
     """The optimizer as checkpoints tell of it; nothing where its function makes none but of a stage's parameters."""
     with suppress(Exception):
         made = group_by_stage(make, [list(model.parameters())], {}, [1])
-        return {"optimizer": described(made)} if made is not None else {}
+        return {"optimizer": described(made)} | grouped(groups_of(made)) if made is not None else {}
     return {}
 
 

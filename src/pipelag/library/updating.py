@@ -70,7 +70,10 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     if not learning <= own <= {id(p) for p in model.parameters()}:
         raise PipelagError(f"the {kind.__name__} is an optimizer made already, over other parameters than the model's")
     if len(given.param_groups) > 1:
-        raise PipelagError(f"the {kind.__name__} has parameter groups of its own, and stages are such; {instead}")
+        raise PipelagError(
+            f"the {kind.__name__} has parameter groups of its own, which cannot be told apart by stage; give a "
+            "function that parts each of the groups that it is called with (docs/guide.md)"
+        )
     if given.state:
         raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
     if "step" in vars(given):

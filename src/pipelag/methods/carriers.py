@@ -123,10 +123,11 @@ class Reading:
         """Whether it makes the same as another of this stage, so that one `write_all` serves both."""
         return other is self
 
-    def along(self, out: Buffers, direction: Buffers, factor: float) -> None:
-        """out = live + factor * direction."""
-        for target, live, way in zip(out, self.stage.live, direction, strict=True):
-            torch.add(live, way, alpha=factor, out=target)
+    def along(self, out: Buffers, direction: Buffers, factor: float | Sequence[float]) -> None:
+        """out = live + factor * direction; one factor for all buffers, or one each."""
+        factors = factor if isinstance(factor, Sequence) else [factor] * len(out)
+        for target, live, way, each in zip(out, self.stage.live, direction, factors, strict=True):
+            torch.add(live, way, alpha=each, out=target)
 
 
 class Along(Reading):
@@ -173,9 +174,9 @@ class ByRule(Reading):
         """
         stage, optimizer, found = self.stage, self.stage.optimizer, False
         assert optimizer is not None
-        group, amounts = stage.group, [amount for _, amount in outs]
+        amounts = [amount for _, amount in outs]
         buffers = [stage.live, *[out for out, _ in outs]]
-        for state, live, *places in stage.state_beside(buffers, self.rule in BY_NUMBER):
+        for state, group, live, *places in stage.state_beside(buffers, self.rule in BY_NUMBER):
             step = self.rule(state, group)
             found |= step is not None
             for place, amount in zip(places, amounts, strict=True):
@@ -213,9 +214,8 @@ class ByRuleAgain(Reading):
         stage, optimizer = self.stage, self.stage.optimizer
         assert optimizer is not None
         torch._foreach_copy_(out, stage.live)
-        places = zip(stage.parameters, stage.flat.views(out), stage.flat.views(self.gradient.buffers), strict=True)
-        for parameter, view, gradient in places:
-            step = sgd_again(optimizer.state.get(parameter, {}), stage.group, gradient)
+        for state, group, view, gradient in stage.state_beside([out, self.gradient.buffers], by_number=False):
+            step = sgd_again(state, group, gradient)
             if step is not None:
                 view.sub_(step, alpha=amount)
 
@@ -229,7 +229,7 @@ class BySmoothedGradient(Reading):
 
     def write(self, out: Buffers, amount: float) -> None:
         """SpecTrain, equation 4."""
-        self.along(out, self.average.buffers, -amount * self.stage.group["lr"])
+        self.along(out, self.average.buffers, [-amount * group["lr"] for group in self.stage.groups])
 
 
 class ByOwnMoments(Reading):
@@ -246,8 +246,9 @@ class ByOwnMoments(Reading):
         steps = self.stage.steps
         if steps:
             bias = 1 - BETA2**steps
-            rate = -amount * self.stage.group["lr"] / (1 - BETA1**steps)
-            for o, first, second in zip(out, self.first.buffers, self.second.buffers, strict=True):
+            moments = zip(self.first.buffers, self.second.buffers, strict=True)
+            for o, group, (first, second) in zip(out, self.stage.groups, moments, strict=True):
+                rate = -amount * group["lr"] / (1 - BETA1**steps)
                 o.addcdiv_(first, (second / bias + EPSILON).sqrt_(), value=rate)
 
 
@@ -288,7 +289,7 @@ class Spike(Change):
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
-        if type(stage.optimizer) is not SGD or stage.group["nesterov"] or stage.group["dampening"]:
+        if type(stage.optimizer) is not SGD or any(g["nesterov"] or g["dampening"] for g in stage.groups):
             raise PipelagError(
                 f"spike compensation is defined for SGD with momentum v <- m v + g, not for "
                 f"{type(stage.optimizer).__name__} as given; use torch.optim.SGD without nesterov and dampening"
@@ -303,11 +304,12 @@ class Spike(Change):
         """Add what is missing."""
         stage, optimizer = self.stage, self.stage.optimizer
         assert optimizer is not None
-        momentum, rate = stage.group["momentum"], stage.group["lr"]
-        a = momentum**stage.delay
-        b = (1 - a) / (1 - momentum)
-        for parameter, gradient in zip(stage.parameters, self.gradients, strict=True):
+        each = zip(stage.parameters, stage.parameter_groups, self.gradients, strict=True)
+        for parameter, group, gradient in each:
             if gradient is not None:
+                momentum, rate = group["momentum"], group["lr"]
+                a = momentum**stage.delay
+                b = (1 - a) / (1 - momentum)
                 step = optimizer.state[parameter].get("momentum_buffer")
                 step = gradient if step is None else step
                 parameter.data.sub_((a - 1) * step + b * gradient, alpha=rate)
@@ -333,7 +335,7 @@ class DampedStep(Change):
 
     def __init__(self, stage: StageWeights, gamma: float) -> None:
         super().__init__(stage)
-        if stage.group.get("momentum"):
+        if any(group.get("momentum") for group in stage.groups):
             raise PipelagError(
                 "nesterov_async brings its own momentum; use an optimizer without (SGD with momentum=0), or the method "
                 "pipedream with NAdam"

@@ -87,20 +87,21 @@ def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torc
     return (buffer * group["momentum"]).add_(gradient, alpha=1 - group["dampening"]).mul_(group["lr"])
 
 
-def coupled_decay(parameters: Sequence[torch.Tensor], group: Mapping[str, Any]) -> list[torch.Tensor | None]:
-    """The gradients that the optimizer steps along, None of a parameter without.
+def coupled_decay(parameters: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]]) -> list[torch.Tensor | None]:
+    """The gradients that the optimizer steps along, None of a parameter without. groups: that of each parameter.
 
     With the L2 term where the optimizer adds one, not with a decoupled decay.
     """
-    decay = group.get("weight_decay", 0.0)
-    if not decay or group.get("decoupled_weight_decay"):
-        return [parameter.grad for parameter in parameters]
-    pairs = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
-    if not pairs:
-        return [None] * len(parameters)
-    given, gradients = zip(*pairs, strict=True)
-    added = iter(torch._foreach_add(gradients, given, alpha=decay))
-    return [None if parameter.grad is None else next(added) for parameter in parameters]
+    along = [parameter.grad for parameter in parameters]
+    decays = [0.0 if group.get("decoupled_weight_decay") else group.get("weight_decay", 0.0) for group in groups]
+    for decay in {decay for decay in decays if decay}:
+        of = [i for i, gradient in enumerate(along) if decays[i] == decay and gradient is not None]
+        gradients = [gradient for i in of if (gradient := along[i]) is not None]
+        for i, gradient in zip(
+            of, torch._foreach_add(gradients, [parameters[i] for i in of], alpha=decay), strict=True
+        ):
+            along[i] = gradient
+    return along
 
 
 def rule_of(optimizer: Optimizer) -> Rule:

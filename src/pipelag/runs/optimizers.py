@@ -11,7 +11,7 @@ Methods that predict weights ask for its rule, too (`pipelag.methods.prediction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +58,8 @@ class OptimizerSpec(Typed):
 
     Caffe's SGD differs only when the learning rate changes: its velocity remembers the old rate. SpecTrain's form
     (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum. What a setting that is none stands for
-    is the optimizer's affair: PyTorch's defaults.
+    is the optimizer's affair: PyTorch's defaults. With the option `decay_vectors: false` weight decay is for matrices
+    and kernels alone, and biases and norms go without.
     """
 
     name: str = "sgd"
@@ -93,38 +94,58 @@ def factory(spec: OptimizerSpec) -> OptimizerFactory:
     return OPTIMIZERS[spec.name].make(spec, **spec.options)
 
 
+def _parted(make: OptimizerFactory, decay_vectors: bool) -> OptimizerFactory:
+    """`make`, over groups whose tensors of one dimension, unless they decay as well, have one of their own."""
+    if decay_vectors:
+        return make
+
+    def parted(parameters: Iterable[Any]) -> Any:
+        given = list(parameters)
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        return make(
+            group
+            | {"params": [p for p in group["params"] if (p.dim() > 1) == decayed]}
+            | ({} if decayed else {"weight_decay": 0.0})
+            for group in groups
+            for decayed in (True, False)
+        )
+
+    return parted
+
+
 @optimizer("sgd", "momentum", "weight_decay", "nesterov", "dampening")
-def sgd(spec: OptimizerSpec) -> OptimizerFactory:
+def sgd(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
     """PyTorch's."""
     import torch
 
     own = spec.given("lr", "momentum", "weight_decay", "nesterov", "dampening")
-    return lambda parameters: torch.optim.SGD(parameters, **own)
+    return _parted(lambda parameters: torch.optim.SGD(parameters, **own), decay_vectors)
 
 
 @optimizer("caffe_sgd", "momentum", "weight_decay", "nesterov")
-def caffe_sgd(spec: OptimizerSpec) -> OptimizerFactory:
+def caffe_sgd(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
     """Caffe's (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import CaffeSGD
 
-    return lambda parameters: CaffeSGD(parameters, spec.lr, spec.momentum, spec.weight_decay, spec.nesterov)
+    own = spec.given("lr", "momentum", "weight_decay", "nesterov")
+    return _parted(lambda parameters: CaffeSGD(parameters, **own), decay_vectors)
 
 
 @optimizer("lars", "momentum", "weight_decay", "trust")
-def lars(spec: OptimizerSpec) -> OptimizerFactory:
+def lars(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
     """Layer-wise adaptive rates (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import LARS
 
     own = spec.given("lr", "momentum", "weight_decay", "trust")
-    return lambda parameters: LARS(parameters, **own)
+    return _parted(lambda parameters: LARS(parameters, **own), decay_vectors)
 
 
 def _moments(kind: str) -> Callable[[OptimizerSpec], OptimizerFactory]:
-    def make(spec: OptimizerSpec) -> OptimizerFactory:
+    def make(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
         import torch
 
         own = spec.given("lr", "weight_decay", "betas", "eps")
-        return lambda parameters: getattr(torch.optim, kind)(parameters, **own)
+        return _parted(lambda parameters: getattr(torch.optim, kind)(parameters, **own), decay_vectors)
 
     return make
 

@@ -26,7 +26,7 @@ from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.rounds import Rounds
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard
-from pipelag.stage.optimizers import set_rates
+from pipelag.stage.optimizers import apart, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
@@ -45,7 +45,7 @@ class SimulatedPipeline:
     Args:
         stages: the model cut into stages, in order. Their parameters become views of flat buffers.
         phase: decides the staleness.
-        optimizer: over the stages' parameters, one group per stage (`pipelag.stage.optimizers.group_by_stage`).
+        optimizer: over the stages' parameters, its groups a stage's each (`pipelag.stage.optimizers.group_by_stage`).
         loss: (output of the last stage, targets) -> scalar.
         rate: the factor on all base rates at a step of the *run*.
         seed: of dropout; draws are made per (seed, minibatch, stage).
@@ -88,9 +88,10 @@ class SimulatedPipeline:
         if law is not None and law.of == "gradient":
             self.old_gradients = deque(maxlen=law.bound(self.method.taus(count)) + 1)
         self.weights = []
+        groups = apart(optimizer)
         by_reference = not (graphs or grouped or self.recompute)
         for number, stage in enumerate(self.stages, start=1):
-            flat = flat_of(stage.parameters(), masters)
+            flat = flat_of(stage.parameters(), masters, groups)
             back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
             back = 0 if self.old_gradients is not None else back
             self.weights.append(

@@ -16,6 +16,8 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +52,7 @@ class FlatState:
         self.weights, self.optimizer, flat = weights, weights.optimizer, weights.flat
         self.gradients = weights.like()
         self.pieces = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
+        self.lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]
         self.states: list[State] = [{} for _ in self.pieces]
         self.counts: dict[str, list[torch.Tensor]] = {}  # one number for all of a stage: the steps made, say
         states = [self.optimizer.state.get(parameter, {}) for parameter in weights.parameters]
@@ -101,9 +104,15 @@ class FlatState:
         for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
             piece.grad = gradient
 
+    @property
+    def groups(self) -> list[State]:
+        """The optimizer's group of each piece."""
+        groups = self.weights.groups
+        return [groups[number] for number in self.lies_in]
+
     def parts(self, buffers: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
-        """(state, that piece of each of the buffers), which are of the weights' layout."""
-        return zip(self.states, *[_pieces(each) for each in buffers], strict=True)
+        """(state, group, that piece of each of the buffers), which are of the weights' layout."""
+        return zip(self.states, self.groups, *[_pieces(each) for each in buffers], strict=True)
 
     def count(self) -> None:
         """Tell the parameters' state what a step over the pieces has counted."""
@@ -115,7 +124,7 @@ class FlatStep:
     """`step` is the optimizer's, over flat buffers where that gives the same.
 
     Args:
-        optimizer: with one group per stage (`pipelag.stage.optimizers.group_by_stage`).
+        optimizer: with groups that are a stage's each (`pipelag.stage.optimizers.group_by_stage`).
         stages: all of its stages.
     """
 
@@ -139,7 +148,7 @@ class FlatStep:
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])
         rest = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
-        if not rest and len(self.stages) == len(self.optimizer.param_groups):
+        if not rest and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
             return False
         self.optimizer.step()
         for weights in rest:
@@ -153,12 +162,13 @@ class FlatStep:
         groups: dict[tuple[Any, ...], State] = {}
         for laid in taken:
             laid.taken()
-            group = laid.weights.group
-            settings = _settings(group) or (id(laid),)
-            if settings in groups:
-                groups[settings]["params"] += laid.pieces
-            else:
-                groups[settings] = group | {"params": list(laid.pieces)}
+            for number, members in groupby(zip(laid.lies_in, laid.pieces, strict=True), key=itemgetter(0)):
+                group, pieces = laid.weights.groups[number], [piece for _, piece in members]
+                settings = _settings(group) or (id(laid), number)
+                if settings in groups:
+                    groups[settings]["params"] += pieces
+                else:
+                    groups[settings] = group | {"params": pieces}
         self.flat.param_groups = list(groups.values())
         pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
         self.flat.state = defaultdict(dict, pairs)
@@ -170,7 +180,7 @@ class FlatStep:
 def _lay(weights: StageWeights) -> None:
     """The optimizer has stepped over the stage's parameters: let the state that it made lie flat, if it can."""
     weights.laid = None
-    if all(p.grad is not None for p in weights.parameters) and _plain(weights.group):
+    if all(p.grad is not None for p in weights.parameters) and all(map(_plain, weights.groups)):
         with suppress(ValueError):
             weights.laid = FlatState(weights)
 

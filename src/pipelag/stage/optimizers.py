@@ -1,4 +1,4 @@
-"""The optimizers that torch lacks, with their prediction rules, and one parameter group per stage."""
+"""The optimizers that torch lacks, with their prediction rules, and parameter groups that are a stage's each."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ class LARS(Optimizer):
 def group_by_stage(
     make: OptimizerFactory, stages: Sequence[Sequence[nn.Parameter]], base: dict[int, float], numbers: Sequence[int]
 ) -> Optimizer | None:
-    """One optimizer with a group per stage that has parameters; None where no stage has any.
+    """One optimizer whose groups are of one stage each; None where no stage has parameters.
+
+    `make` is called with a group per stage that has any, and may part them further (no weight decay of biases, say).
 
     Args:
         stages: the parameters of each stage.
@@ -108,6 +110,9 @@ def group_by_stage(
         numbers: the stages' numbers.
 
     Each group carries `stage` and `base_lr`, from which `set_rates` computes its `lr`.
+
+    Raises:
+        PipelagError: what is made is no such optimizer.
     """
     groups = [
         {"params": list(parameters), "stage": number, **({"lr": base[number]} if number in base else {})}
@@ -116,22 +121,25 @@ def group_by_stage(
     ]
     if not groups:
         return None
-    asked = [(number, [id(p) for p in own]) for number, own in zip(numbers, stages, strict=True) if len(own)]
+    stage_of = {id(p): number for number, own in zip(numbers, stages, strict=True) for p in own}
     try:
         optimizer = make(groups)
     except ValueError as error:
         if "parameter groups" in str(error):
             raise PipelagError(f"the optimizer takes no parameter groups, and stages are such: {error}") from error
-        error.add_note(f"while the optimizer of the stages {[stage for stage, _ in asked]} was made")
+        error.add_note(f"while the optimizer of the stages {[group['stage'] for group in groups]} was made")
         raise
-    _check(optimizer, asked)
+    _check(optimizer, stage_of)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
 
 
-def _check(optimizer: Any, asked: list[tuple[int, list[int]]]) -> None:
-    """Refuse what is no optimizer, one that stages cannot step by themselves, and one over other parameters."""
+def _check(optimizer: Any, stage_of: Mapping[int, int]) -> None:
+    """Refuse what is no optimizer, one that stages cannot step by themselves, and one over other parameters.
+
+    Groups without parameters are left out, and the others know their stage. stage_of: by a parameter's `id`.
+    """
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
         raise PipelagError(f"the optimizer's function gives {kind}; it should give a torch.optim.Optimizer")
@@ -140,25 +148,37 @@ def _check(optimizer: Any, asked: list[tuple[int, list[int]]]) -> None:
         raise PipelagError(f"{kind} computes the loss again within its step, which a pipeline cannot; use SGD or Adam")
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
-    groups = optimizer.param_groups
-    own = sorted(id(p) for group in groups for p in group["params"])
-    if len(groups) > len(asked) and own == sorted(number for _, numbers in asked for number in numbers):
-        raise PipelagError(
-            f"{kind} has {len(groups)} parameter groups over {len(asked)} stages; a stage is one group, within which "
-            "settings cannot differ: hand on what the function is called with"
-        )
-    if [(group.get("stage"), [id(p) for p in group["params"]]) for group in groups] != asked:
+    groups = optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
+    if {id(p) for group in groups for p in group["params"]} != stage_of.keys():
         raise PipelagError(
             f"{kind} is over other parameters than it was given; hand on what the function is called with: "
             "lambda params: torch.optim.SGD(params, lr=0.1)"
         )
     for group in groups:
+        its = sorted({stage_of[id(p)] for p in group["params"]})
+        if len(its) > 1:
+            raise PipelagError(
+                f"{kind} has one parameter group over the stages {its[0]} to {its[-1]}, and each makes its updates by "
+                "itself; hand on what the function is called with, or part each of those groups by itself"
+            )
+        group["stage"] = its[0]
         if (
             isinstance(group.get("lr"), bool)
             or not isinstance(group.get("lr"), (int, float))
             or not isfinite(group["lr"])
         ):
             raise PipelagError(f"{kind} has the learning rate {group.get('lr')!r}; it should be a finite number")
+
+
+def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
+    """Which of its stage's groups, counted from 0, a parameter is in."""
+    found: dict[nn.Parameter, int] = {}
+    seen: dict[int, int] = {}
+    for group in optimizer.param_groups if optimizer is not None else []:
+        number = seen.get(group["stage"], 0)
+        seen[group["stage"]] = number + 1
+        found |= dict.fromkeys(group["params"], number)
+    return found
 
 
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:

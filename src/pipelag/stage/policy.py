@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipelag.stage.flat_step import FlatState
 
 Ring = list[Buffers]
+Group = dict[str, Any]  # settings, as of `torch.optim.Optimizer.param_groups`
 Content = tuple[str, int, float]  # ("live" | "F" | "B" | "R", version, amount)
 M = TypeVar("M", bound=Memory)
 
@@ -77,7 +78,8 @@ class StageWeights:
         self.prepared = False
         active = bool(flat.buffers) and optimizer is not None
         groups = optimizer.param_groups if optimizer is not None else []
-        self.group_number = next((i for i, g in enumerate(groups) if g["stage"] == stage), -1)
+        own = [number for number, group in enumerate(groups) if group["stage"] == stage]
+        self.group_numbers = [own[group] for group in flat.groups] if active else []  # of each buffer
         self.stashed = method.backward_reads == "stashed" or method.random is not None
         # By how much the passes of each microbatch are changed, and what changes them.
         self.passes = {kind: method.passes(kind, stage, stages, delays) for kind in ("F", "B")}
@@ -109,13 +111,36 @@ class StageWeights:
         self.showing = ByReference(self) if by_reference else InPlace(self)
 
     @property
-    def group(self) -> dict[str, Any]:
-        """The optimizer's group of this stage. Not kept: restoring an optimizer replaces its groups by new ones."""
+    def groups(self) -> list[Group]:
+        """The optimizer's group of each of the weights' buffers.
+
+        Not kept: restoring an optimizer replaces its groups by new ones.
+        """
         assert self.optimizer is not None
-        return self.optimizer.param_groups[self.group_number]
+        return [self.optimizer.param_groups[number] for number in self.group_numbers]
+
+    @property
+    def group(self) -> Group:
+        """The optimizer's group of this stage, where that has one.
+
+        Raises:
+            PipelagError: there are several, each of buffers of its own.
+        """
+        if len(set(self.group_numbers)) > 1:
+            raise PipelagError(
+                f"stage {self.stage} has parameter groups whose settings may differ; ask `groups`, one for each of the "
+                "weights' buffers, or `parameter_groups`"
+            )
+        return self.groups[0]
+
+    @property
+    def parameter_groups(self) -> list[Group]:
+        """The optimizer's group of each parameter, in the order of `parameters`."""
+        groups = self.groups
+        return [groups[self.flat.places[parameter][0]] for parameter in self.flat.parameters]
 
     def state_beside(self, buffers: Sequence[Buffers], by_number: bool) -> Iterable[tuple[Any, ...]]:
-        """(the optimizer's state, that part of each of the buffers), parameter by parameter.
+        """(the optimizer's state, the group, that part of each of the buffers), parameter by parameter.
 
         by_number: or by larger pieces that the parameters lie in, for who treats every number by itself.
         """
@@ -123,11 +148,11 @@ class StageWeights:
         if by_number and self.laid is not None and self.laid.holds():
             return self.laid.parts(buffers)
         state = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        return zip(state, *[self.flat.views(each) for each in buffers], strict=True)
+        return zip(state, self.parameter_groups, *[self.flat.views(each) for each in buffers], strict=True)
 
     def gradients(self) -> list[torch.Tensor | None]:
         """Those of the coming update, as the optimizer steps along them; made once for all who remember them."""
-        self.along = self.along or coupled_decay(self.parameters, self.group)
+        self.along = self.along or coupled_decay(self.parameters, self.parameter_groups)
         return self.along
 
     @property

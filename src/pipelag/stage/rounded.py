@@ -108,9 +108,11 @@ def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters |
 class RoundedParameters(FlatParameters):
     """A stage's masters (and what has none), of which the model's parameters show the rounding."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], masters: Masters) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], masters: Masters, apart: Mapping[nn.Parameter, int] | None = None
+    ) -> None:
         own = list(dict.fromkeys(parameters))
-        super().__init__(masters.get(parameter, parameter) for parameter in own)
+        super().__init__((masters.get(parameter, parameter) for parameter in own), apart)
         self.read = own
         self.shown = [parameter.data for parameter in own if parameter in masters]
         self.rounds = [parameter in masters for parameter in own]
@@ -134,6 +136,8 @@ class RoundedParameters(FlatParameters):
         return zip(self.shown, masters, strict=True)
 
 
-def flat_of(parameters: Iterable[nn.Parameter], masters: Masters | None) -> FlatParameters:
-    """A stage's weights in flat buffers; in bfloat16, its masters."""
-    return FlatParameters(parameters) if masters is None else RoundedParameters(parameters, masters)
+def flat_of(
+    parameters: Iterable[nn.Parameter], masters: Masters | None, apart: Mapping[nn.Parameter, int] | None = None
+) -> FlatParameters:
+    """A stage's weights in flat buffers; in bfloat16, its masters. `apart` is of those that the optimizer has."""
+    return FlatParameters(parameters, apart) if masters is None else RoundedParameters(parameters, masters, apart)

@@ -7,7 +7,7 @@ is exactly "the backward pass runs with other weights than the forward pass".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -21,20 +21,23 @@ class Laid(list[torch.Tensor]):
 
 
 class FlatParameters:
-    """The parameters of one stage, made views of one buffer per (dtype, device).
+    """The parameters of one stage, made views of one buffer per (dtype, device, group of the optimizer).
 
     Sizes, strides (channels_last weights stay so) and values are unchanged, and the `Parameter` objects stay the same.
+    `apart`: which of the stage's groups a parameter is in, where there are several (`pipelag.stage.optimizers.apart`).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], apart: Mapping[nn.Parameter, int] | None = None) -> None:
         self.parameters = list(dict.fromkeys(parameters))
         self.read = self.parameters  # what passes read of them, in the same order
-        groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        groups: dict[tuple[torch.dtype, torch.device, int], list[nn.Parameter]] = {}
         for parameter in self.parameters:
-            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+            group = apart.get(parameter, 0) if apart else 0
+            groups.setdefault((parameter.dtype, parameter.device, group), []).append(parameter)
+        self.groups = [group for _, _, group in groups]  # that of each buffer
         self.buffers = Laid()
         self.places: dict[nn.Parameter, tuple[int, int]] = {}  # the buffer that holds a parameter, and where in it
-        for (dtype, device), members in groups.items():
+        for (dtype, device, _), members in groups.items():
             # Each view starts on a 64-byte boundary, so vector kernels split it as they split a tensor of its own:
             # without that, results could differ in the last bit from plain training.
             step = 64 // torch.empty((), dtype=dtype).element_size()

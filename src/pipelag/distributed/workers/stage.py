@@ -20,7 +20,7 @@ from pipelag.schedules import Action, Schedule
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard
 from pipelag.stage.history import History, restore, state_of
-from pipelag.stage.optimizers import group_by_stage, set_rates
+from pipelag.stage.optimizers import apart, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
 from pipelag.stage.rounded import computing, flat_of
@@ -86,10 +86,16 @@ class StageState:
         # What was done before this worker began, in updates and in microbatches.
         self.done = assignment.offset * self.microbatches
         self.version_0 = self.done // self.period
-        self.flat = flat_of(module.parameters(), assignment.masters)
+        own, masters = list(dict.fromkeys(module.parameters())), assignment.masters or {}
         self.computing = partial(computing, device, assignment.masters is not None)
-        self.shadows = shadows(self.flat.parameters)
+        self.shadows = shadows(masters.get(parameter, parameter) for parameter in own)
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
+        groups = apart(self.optimizer)
+        self.flat = flat_of(
+            own, assignment.masters, {masters.get(p, p): groups[s] for p, s in zip(own, self.shadows, strict=True)}
+        )
+        for shadow, parameter in zip(self.shadows, self.flat.parameters, strict=True):
+            shadow.data = parameter.data
         self.back = max(*self.delays.forward_lags[stage - 1], *self.delays.backward_lags[stage - 1])
         # While a pipeline fills again its forwards read versions that it no longer needs once it is full.
         back = self.back
