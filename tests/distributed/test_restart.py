@@ -195,11 +195,13 @@ def test_a_finished_training_is_told_again_and_never_as_another(
     assert f"{tmp_path} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
     ours: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 6, "optimizer": sgd, "seed": 5}
     slower = lambda params: torch.optim.SGD(params, lr=0.01)  # noqa: E731
+    bare = lambda groups: sgd([group | {"weight_decay": 0.5} for group in groups])  # noqa: E731
     for changes, difference in (
         ({"method": "gpipe"}, "with method pipedream, and this one has method gpipe"),
         ({"cuts": (2,)}, r"with cuts \[3\], and this one has cuts \[2\]"),
         ({"seed": 7}, "with seed 5, and this one has seed 7"),
         ({"optimizer": slower}, r"with optimizer SGD\(lr=0.05, .*, and this one has optimizer SGD\(lr=0.01\)"),
+        ({"optimizer": bare}, "with groups all alike, and this one has groups weight_decay=0.5"),
         ({"optimizer": "adam", "lr": 0.1}, r"with optimizer SGD\(.*, and this one has optimizer Adam\(lr=0.1, .*"),
     ):
         with pytest.raises(PipelagError, match=f"hold all 6 steps of a training {difference}: nothing is left to tr"):
