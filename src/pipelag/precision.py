@@ -60,11 +60,15 @@ def described(device: str) -> dict[str, Any]:
     """What `environment.json` says of a run's arithmetic; the settings that only a GPU has, where it ran on one."""
     import torch
 
+    from pipelag.stage.products import multiplies
+
     row: dict[str, Any] = {
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": asked() and torch.are_deterministic_algorithms_enabled(),
     }
+    if not multiplies(device.partition(":")[0]):
+        row["bfloat16"] = "products by float32's kernels, rounded"
     if device.startswith("cuda"):
         cudnn = torch.backends.cudnn
         row |= {

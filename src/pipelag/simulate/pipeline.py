@@ -30,7 +30,7 @@ from pipelag.stage.optimizers import apart, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through, fresh, segments_of
-from pipelag.stage.rounded import Masters, computing, flat_of
+from pipelag.stage.rounded import Masters, computing, differentiating, flat_of
 from pipelag.stage.showing import Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
@@ -126,7 +126,8 @@ class SimulatedPipeline:
         a note of where.
         """
         try:
-            return self._step(step, inputs, targets)
+            with differentiating(self.device, self.rounded):  # all of it, so that this is asked once
+                return self._step(step, inputs, targets)
         except Exception as error:
             noted(error, step, self.stages)
             raise

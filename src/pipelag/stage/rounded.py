@@ -8,8 +8,8 @@ had to cast them would keep a copy of the forward's for its backward (`pipelag.s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -17,14 +17,26 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipelag.stage.products import products
 from pipelag.stage.weights import FlatParameters, publish
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
 
-def computing(device: torch.device, bf16: bool) -> AbstractContextManager[None]:
+def computing(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
     """With bf16, inside, matrix products and convolutions are of bfloat16; what needs more is computed in float32."""
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if bf16 else nullcontext()
+    return _computing(device) if bf16 else nullcontext()
+
+
+def differentiating(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
+    """For the backward passes of what ran inside of `computing`."""
+    return products(device) if bf16 else nullcontext()
+
+
+@contextmanager
+def _computing(device: torch.device) -> Iterator[None]:
+    with products(device), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+        yield
 
 
 class Rounding(dict[nn.Parameter, nn.Parameter]):

@@ -23,7 +23,7 @@ from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import apart, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import backward_through
-from pipelag.stage.rounded import computing, flat_of
+from pipelag.stage.rounded import computing, differentiating, flat_of
 from pipelag.stage.weights import hand_over, publish, shadows
 from pipelag.tensors import as_tuple, crossing, entering, kept_for_backward, kept_whole, trainable, unchanged_buffers
 
@@ -202,7 +202,8 @@ class StageState:
         if self.recompute:
             with unchanged_buffers(self.module):
                 outputs = self.compute(saved.entering, m, saved.target)
-        return saved.inputs, backward_through(outputs, gradients, saved.inputs)
+        with differentiating(self.device, self.assignment.masters is not None):
+            return saved.inputs, backward_through(outputs, gradients, saved.inputs)
 
     def synchronise(self, group: Any, count: int) -> int:
         """S(stage, n): the mean of a round's gradients over the replicas; returns the bytes that went out."""
