@@ -60,7 +60,7 @@ def described(device: str) -> dict[str, Any]:
     """What `environment.json` says of a run's arithmetic; the settings that only a GPU has, where it ran on one."""
     import torch
 
-    from pipelag.stage.products import multiplies
+    from pipelag.products import multiplies
 
     row: dict[str, Any] = {
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),

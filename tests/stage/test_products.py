@@ -11,9 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import pipelag
-from pipelag import precision
-from pipelag.stage import products
-from pipelag.stage.products import PRODUCTS, Widened
+from pipelag import precision, products
+from pipelag.products import PRODUCTS, Widened
 from tests.toy import Noise, convolutional, sgd
 
 BF16 = torch.bfloat16

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.stage.products import products
+from pipelag.products import products
 from pipelag.stage.weights import FlatParameters, publish
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
