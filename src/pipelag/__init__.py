@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, Stop
 
 if TYPE_CHECKING:
     __version__: str
@@ -54,9 +54,9 @@ _HOMES = {
 _ROOMS = ("data", "distributed", "methods", "models", "partitioner", "runs", "schedules", "simulate", "stage", "timing")
 
 __all__ = [
-    "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Timing", "Topology",
-    "TrainedRun", "balanced_cuts", "check", "delays", "linearise", "methods", "partition", "profile", "register",
-    "schedule", "time", "train", "uniform", "__version__",
+    "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Stop", "Timing",
+    "Topology", "TrainedRun", "balanced_cuts", "check", "delays", "linearise", "methods", "partition", "profile",
+    "register", "schedule", "time", "train", "uniform", "__version__",
 ]  # fmt: skip
 
 

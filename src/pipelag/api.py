@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelag import asked, methods
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, Stop, unknown
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
@@ -36,7 +36,7 @@ class TrainedRun:
     """What `train` returns.
 
     model: the trained model, live version of every stage (the very object given, for the simulated executor).
-    metrics: one row per step: `{"step", "loss"}`; steps count from 0.
+    metrics: one row per step done: `{"step", "loss"}`; steps count from 0.
     delays: the staleness per stage of the (last) phase, in updates.
     diverged_at: the first step whose loss was no number; None where there is none.
     evaluations: one row per evaluation: `{"step" (steps done), "epoch" (where the data have a length), "loss" (of
@@ -153,6 +153,9 @@ def train(
     With real workers all this is told whenever a checkpoint is complete, in order: at evaluations, at the end of phases
     and every `checkpoint_every`; the model is measured by the calling process, while the workers go on.
 
+    A callback that raises `pipelag.Stop` ends the training (early stopping, a budget). What is returned is as after
+    that step; with real workers, after the step of the checkpoint that was told of.
+
     Raises:
         PipelagError: anything given that does not fit (`pipelag.asked`), too few minibatches, a failed worker. What
             your own code raises goes on as it is, with a note: step, stage, layer, shapes.
@@ -257,8 +260,9 @@ def _simulated(
             wishes.validation.measure(model, place, most=1)
         model.train()
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True))
-        for inputs, targets in callers.while_drawing(supply.first(total)):
-            telling.step(training.step(to(inputs, place), to(targets, place)))
-            if telling.due:
-                telling.evaluate(model, place)
+        with suppress(Stop):
+            for inputs, targets in callers.while_drawing(supply.first(total)):
+                telling.step(training.step(to(inputs, place), to(targets, place)))
+                if telling.due:
+                    telling.evaluate(model, place)
         return telling.losses(), telling.evaluations

@@ -12,6 +12,10 @@ class PipelagError(ValueError):
     """Bad input. The command line prints its message alone, without a traceback, and exits with 2."""
 
 
+class Stop(Exception):
+    """Raised in a callback of `pipelag.train`: the training ends there, and what it has come to is returned."""
+
+
 MANY = 12  # names that a sentence lists
 LISTS = {  # the commands that list more
     "method": "`pipelag methods` lists them",
@@ -26,7 +30,7 @@ def noting(where: str) -> Iterator[None]:
     """What a user's own code raises in here goes on as it is, with a note of where; a refusal says so itself."""
     try:
         yield
-    except PipelagError:
+    except (PipelagError, Stop):
         raise
     except Exception as error:
         error.add_note(where)

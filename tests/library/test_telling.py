@@ -194,3 +194,39 @@ def test_tensorboard_gets_losses_and_evaluations(tmp_path: Path) -> None:
     for name, key in (("validation_loss", "validation_loss"), ("validation_margin", "margin")):
         assert found.pop(name) == [(row["step"], pytest.approx(row[key])) for row in run.evaluations]
     assert found == {"loss": [(row["step"], pytest.approx(row["loss"])) for row in run.metrics]}
+
+
+class Ended:
+    """A callback that ends the training once it is called with this step, or one after it."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.seen = at, list[int]()
+
+    def __call__(self, step: int, *found: Any) -> None:
+        self.seen.append(step)
+        if step >= self.at:
+            raise pipelag.Stop
+
+
+def test_a_callback_ends_the_training_with_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    until, three = train(steps=4), Ended(3)
+    stopped = train(on_step=three)
+    assert same(stopped, until) and three.seen == [0, 1, 2, 3] and len(stopped.metrics) == 4
+    four = Ended(4)
+    stopped = train(on_evaluation=four, evaluate_every=2, validation=HELD_OUT)
+    assert same(stopped, until) and four.seen == [2, 4]
+    assert [row["step"] for row in stopped.evaluations] == [2, 4]
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", [{}, {"precision": "bf16"}], ids=["as it is", "bf16"])
+def test_a_callback_ends_real_workers_at_the_checkpoint_told_of(how: dict[str, Any], tmp_path: Path) -> None:
+    until, four = train(steps=4, **how), Ended(4)
+    real = {"executor": "real", "evaluate_every": 2} | how
+    stopped = train(on_evaluation=four, **real)
+    assert same(stopped, until) and four.seen == [2, 4] and len(stopped.evaluations) == 2
+    two = Ended(2)
+    stopped = train(on_step=two, checkpoints=tmp_path, **real)
+    assert same(stopped, until) and two.seen == [0, 1, 2] and len(stopped.evaluations) == 1
+    assert same(train(checkpoints=tmp_path, **real), train(**how))

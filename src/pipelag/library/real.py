@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints, described, grouped, groups_of, told_of
+from pipelag.distributed.checkpoints import Checkpoints, Tensors, described, grouped, groups_of, told_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
 from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
+from pipelag.errors import Stop
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
@@ -82,9 +83,13 @@ def train_real(
             given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
             given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": kept}
             given |= {"resume": resume, "meanwhile": follower, "patience": patience}
-            state, losses = launch(_task, workers, device, threads, **given, **how)
-            if follower is not None:
-                follower()
+            try:
+                state, losses = launch(_task, workers, device, threads, **given, **how)
+                if follower is not None:
+                    follower()
+            except Stop:
+                assert follower is not None
+                state, losses = follower.stopped, telling.losses()
             model.load_state_dict(state)
             return losses, telling.evaluations
 
@@ -136,6 +141,7 @@ class Follower:
     def __init__(self, kept: Checkpoints, telling: Telling, model: nn.Sequential, stay: bool) -> None:
         self.kept, self.telling, self.model, self.stay = kept, telling, model, stay
         self.place = next(model.parameters()).device
+        self.stopped: Tensors = {}  # the model's state where a callback has ended the training
         done = kept.steps()
         self.left = [*done, *(mark for mark in sorted(kept.marks) if mark > max(done, default=0))]
 
@@ -143,19 +149,28 @@ class Follower:
         """Tell of every mark, in order, whose checkpoint is complete."""
         while self.left and self.kept.complete(self.left[0]):
             step = self.left.pop(0)
-            for part in self.kept.parts(step, "losses"):
-                for loss in part["losses"]:
-                    self.telling.step(torch.tensor(loss, dtype=torch.float64))
-            wishes = self.telling.wishes
-            if wishes.on_checkpoint is not None:
-                wishes.on_checkpoint(step, self.kept.at(step))
-            if self.telling.due:
-                if wishes.validation is not None:
-                    self.model.load_state_dict(self.kept.model(step))
-                self.telling.evaluate(self.model, self.place)
+            losses = [loss for part in self.kept.parts(step, "losses") for loss in part["losses"]]
+            try:
+                self._tell(step, losses)
+            except Stop:
+                self.stopped = self.kept.model(step)
+                self.telling.losses().extend(losses[len(losses) - (step - self.telling.done) :])  # not told of
+                raise
             if not self.stay:  # the folder stays: stages look through it
                 for path in self.kept.at(step).iterdir():
                     path.unlink(missing_ok=True)
+
+    def _tell(self, step: int, losses: list[float]) -> None:
+        """Of the steps since the mark before, and of the one at `step`."""
+        for loss in losses:
+            self.telling.step(torch.tensor(loss, dtype=torch.float64))
+        wishes = self.telling.wishes
+        if wishes.on_checkpoint is not None:
+            wishes.on_checkpoint(step, self.kept.at(step))
+        if self.telling.due:
+            if wishes.validation is not None:
+                self.model.load_state_dict(self.kept.model(step))
+            self.telling.evaluate(self.model, self.place)
 
 
 def _task(
