@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import nn
 
 from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, unknown
+from pipelag.library.kept import Kept, kept_in, told_again
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
@@ -134,8 +135,10 @@ def train(
         uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
         checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
-            flight) from its weights (PipeDream section 4). What was before it is told again.
-        checkpoint_every: minibatches between two checkpoints; there is one at the end of each phase anyway.
+            flight) from its weights (PipeDream section 4). What was before it is told again. The simulated executor
+            keeps one file there, and goes on with the same training alone (it may be longer), bit for bit.
+        checkpoint_every: minibatches between two checkpoints; there is one at the end of each phase anyway (where
+            simulated, of the last).
         patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
         unpack: makes (inputs, targets) of what `batches` and `validation` hold, e.g. of a dict.
         validation: minibatches with an end, as `batches`; all of them are gone through at every evaluation, the model
@@ -146,7 +149,7 @@ def train(
         folder: where `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
         on_step: called with each step's number, from 0, and its loss.
         on_evaluation: called with the steps done and what was found.
-        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints.
+        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints, or that file.
         progress: a bar on stderr; by default where that is a terminal.
         tensorboard: a folder for TensorBoard's event files; needs its package.
 
@@ -213,11 +216,6 @@ def train(
         cut_stages(sequence, phase.cuts)
         phase.check()
     asked.refuse_ignored(phases, executor, workers)
-    if checkpoints is not None and executor == "simulated":
-        raise PipelagError(
-            "checkpoints are written by the stages of executor='real'; leave them out here, or use `pipelag run`, "
-            "which keeps simulated runs safe too"
-        )
     measured, found = None, metrics_of(metrics)
     if validation is not None:
         measured = Validation(Supply(validation, unpack=unpack), loss, found, seed, bf16)
@@ -231,7 +229,9 @@ def train(
     supply = Supply(batches, asked.epochs_of(epochs), unpack)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     if executor == "simulated":
-        values, evaluations = _simulated(sequence, supply, phases, wishes, place, graphs=graphs, grouped=grouped, **how)
+        keeping = kept_in(checkpoints, checkpoint_every, phases, seed, bf16)
+        how |= {"graphs": graphs, "grouped": grouped}
+        values, evaluations = _simulated(sequence, supply, phases, wishes, place, keeping, **how)
     else:
         from pipelag.library.real import train_real
 
@@ -249,20 +249,34 @@ def train(
 
 
 def _simulated(
-    model: nn.Sequential, supply: Supply, phases: Sequence[Phase], wishes: Wishes, place: torch.device, **how: Any
+    model: nn.Sequential,
+    supply: Supply,
+    phases: Sequence[Phase],
+    wishes: Wishes,
+    place: torch.device,
+    keeping: AbstractContextManager[Kept | None],
+    **how: Any,
 ) -> tuple[list[float], list[dict[str, float]]]:
     """Train in this process; returns the losses and the evaluations. how: more that `SimulatedTraining` is told."""
     total = sum(phase.steps for phase in phases)
     with ExitStack() as opened:
+        kept = opened.enter_context(keeping)
         callers = opened.enter_context(preserved_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
             wishes.validation.measure(model, place, most=1)
         model.train()
-        telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True))
+        saved = kept.resume(training) if kept is not None else None
+        telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, again=saved is not None))
         with suppress(Stop):
-            for inputs, targets in callers.while_drawing(supply.first(total)):
+            if saved is not None:
+                told_again(saved, telling)
+                if supply.numbered:  # what is gone through in order draws again
+                    callers.go_on(saved["caller"])
+            for inputs, targets in callers.while_drawing(supply.first(total, training.done)):
                 telling.step(training.step(to(inputs, place), to(targets, place)))
                 if telling.due:
                     telling.evaluate(model, place)
+                if kept is not None and training.done in kept.marks:
+                    kept.save(training, telling, callers)
         return telling.losses(), telling.evaluations

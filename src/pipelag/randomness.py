@@ -57,6 +57,10 @@ class preserved_randomness:
             self.on_device = torch.cuda.get_rng_state(self.device)
         return self
 
+    def go_on(self, state: torch.Tensor) -> None:
+        """Let the caller's random numbers go on from there."""
+        self.state = state
+
     def while_drawing(self, items: Iterable[T]) -> Iterator[T]:
         """The items of the caller's, each drawn with the caller's random numbers, which go on from one to the next."""
         iterator = iter(items)

@@ -254,8 +254,3 @@ def test_tied_frozen_and_repeated_layers_are_kept(tmp_path: Path) -> None:
         run("real", Breaking(), checkpoints=tmp_path, checkpoint_every=EVERY)
     resumed, simulated = run("real", Noise(), checkpoints=tmp_path), run("simulated", Noise())
     assert equal(resumed.state_dict(), simulated.state_dict())
-
-
-def test_a_simulated_training_takes_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(PipelagError, match="checkpoints are written by the stages of executor='real'"):
-        pipelag.train(convolutional(), Noise(), steps=2, checkpoints=tmp_path)

@@ -236,6 +236,12 @@ def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return told | grouped(setting for part in parts for setting in part.get("groups", ()))
 
 
+def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
+    """Whether a state is one of this model, by names and shapes."""
+    own = model.state_dict()
+    return state.keys() == own.keys() and all(state[name].shape == own[name].shape for name in own)
+
+
 def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:
     """What a checkpoint says of the training that it is of: its phase's, beside the optimizer."""
     told = {"method": phase.method.name, "cuts": str(list(phase.cuts)), "microbatches": str(phase.microbatches)}

@@ -7,7 +7,7 @@ started the workers can tell of steps and measure the model while they go on, an
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints, Tensors, described, grouped, groups_of, told_of
+from pipelag.distributed.checkpoints import Checkpoints, Tensors, described, fits, grouped, groups_of, told_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
 from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
 from pipelag.errors import Stop
+from pipelag.library.kept import refuse_simulated
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
@@ -66,6 +67,8 @@ def train_real(
         supply = replace(supply, batches=supply.batches[:total])  # the others need not travel
     next(iter(supply.first(total)))  # refused here rather than by every worker
     marks = {*range(every, total, every), *ends} if every else {*ends}
+    if checkpoints is not None:
+        refuse_simulated(Path(checkpoints))
     if wishes.validation is not None:  # an hour later would be late for a mistake
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
@@ -100,12 +103,6 @@ def copied(model: nn.Sequential) -> nn.Sequential:
         return copy.deepcopy(model)
     except Exception as error:
         raise cannot_travel({"model": model}, error, copy.deepcopy) from error
-
-
-def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
-    """Whether a state is one of this model, by names and shapes."""
-    own = model.state_dict()
-    return state.keys() == own.keys() and all(state[name].shape == own[name].shape for name in own)
 
 
 def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]:

@@ -46,19 +46,20 @@ class Supply:
         own = self.epochs == 1 or hasattr(self.batches, "epoch") or not self.length
         return self._pair(self.batches[step if own else step % (self.length or 1)], step)
 
-    def first(self, count: int) -> Iterator[tuple[Any, Any]]:
-        """The first `count` minibatches; too few are refused."""
+    def first(self, count: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
+        """The first `count` minibatches, from number `start` on; too few are refused."""
         there = self.length
         if there is not None and there * self.epochs < count and not hasattr(self.batches, "epoch"):
             raise self._too_few(count, f"are {there * self.epochs}")
         if self.numbered:
-            yield from (self[step] for step in range(count))
+            yield from (self[step] for step in range(start, count))
             return
         taken = 0
         for _ in range(self.epochs):
             before = taken
             for item in islice(self.batches, count - taken):
-                yield self._pair(item, taken)
+                if taken >= start:
+                    yield self._pair(item, taken)
                 taken += 1
             if taken in (before, count):
                 break

@@ -51,9 +51,7 @@ class Wishes:
         if self.progress not in (None, True, False):
             raise PipelagError(f"progress is {shown(self.progress)}; it should be True, False or None")
         if self.on_checkpoint is not None and not kept:
-            raise PipelagError(
-                "on_checkpoint is given, and no checkpoints are written; give checkpoints=..., with executor='real'"
-            )
+            raise PipelagError("on_checkpoint is given, and no checkpoints are written; give checkpoints=...")
         if self.validation is not None:
             self.validation.check()
 
@@ -147,6 +145,18 @@ class Telling:
         row |= {"epoch": round(done / self.epoch, 4)} if self.epoch else {}
         row |= {"loss": sum(losses) / len(losses)}
         row |= self.wishes.validation.measure(model, place) if self.wishes.validation is not None else {}
+        self._found(row)
+
+    def repeat(self, loss: float, row: dict[str, float] | None) -> None:
+        """Of a step that was done before a restart, with its loss, and of the evaluation after it."""
+        self.step(torch.tensor(loss, dtype=torch.float64))
+        if row is not None:
+            self.told = self.done
+            self._found(row)
+
+    def _found(self, row: dict[str, float]) -> None:
+        """Tell of an evaluation."""
+        done = int(row["step"])
         self.evaluations.append(row)
         self.bar.set_postfix({key: f"{row[key]:.3f}" for key in row if key not in ("step", "epoch")})
         if self.log is not None:

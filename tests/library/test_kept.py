@@ -1,0 +1,178 @@
+"""A simulated training that is broken off goes on from its checkpoint as if it had not been, or says why not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pipelag
+from pipelag.errors import PipelagError
+from pipelag.library.kept import NAME
+from tests.toy import Noise, convolutional, equal, sgd
+
+STEPS = 11
+
+
+class Broken(Exception):
+    """What ends a training in its midst."""
+
+
+class Told:
+    """Callbacks that write down what they were called with; the training breaks off at one step."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at, self.steps, self.found = at, list[tuple[int, float]](), list[tuple[int, dict[str, float]]]()
+
+    def step(self, step: int, loss: float) -> None:
+        self.steps.append((step, loss))
+        if step == self.at:
+            raise Broken
+
+    def evaluation(self, step: int, row: dict[str, float]) -> None:
+        self.found.append((step, row))
+
+
+class Drawing:
+    """By number, with the caller's random numbers."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if step >= 20:
+            raise IndexError
+        images, targets = Noise()[step]
+        return images + torch.randn(images.shape), targets
+
+
+class Walked:
+    """The same in order."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (Drawing()[step] for step in range(20))
+
+
+def loader() -> Any:
+    parts = [Noise()[step] for step in range(6)]
+    images, targets = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return DataLoader(TensorDataset(images, targets), batch_size=8, shuffle=True)
+
+
+HYBRID = [
+    pipelag.Phase(pipelag.methods.get("pipedream"), 5, (3,)),
+    pipelag.Phase(pipelag.methods.get("sequential"), STEPS - 5, (3,)),
+]
+
+
+def train(told: Told | None = None, batches: Any = None, **how: Any) -> pipelag.TrainedRun:
+    torch.manual_seed(8)
+    random.seed(8)
+    calls = {} if told is None else {"on_step": told.step, "on_evaluation": told.evaluation}
+    usual = {} if "phases" in how else {"method": "pipemare", "cuts": (1, 3), "steps": STEPS}
+    given = usual | {"optimizer": sgd, "seed": 5, "validation": [Noise(seed=9)[0]], "evaluate_every": 3} | calls | how
+    return pipelag.train(convolutional(), batches if batches is not None else Noise(), **given)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"method": "xpipe", "optimizer": "adamw", "lr": 1e-3, "precision": "bf16"},
+        {"phases": HYBRID},
+        {"batches": Drawing()},
+        {"batches": Walked()},
+        {"epochs": 3, "batches": "loader", "method": "1f1b", "steps": None},
+    ],
+    ids=["as it is", "bf16", "phases", "drawn by number", "drawn in order", "a loader"],
+)
+def test_what_is_broken_off_goes_on_as_if_it_had_not_been(how: dict[str, Any], tmp_path: Path) -> None:
+    def run(told: Told, **more: Any) -> pipelag.TrainedRun:
+        return train(told, **how | ({"batches": loader()} if how.get("batches") == "loader" else {}) | more)
+
+    whole = Told()
+    unbroken = run(whole)
+    left = torch.rand(1)
+    with pytest.raises(Broken):
+        run(Told(at=8), checkpoints=tmp_path, checkpoint_every=2, folder=tmp_path)
+    again = Told()
+    resumed = run(again, checkpoints=tmp_path, checkpoint_every=2, folder=tmp_path)
+    assert equal(resumed.model.state_dict(), unbroken.model.state_dict())
+    assert (resumed.metrics, resumed.evaluations) == (unbroken.metrics, unbroken.evaluations)
+    assert (again.steps, again.found) == (whole.steps, whole.found)
+    assert torch.equal(torch.rand(1), left)  # the caller's random numbers are where they would be
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(unbroken.evaluations)
+
+
+def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    unbroken, seen = train(), list[tuple[int, str]]()
+    with pytest.raises(Broken):
+        train(
+            Told(at=8),
+            checkpoints=tmp_path,
+            checkpoint_every=2,
+            on_checkpoint=lambda step, path: seen.append((step, path.name)),
+        )
+    assert seen == [(2, NAME), (4, NAME), (6, NAME), (8, NAME)]
+    whole = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(whole[: len(whole) // 2])
+    resumed = train(checkpoints=tmp_path)
+    assert "is damaged and was set aside" in capfd.readouterr().err
+    assert resumed.metrics == unbroken.metrics and equal(resumed.model.state_dict(), unbroken.model.state_dict())
+
+
+def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    short, long = train(steps=6, checkpoints=tmp_path), train()
+    again = train(steps=6, checkpoints=tmp_path)
+    assert again.metrics == short.metrics and again.evaluations == short.evaluations
+    assert f"{tmp_path / NAME} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
+    longer = train(checkpoints=tmp_path)
+    assert longer.metrics == long.metrics and equal(longer.model.state_dict(), long.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"method": "1f1b"}, "is of a training with method pipemare, and this one has method 1f1b: where simulated"),
+        ({"cuts": (2,)}, r"with cuts \[1, 3\], and this one has cuts \[2\]"),
+        ({"seed": 6}, "with seed 5, and this one has seed 6"),
+        ({"precision": "bf16"}, "with precision fp32, and this one has precision bf16"),
+        ({"optimizer": "adam", "lr": 0.1}, r"with optimizer SGD\(.*, and this one has optimizer Adam\(lr=0.1"),
+        ({"steps": 5}, "is of step 6, and only 5 are to be trained; train more, or delete it"),
+        (
+            {"executor": "real"},
+            "holds a checkpoint of the simulated executor; use executor='simulated', or name another",
+        ),
+    ],
+)
+def test_another_training_does_not_go_on(how: dict[str, Any], said: str, tmp_path: Path) -> None:
+    train(steps=6, checkpoints=tmp_path)
+    kept = (tmp_path / NAME).read_bytes()
+    with pytest.raises(PipelagError, match=said):
+        train(checkpoints=tmp_path, **how)
+    assert (tmp_path / NAME).read_bytes() == kept
+
+
+def test_other_models_and_real_workers_folders_are_refused(tmp_path: Path) -> None:
+    train(steps=6, checkpoints=tmp_path)
+    other = nn.Sequential(*list(convolutional())[:-1], nn.Linear(16, 5))
+    with pytest.raises(PipelagError, match="is of another model; go on with that model, or delete it"):
+        pipelag.train(other, Noise(), steps=6, checkpoints=tmp_path)
+    real = tmp_path / "real" / "step-000000003"
+    real.mkdir(parents=True)
+    (real / "stage-1-of-1.pt").write_bytes(b"")
+    with pytest.raises(PipelagError, match="holds checkpoints of real workers; use executor='real', or name another"):
+        train(checkpoints=real.parent)
+
+
+def test_phases_before_are_compared_too(tmp_path: Path) -> None:
+    train(phases=HYBRID, checkpoints=tmp_path)
+    other = [pipelag.Phase(pipelag.methods.get("pipedream"), 4, (3,)), *HYBRID[1:]]
+    with pytest.raises(PipelagError, match="with steps 5, and this one has steps 4"):
+        train(phases=[*other, HYBRID[1]], checkpoints=tmp_path)
