@@ -66,6 +66,7 @@ def train(batches: Any = BATCHES, **how: Any) -> tuple[nn.Sequential, Any]:
     return network, run.metrics
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "how",
     [
@@ -96,6 +97,7 @@ def test_autocast_around_a_training_does_not_travel() -> None:
         train(executor="real")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -128,6 +130,7 @@ def undecayed(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parts, lr=0.02)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "how",
     [
