@@ -129,6 +129,40 @@ def on_circle(polynomial: Polynomial) -> Callable[[np.ndarray], np.ndarray]:
     return lambda omega: np.exp(1j * np.multiply.outer(omega, powers)) @ factors
 
 
+def imaginary_part(model: Characteristic) -> Callable[[np.ndarray], np.ndarray]:
+    """That of -A(x) times B(x)'s conjugate at x = exp(i omega), whose sign is that of -A/B's, as a function of omega.
+
+    A and B have real coefficients: of their product with powers x^(i-j) a sum of sines is left, of few terms.
+    """
+    a, b = np.asarray(model.constant.coef, dtype=float), np.asarray(model.slope.coef, dtype=float)
+    product, middle = np.convolve(a, b[::-1]), len(b) - 1  # the place of x^0
+    after, before = product[middle + 1 :], product[:middle][::-1]
+    odd = np.zeros(max(len(after), len(before)))
+    odd[: len(after)] += after
+    odd[: len(before)] -= before
+    (places,) = odd.nonzero()
+    factors = -odd[places]
+    return lambda omega: np.sin(np.multiply.outer(omega, places + 1)) @ factors
+
+
+def polished(model: Characteristic, omegas: np.ndarray) -> np.ndarray:
+    """Zeros of the imaginary part to a float's last digits: two of Newton's steps by A and B themselves.
+
+    Near omega = 0 sines of large factors cancel each other, and what is left of them is no better than ten digits.
+    """
+    constant, slope = on_circle(model.constant), on_circle(model.slope)
+
+    def imaginary(omega: np.ndarray) -> np.ndarray:
+        return (-constant(omega) * slope(omega).conj()).imag
+
+    for _ in range(2):
+        aside = 1e-6 * omegas
+        steep = (imaginary(omegas + aside) - imaginary(omegas - aside)) / (2 * aside)
+        step = np.divide(imaginary(omegas), steep, out=np.zeros_like(omegas), where=steep != 0)
+        omegas = np.where(abs(step) < aside, omegas - step, omegas)
+    return omegas
+
+
 def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, float]]:
     """(alpha, omega) for every root on the unit circle at a positive step size, by growing alpha.
 
@@ -136,11 +170,7 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
     bisection.
     """
     omegas = np.linspace(0, np.pi, points + 1)[1:]
-    constant, slope = on_circle(model.constant), on_circle(model.slope)
-
-    def imaginary(omega: np.ndarray) -> np.ndarray:
-        return (-constant(omega) * slope(omega).conj()).imag
-
+    imaginary = imaginary_part(model)
     values = imaginary(omegas)
     (changes,) = np.nonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
     low, high, below = omegas[changes], omegas[changes + 1], np.sign(values[changes])
@@ -150,17 +180,14 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
         before, (low, high) = (low, high), (np.where(same, middle, low), np.where(same, high, middle))
         if np.array_equal((low, high), before):  # neighbouring numbers: nothing lies between
             break
-    found = [*low, *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
+    found = [*polished(model, low), *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
     if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
         found.append(np.pi)
-    pairs = []
-    for omega in found:
-        x = np.exp(1j * omega)
-        if abs(divisor := model.slope(x)) > 1e-12:
-            alpha = float(np.real(-model.constant(x) / divisor))
-            if alpha > 1e-12:
-                pairs.append((alpha, float(omega)))
-    return sorted(pairs)
+    there = np.array(found, dtype=float)
+    divisors = on_circle(model.slope)(there)
+    there, divisors = there[abs(divisors) > 1e-12], divisors[abs(divisors) > 1e-12]
+    alphas = (-on_circle(model.constant)(there) / divisors).real
+    return sorted((float(alpha), float(omega)) for alpha, omega in zip(alphas, there, strict=True) if alpha > 1e-12)
 
 
 def largest_stable(model: Characteristic, points: int = 20_000) -> float:
