@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from pipelag.methods import get
 from pipelag.schedules import Schedule
+from pipelag.schedules.table import F, U
 from pipelag.timing.costs import StageCost
 from pipelag.timing.timed import Timing, time_schedule
 
@@ -53,9 +56,9 @@ def utilisation(build: Callable[..., Schedule], stages: int, microbatches: int) 
 
 def when_full(timing: Timing) -> float:
     """The busy share of the workers while minibatches both come in and go out: of whole minibatches in between."""
-    first = [span for span in timing.spans if span.action.stage == 1]
-    admitted = max(span.start for span in first if span.action.kind == "F")
-    ends = sorted(span.end for span in first if span.action.kind == "U" and span.end <= admitted)
-    start, end = ends[0], ends[-1]
-    busy = sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in timing.spans)
-    return busy / (len(timing.schedule.workers) * (end - start))
+    table = timing.schedule.table
+    admitted = timing.start[(table.stages == 1) & (table.kinds == F)].max()
+    ends = timing.end[(table.stages == 1) & (table.kinds == U)]
+    start, end = ends[ends <= admitted].min(), ends[ends <= admitted].max()
+    busy = np.clip(np.minimum(timing.end, end) - np.maximum(timing.start, start), 0.0, None).sum()
+    return float(busy / (table.count * (end - start)))
