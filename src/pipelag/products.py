@@ -17,7 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default  # beside its output it gives float32 for later
+ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+RECURRENT = aten.mkldnn_rnn_layer.default
 PRODUCTS = {
     aten.mm.default,
     aten.addmm.default,
@@ -33,8 +34,12 @@ PRODUCTS = {
     aten.conv_tbc.default,
     aten.conv_tbc_backward.default,
     ATTENTION,
+    RECURRENT,
+    aten.mkldnn_rnn_layer_backward.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
+
+OUTPUTS = {ATTENTION: 1, RECURRENT: 3}  # what else these give is for their backward alone
 
 
 @cache
@@ -50,25 +55,28 @@ class Widened(TorchDispatchMode):
 
     def __enter__(self) -> Widened:
         self.here.active = True
+        self.fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # in one operation, whose products would not come here
         super().__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        torch.backends.mha.set_fastpath_enabled(self.fast)
         self.here.active = False
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Each operation of torch, with what it is called with."""
+        more = dict(kwargs or {})
         if func not in PRODUCTS or not any(map(_rounded, args)):
-            return func(*args, **kwargs or {})
-        made = func(*[value.float() if _rounded(value) else value for value in args], **kwargs or {})
-        if func is ATTENTION:
-            return made[0].bfloat16(), *made[1:]
+            return func(*args, **more)
+        made = func(*map(_wide, args), **{name: _wide(value) for name, value in more.items()})
         if isinstance(made, torch.Tensor):
             return made.bfloat16()
-        return tuple(value if value is None else value.bfloat16() for value in made)
+        own = OUTPUTS.get(func, len(made))
+        return tuple(value.bfloat16() if value is not None and i < own else value for i, value in enumerate(made))
 
 
 def products(device: torch.device) -> AbstractContextManager[Any]:
@@ -78,3 +86,7 @@ def products(device: torch.device) -> AbstractContextManager[Any]:
 
 def _rounded(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if _rounded(value) else value

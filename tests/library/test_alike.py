@@ -192,3 +192,44 @@ def test_a_pipeline_without_cuts_is_warned_of() -> None:
             warnings.simplefilter("always")
             train(**how)
         assert not [each for each in caught if "no cuts" in str(each.message)]
+
+
+def by_marks(groups: Any) -> torch.optim.Optimizer:
+    """What its user has marked is faster; what is frozen is left out."""
+    parts = [
+        group | {"params": [p for p in group["params"] if p.requires_grad and hasattr(p, "fast") == fast]}
+        for group in groups
+        for fast in (True, False)
+    ]
+    return torch.optim.SGD(
+        [part | {"lr": 0.3 if hasattr(part["params"][0], "fast") else 0.01} for part in parts if part["params"]]
+    )
+
+
+@pytest.mark.real
+def test_parameters_are_told_by_their_marks_in_every_executor() -> None:
+    """In bf16 and on real workers the optimizer has other tensors than the model's own."""
+
+    def trained(mark: bool = True, **how: Any) -> nn.Sequential:
+        network = recurrent()
+        network[0].gru.bias_ih_l0.requires_grad_(False)
+        for parameter in network[5].parameters() if mark else ():
+            parameter.fast = True
+        pipelag.train(network, BATCHES, method="pipedream", cuts=(1, 3), optimizer=by_marks, progress=False, **how)
+        return network
+
+    def same(one: nn.Module, other: nn.Module) -> bool:
+        return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+    simulated, rounded = trained(), trained(precision="bf16")
+    assert same(simulated, trained(executor="real"))
+    assert same(rounded, trained(executor="real", precision="bf16"))
+    assert torch.allclose(simulated[5].weight, rounded[5].weight, atol=0.02)
+    assert not torch.allclose(simulated[5].weight, trained(mark=False)[5].weight, atol=0.02)
+
+
+def test_a_stages_own_rate_needs_what_its_group_says() -> None:
+    bare = lambda groups: torch.optim.SGD([{"params": group["params"]} for group in groups], lr=0.1)  # noqa: E731
+    train(optimizer=bare)
+    with pytest.raises(PipelagError, match="stage 1 has a learning rate of its own, and the SGD's function drops what"):
+        train(optimizer=bare, stage_lr={1: 0.5})

@@ -239,7 +239,8 @@ def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
     """Whether a state is one of this model, by names and shapes."""
     own = model.state_dict()
-    return state.keys() == own.keys() and all(state[name].shape == own[name].shape for name in own)
+    sizes = [{name: getattr(value, "shape", None) for name, value in each.items()} for each in (state, own)]
+    return sizes[0] == sizes[1]
 
 
 def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:
@@ -261,7 +262,8 @@ def groups_of(optimizer: torch.optim.Optimizer | None) -> list[str]:
         return []
     usual = {f"{name}={value}" for name, value in optimizer.defaults.items()}
     names = optimizer.defaults.keys() - {"lr"}
-    groups = [sorted({f"{name}={group.get(name)}" for name in names} - usual) for group in optimizer.param_groups]
+    told = [{f"{name}={group[name]}" for name in names & group.keys()} for group in optimizer.param_groups]
+    groups = [sorted(settings - usual) for settings in told]
     return [", ".join(settings) for settings in groups]
 
 

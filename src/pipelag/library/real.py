@@ -31,6 +31,7 @@ from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import in_full, masters_of
+from pipelag.stage.weights import marked
 
 
 def train_real(
@@ -100,9 +101,12 @@ def train_real(
 def copied(model: nn.Sequential) -> nn.Sequential:
     """A copy of the model; what cannot be copied is refused as what cannot be sent to workers."""
     try:
-        return copy.deepcopy(model)
+        made = copy.deepcopy(model)
     except Exception as error:
         raise cannot_travel({"model": model}, error, copy.deepcopy) from error
+    for copy_, own in zip(made.parameters(), model.parameters(), strict=True):
+        marked(copy_, own)
+    return made
 
 
 def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]:

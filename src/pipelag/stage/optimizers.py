@@ -7,6 +7,7 @@ from inspect import Parameter, signature
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -122,6 +123,7 @@ def group_by_stage(
     if not groups:
         return None
     stage_of = {id(p): number for number, own in zip(numbers, stages, strict=True) for p in own}
+    frozen = {id(p) for own in stages for p in own if not p.requires_grad}
     try:
         optimizer = make(groups)
     except ValueError as error:
@@ -129,16 +131,24 @@ def group_by_stage(
             raise PipelagError(f"the optimizer takes no parameter groups, and stages are such: {error}") from error
         error.add_note(f"while the optimizer of the stages {[group['stage'] for group in groups]} was made")
         raise
-    _check(optimizer, stage_of)
+    _check(optimizer, stage_of, frozen, base)
     for group in optimizer.param_groups:
+        for name, value in group.items():
+            if isinstance(value, np.generic):  # checkpoints hold Python's own numbers
+                group[name] = value.item()
         group["base_lr"] = group["lr"]
     return optimizer
 
 
-def _check(optimizer: Any, stage_of: Mapping[int, int]) -> None:
+class OtherParameters(PipelagError):
+    """An optimizer over other parameters than it was given."""
+
+
+def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: Mapping[int, float]) -> None:
     """Refuse what is no optimizer, one that stages cannot step by themselves, and one over other parameters.
 
-    Groups without parameters are left out, and the others know their stage. stage_of: by a parameter's `id`.
+    Groups without parameters are left out, and the others know their stage. stage_of: by a parameter's `id`; frozen:
+    those that may be left out. base: as of `group_by_stage`.
     """
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
@@ -149,10 +159,12 @@ def _check(optimizer: Any, stage_of: Mapping[int, int]) -> None:
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
     groups = optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
-    if {id(p) for group in groups for p in group["params"]} != stage_of.keys():
-        raise PipelagError(
+    own = {id(p) for group in groups for p in group["params"]}
+    if not stage_of.keys() - frozen <= own <= stage_of.keys():
+        raise OtherParameters(
             f"{kind} is over other parameters than it was given; hand on what the function is called with: "
-            "lambda params: torch.optim.SGD(params, lr=0.1)"
+            "lambda params: torch.optim.SGD(params, lr=0.1). In bf16 and on real workers these are no longer the "
+            "model's own tensors: tell them by their shapes, or by attributes that you give to parameters"
         )
     for group in groups:
         its = sorted({stage_of[id(p)] for p in group["params"]})
@@ -160,6 +172,11 @@ def _check(optimizer: Any, stage_of: Mapping[int, int]) -> None:
             raise PipelagError(
                 f"{kind} has one parameter group over the stages {its[0]} to {its[-1]}, and each makes its updates by "
                 "itself; hand on what the function is called with, or part each of those groups by itself"
+            )
+        if its[0] in base and "stage" not in group:
+            raise PipelagError(
+                f"stage {its[0]} has a learning rate of its own, and the {kind}'s function drops what its group says; "
+                'make groups of it: group | {"params": [...]}'
             )
         group["stage"] = its[0]
         if (
@@ -184,7 +201,7 @@ def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
     """Set every group's rate to its base rate times `scale(stage)`."""
     for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * scale(group["stage"])
+        group["lr"] = float(group["base_lr"] * scale(group["stage"]))
 
 
 def adopt_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:

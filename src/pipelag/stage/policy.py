@@ -76,9 +76,9 @@ class StageWeights:
         self.along: list[torch.Tensor | None] = []  # see `gradients`
         self.steps = 0  # updates seen, for the bias correction of moments kept here
         self.prepared = False
-        active = bool(flat.buffers) and optimizer is not None
         groups = optimizer.param_groups if optimizer is not None else []
         own = [number for number, group in enumerate(groups) if group["stage"] == stage]
+        active = bool(flat.buffers) and bool(own)
         self.group_numbers = [own[group] for group in flat.groups] if active else []  # of each buffer
         self.stashed = method.backward_reads == "stashed" or method.random is not None
         # By how much the passes of each microbatch are changed, and what changes them.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pipelag.errors import PipelagError
-from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
+from pipelag.stage.optimizers import OptimizerFactory, OtherParameters, group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.weights import FlatParameters
@@ -28,6 +28,8 @@ def check_optimizer(phases: Sequence[Phase], make: OptimizerFactory) -> None:
         numbers = range(1, phase.stages + 1)
         try:
             optimizer = group_by_stage(make, parameters, phase.stage_lr, numbers)
+        except OtherParameters:  # it looks for the model's own
+            continue
         except PipelagError:
             raise
         except Exception:  # a function that wants to see the model's own parameters

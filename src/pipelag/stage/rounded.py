@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pipelag.products import products
-from pipelag.stage.weights import FlatParameters, publish
+from pipelag.stage.weights import FlatParameters, publish, shadows
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
@@ -63,7 +63,7 @@ def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
     masters = Rounding()
     for parameter in dict.fromkeys(parameters):
         if parameter.dim() > 1 and parameter.dtype == torch.float32:
-            master = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            (master,) = shadows([parameter])
             parameter.data = parameter.data.bfloat16()
             masters[parameter] = master
             if parameter.requires_grad:

@@ -110,7 +110,13 @@ def shadows(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     An optimizer steps on these, so that an update between a minibatch's forward and its backward does not trip
     autograd's check. Each `.grad` has to be handed over before the step (`hand_over`).
     """
-    return [nn.Parameter(parameter.data, requires_grad=parameter.requires_grad) for parameter in parameters]
+    return [marked(nn.Parameter(one.data, requires_grad=one.requires_grad), one) for one in parameters]
+
+
+def marked(made: nn.Parameter, like: nn.Parameter) -> nn.Parameter:
+    """With the attributes that a user has given to another, by which an optimizer's groups may go."""
+    made.__dict__.update({name: value for name, value in vars(like).items() if not name.startswith("_")})
+    return made
 
 
 def hand_over(parameters: Iterable[nn.Parameter], to: Iterable[nn.Parameter]) -> None:

@@ -92,7 +92,9 @@ class StageState:
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
         groups = apart(self.optimizer)
         self.flat = flat_of(
-            own, assignment.masters, {masters.get(p, p): groups[s] for p, s in zip(own, self.shadows, strict=True)}
+            own,
+            assignment.masters,
+            {masters.get(p, p): groups.get(s, 0) for p, s in zip(own, self.shadows, strict=True)},
         )
         for shadow, parameter in zip(self.shadows, self.flat.parameters, strict=True):
             shadow.data = parameter.data
