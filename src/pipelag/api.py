@@ -137,8 +137,8 @@ def train(
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
             flight) from its weights (PipeDream section 4). What was before it is told again. The simulated executor
             keeps one file there, and goes on with the same training alone (it may be longer), bit for bit.
-        checkpoint_every: minibatches between two checkpoints; there is one at the end of each phase anyway (where
-            simulated, of the last).
+        checkpoint_every: minibatches between two checkpoints; there is one at evaluations and at the end of each phase
+            anyway (where simulated, of the last).
         patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
         unpack: makes (inputs, targets) of what `batches` and `validation` hold, e.g. of a dict.
         validation: minibatches with an end, as `batches`; all of them are gone through at every evaluation, the model
@@ -172,6 +172,7 @@ def train(
     if executor not in EXECUTORS:
         raise unknown("executor", str(executor), EXECUTORS)
     asked.check_numbers(seed, threads, workers, checkpoint_every)
+    asked.check_folder(checkpoints)
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
     asked.check_recompute(recompute)
     asked.check_passes(executor, graphs=graphs, grouped=grouped)
@@ -229,7 +230,9 @@ def train(
     supply = Supply(batches, asked.epochs_of(epochs), unpack)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     if executor == "simulated":
-        keeping = kept_in(checkpoints, checkpoint_every, phases, seed, bf16)
+        total = sum(phase.steps for phase in phases)
+        marks = {*wishes.marks(total), *(range(checkpoint_every, total, checkpoint_every) if checkpoint_every else ())}
+        keeping = kept_in(checkpoints, frozenset({*marks, total}), phases, seed, bf16)
         how |= {"graphs": graphs, "grouped": grouped}
         values, evaluations = _simulated(sequence, supply, phases, wishes, place, keeping, **how)
     else:
@@ -268,6 +271,8 @@ def _simulated(
         model.train()
         saved = kept.resume(training) if kept is not None else None
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, again=saved is not None))
+        if kept is not None and saved is None:  # from here on the log is this training's
+            kept.save(training, telling, callers)
         with suppress(Stop):
             if saved is not None:
                 told_again(saved, telling)

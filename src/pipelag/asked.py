@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -113,6 +114,12 @@ def check_numbers(seed: Any, threads: Any, workers: Any, every: Any) -> None:
     whole("checkpoint_every", every, 0, MOST_STEPS)
     if workers is not None:
         whole("workers", workers, 1, MOST_WORKERS)
+
+
+def check_folder(checkpoints: Any) -> None:
+    """Of checkpoints: a path."""
+    if checkpoints is not None and (not isinstance(checkpoints, (str, Path)) or not str(checkpoints).strip()):
+        raise PipelagError(f"checkpoints is {shown(checkpoints)}; it should be the path of a folder")
 
 
 def check_recompute(value: Any) -> None:

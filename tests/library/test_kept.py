@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +19,10 @@ from pipelag.library.kept import NAME
 from tests.toy import Noise, convolutional, equal, sgd
 
 STEPS = 11
+
+
+def faster(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.2, momentum=0.9, weight_decay=1e-3)
 
 
 class Broken(Exception):
@@ -119,7 +124,7 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, capfd: pytest.Capture
             checkpoint_every=2,
             on_checkpoint=lambda step, path: seen.append((step, path.name)),
         )
-    assert seen == [(2, NAME), (4, NAME), (6, NAME), (8, NAME)]
+    assert seen == [(step, NAME) for step in (2, 3, 4, 6, 8)]  # at evaluations, too
     whole = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(whole[: len(whole) // 2])
     resumed = train(checkpoints=tmp_path)
@@ -133,7 +138,8 @@ def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, cap
     assert again.metrics == short.metrics and again.evaluations == short.evaluations
     assert f"{tmp_path / NAME} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
     longer = train(checkpoints=tmp_path)
-    assert longer.metrics == long.metrics and equal(longer.model.state_dict(), long.model.state_dict())
+    assert longer.metrics == long.metrics and longer.evaluations == long.evaluations
+    assert equal(longer.model.state_dict(), long.model.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,14 @@ def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, cap
         ({"cuts": (2,)}, r"with cuts \[1, 3\], and this one has cuts \[2\]"),
         ({"seed": 6}, "with seed 5, and this one has seed 6"),
         ({"precision": "bf16"}, "with precision fp32, and this one has precision bf16"),
-        ({"optimizer": "adam", "lr": 0.1}, r"with optimizer SGD\(.*, and this one has optimizer Adam\(lr=0.1"),
+        ({"optimizer": "adam", "lr": 0.1}, "with optimizer SGD, and this one has optimizer Adam"),
+        (
+            {"optimizer": faster},
+            "with groups of the optimizer .*lr=0.05.*, and this one has groups of the optimizer .*lr=0.2",
+        ),
+        ({"stage_lr": {2: 0.5}}, "with groups of the optimizer .*base_lr=0.05.*, and this one has .*base_lr=0.5"),
+        ({"method": pipelag.methods.get("pipemare", decay=0.3)}, "with the method's settings .*decay=0.1.*decay=0.3"),
+        ({"method": pipelag.methods.get("pipemare", annealing=3)}, "with the method's settings .*rates"),
         ({"steps": 5}, "is of step 6, and only 5 are to be trained; train more, or delete it"),
         (
             {"executor": "real"},
@@ -174,5 +187,84 @@ def test_other_models_and_real_workers_folders_are_refused(tmp_path: Path) -> No
 def test_phases_before_are_compared_too(tmp_path: Path) -> None:
     train(phases=HYBRID, checkpoints=tmp_path)
     other = [pipelag.Phase(pipelag.methods.get("pipedream"), 4, (3,)), *HYBRID[1:]]
-    with pytest.raises(PipelagError, match="with steps 5, and this one has steps 4"):
+    with pytest.raises(PipelagError, match="of step 11, in phase 2, where this training is in another"):
         train(phases=[*other, HYBRID[1]], checkpoints=tmp_path)
+    longer = [other[0], pipelag.Phase(HYBRID[1].method, 9, (3,))]
+    with pytest.raises(PipelagError, match="with steps 5, and this one has steps 4"):
+        train(phases=longer, checkpoints=tmp_path)
+
+
+def test_numpys_numbers_are_kept_as_pythons(tmp_path: Path) -> None:
+    how: dict[str, Any] = {
+        "rate": lambda step: 0.5 * (1 + np.cos(np.pi * step / 40)),
+        "optimizer": lambda groups: torch.optim.SGD(groups, lr=np.float64(0.05), weight_decay=np.float64(1e-3)),
+        "metrics": {"mine": lambda output, targets: np.float32(output.mean())},
+    }
+    unbroken = train(**how)
+    with pytest.raises(Broken):
+        train(Told(at=8), checkpoints=tmp_path, **how)
+    resumed = train(checkpoints=tmp_path, **how)
+    assert resumed.metrics == unbroken.metrics and resumed.evaluations == unbroken.evaluations
+
+
+def test_what_a_checkpoint_cannot_keep_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    def named(groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([group | {"schedule": lambda step: step} for group in groups], lr=0.1)
+
+    told = Told()
+    with pytest.raises(PipelagError, match="the training's state, .* holds a function, which a checkpoint cannot keep"):
+        train(told, optimizer=named, checkpoints=tmp_path)
+    assert not told.steps
+
+
+def test_a_stop_while_told_again_gives_what_the_checkpoint_holds(tmp_path: Path) -> None:
+    whole = train(steps=8, checkpoints=tmp_path)
+
+    def stop(step: int, loss: float) -> None:
+        if step == 3:
+            raise pipelag.Stop
+
+    stopped = train(checkpoints=tmp_path, on_step=stop)
+    assert stopped.metrics == whole.metrics and equal(stopped.model.state_dict(), whole.model.state_dict())
+    assert [row["step"] for row in stopped.evaluations] == [3, 6]
+
+
+def test_one_that_broke_off_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    unbroken = train()
+    with pytest.raises(Broken):
+        train(Told(at=1), checkpoints=tmp_path, folder=tmp_path)
+    resumed = train(checkpoints=tmp_path, folder=tmp_path)
+    assert resumed.metrics == unbroken.metrics
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(unbroken.evaluations)
+
+
+class Counting(nn.Module):
+    """A buffer that a model's state leaves out, and state that is no tensor."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += self.training
+        return x * (1 + self.seen / 10)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 2}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 2}
+
+
+def test_buffers_that_a_models_state_leaves_out_are_kept(tmp_path: Path) -> None:
+    def run(told: Told | None = None, **how: Any) -> pipelag.TrainedRun:
+        calls = {"on_step": told.step} if told is not None else {}
+        model = [*convolutional(), Counting()]
+        return pipelag.train(model, Noise(), cuts=(3,), steps=9, optimizer=sgd, evaluate_every=2, **calls, **how)
+
+    unbroken = run()
+    with pytest.raises(Broken):
+        run(Told(at=6), checkpoints=tmp_path)
+    assert run(checkpoints=tmp_path).metrics == unbroken.metrics

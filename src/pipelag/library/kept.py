@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from pipelag import checkpoint
-from pipelag.distributed.checkpoints import Checkpoints, described, fits, grouped, groups_of, told_of
-from pipelag.errors import PipelagError
+from pipelag.distributed.checkpoints import Checkpoints, fits, told_of
+from pipelag.errors import PipelagError, Stop
 from pipelag.library.telling import Telling
+from pipelag.methods import Method
 from pipelag.randomness import preserved_randomness
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 
 NAME = "simulated.pt"
+OURS = "pipelag.train"  # whose the file is
+PLAIN = (bool, int, float, str, type(None), torch.Tensor)
 
 
 class Kept:
@@ -24,25 +31,26 @@ class Kept:
 
     Args:
         marks: after how many steps it is written.
-        told: what is said of each phase in it (`told_of`), by which another training is known.
     """
 
-    def __init__(self, folder: Path, marks: frozenset[int], phases: Sequence[Phase], told: Sequence[dict[str, str]]):
-        self.path, self.marks, self.phases, self.told = folder / NAME, marks, phases, told
+    def __init__(self, folder: Path, marks: frozenset[int], phases: Sequence[Phase], seed: int, bf16: bool) -> None:
+        self.path, self.marks, self.phases, self.seed, self.bf16 = folder / NAME, marks, phases, seed, bf16
         self.total = sum(phase.steps for phase in phases)
+        self.told: dict[int, dict[str, str]] = {}  # by phase
 
     def save(self, training: SimulatedTraining, telling: Telling, callers: preserved_randomness) -> None:
         """Everything that the steps to come depend on, and what was told of those done."""
         state = {
             "training": training.state_dict(),
+            "buffers": dict(training.model.named_buffers()),  # with those that a model's state leaves out
             "losses": list(telling.losses()),
             "evaluations": list(telling.evaluations),
             "phases": [phase.steps for phase in self.phases],
-            "told": [told | optimizer_told(training) for told in self.told],
+            "told": [self._told(training, number) for number in range(training.phase + 1)],
             "caller": callers.state,  # where the caller's data draw on
         }
-        checkpoint.save(state, self.path, keep=True)
-        if telling.wishes.on_checkpoint is not None:
+        checkpoint.save(storable(state), self.path, keep=True, of=OURS)
+        if training.done and telling.wishes.on_checkpoint is not None:
             telling.wishes.on_checkpoint(training.done, self.path)
 
     def resume(self, training: SimulatedTraining) -> dict[str, Any] | None:
@@ -52,16 +60,28 @@ class Kept:
             PipelagError: it is another training's, or a longer one's.
         """
         for path in (self.path, checkpoint.before(self.path)):
-            saved = checkpoint.load(path)
+            saved = checkpoint.load(path, of=OURS)
             if saved is not None:
                 self._check(path, saved, training)
                 training.load_state_dict(saved["training"])
+                for name, buffer in training.model.named_buffers():
+                    buffer.copy_(saved["buffers"][name])
                 if training.done == self.total:
-                    print(
-                        f"pipelag: {path} holds all {self.total} steps, and nothing was left to train", file=sys.stderr
-                    )
+                    said = f"{path} holds all {self.total} steps, and nothing was left to train"
+                    print(f"pipelag: {said}", file=sys.stderr)
                 return saved
         return None
+
+    def _told(self, training: SimulatedTraining, number: int) -> dict[str, str]:
+        """What is said of a phase, by which another training is known."""
+        if number not in self.told:
+            phase, optimizer = self.phases[number], training.optimizer_of(number)
+            self.told[number] = told_of(phase, self.seed, self.bf16) | {
+                "the method's settings": settings_of(phase.method, phase.stages),
+                "optimizer": type(optimizer).__name__,
+                "groups of the optimizer": groups_told(optimizer),
+            }
+        return self.told[number]
 
     def _check(self, path: Path, saved: Mapping[str, Any], training: SimulatedTraining) -> None:
         done, phase = saved["training"]["done"], saved["training"]["phase"]
@@ -72,33 +92,65 @@ class Kept:
                 f"the checkpoint {path} is of step {done}, and only {self.total} are to be trained; train more, or "
                 "delete it"
             )
-        if phase >= len(self.phases):
-            raise PipelagError(f"the checkpoint {path} is of phase {phase + 1}, and there are {len(self.phases)}")
-        own = [told | optimizer_told(training) for told in self.told]
+        until = [sum(each.steps for each in self.phases[: number + 1]) for number in range(len(self.phases))]
+        if phase >= len(self.phases) or done > until[phase]:
+            raise PipelagError(
+                f"the checkpoint {path} is of step {done}, in phase {phase + 1}, where this training is in another; "
+                "give the phases that it was written with (the last may be longer), or delete it"
+            )
         for number in range(phase + 1):
-            steps = [str(phases[number]) for phases in (saved["phases"], [each.steps for each in self.phases])]
-            was, now = saved["told"][number], own[number]
-            if number < phase:  # the last one may be longer now
-                was, now = was | {"steps": steps[0]}, now | {"steps": steps[1]}
-            for name in now:
-                if was.get(name) != now[name]:
+            was, now = saved["told"][number], self._told(training, number)
+            if number < phase:  # the one that it is in may be longer now
+                was = was | {"steps": str(saved["phases"][number])}
+                now = now | {"steps": str(self.phases[number].steps)}
+            for name, value in now.items():
+                if was.get(name) != value:
                     raise PipelagError(
                         f"the checkpoint {path} is of a training with {name} {was.get(name)}, and this one has {name} "
-                        f"{now[name]}: where simulated, the same training alone goes on; name another folder"
+                        f"{value}: where simulated, the same training alone goes on; name another folder"
                     )
 
 
-def optimizer_told(training: SimulatedTraining) -> dict[str, str]:
-    """The optimizer as checkpoints tell of it."""
-    made = training.optimizer
-    return {"optimizer": described(made)} | grouped(groups_of(made)) if made is not None else {}
+def settings_of(method: Method, stages: int) -> str:
+    """A method's settings, also those that its rates keep to themselves."""
+    found = re.sub(r" at 0x[0-9a-f]+", "", repr((method.forward_reads, method.backward_reads, method.update)))
+    if method.learning_rate is None:
+        return found
+    return f"{found}, rates {[method.learning_rate(1, stages, step, 2.0) for step in (0, 1, 10, 100, 1000)]}"
+
+
+def groups_told(optimizer: torch.optim.Optimizer | None) -> str:
+    """The settings of its groups, one after the other, and how many tensors are in each."""
+    groups = optimizer.param_groups if optimizer is not None else []
+    told = [
+        ", ".join([*(f"{key}={group[key]}" for key in sorted(group) if key != "params"), f"of {len(group['params'])}"])
+        for group in groups
+    ]
+    return "; ".join(told)
+
+
+def storable(value: Any, where: str = "the training's state") -> Any:
+    """The same with Python's own numbers and containers; what else a checkpoint could not be read with is refused."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: storable(item, f"{where}, {key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        made = [storable(item, where) for item in value]
+        return made if isinstance(value, list) else tuple(made)
+    if isinstance(value, PLAIN):
+        return value
+    raise PipelagError(
+        f"{where} holds a {type(value).__name__}, which a checkpoint cannot keep; leave checkpoints out, or keep "
+        "tensors and numbers there"
+    )
 
 
 @contextmanager
 def kept_in(
-    folder: str | Path | None, every: int, phases: Sequence[Phase], seed: int, bf16: bool
+    folder: str | Path | None, marks: frozenset[int], phases: Sequence[Phase], seed: int, bf16: bool
 ) -> Iterator[Kept | None]:
-    """The checkpoint in a user's folder, where there is one; marks: every so many steps, and the end.
+    """The checkpoint in a user's folder, where there is one.
 
     Raises:
         PipelagError: real workers' checkpoints are there, or another process is at work.
@@ -108,23 +160,33 @@ def kept_in(
         return
     if Checkpoints(Path(folder), frozenset()).steps():
         raise PipelagError(f"{folder} holds checkpoints of real workers; use executor='real', or name another folder")
-    total = sum(phase.steps for phase in phases)
     with checkpoint.alone(Path(folder)):
-        marks = frozenset({*(range(every, total, every) if every else ()), total})
-        yield Kept(Path(folder), marks, phases, [told_of(phase, seed, bf16) for phase in phases])
+        yield Kept(Path(folder), marks, phases, seed, bf16)
 
 
 def refuse_simulated(folder: Path) -> None:
     """Real workers do not go on from a simulated training's checkpoint."""
-    if (folder / NAME).exists():
+    if (folder / NAME).exists() or checkpoint.before(folder / NAME).exists():
         raise PipelagError(
             f"{folder} holds a checkpoint of the simulated executor; use executor='simulated', or name another folder"
         )
 
 
 def told_again(saved: Mapping[str, Any], telling: Telling) -> None:
-    """Tell of the steps and evaluations that a checkpoint knows of."""
+    """Tell of the steps and evaluations that a checkpoint knows of.
+
+    Raises:
+        Stop: a callback has; all that the checkpoint knows of is told of as done, for these are its weights.
+    """
     rows = {row["step"]: row for row in saved["evaluations"]}
-    for step, loss in enumerate(saved["losses"], start=1):
-        telling.repeat(loss, rows.get(step))
-    telling.losses()  # in float64, which others to come are not
+    losses = saved["losses"]
+    try:
+        for step, loss in enumerate(losses, start=1):
+            telling.repeat(loss, rows.get(step) if step in telling.marks else None)
+    except Stop:
+        telling.losses().extend(losses[telling.done :])
+        done = {row["step"] for row in telling.evaluations}
+        telling.evaluations += [row for step, row in rows.items() if step in telling.marks and step not in done]
+        raise
+    finally:
+        telling.losses()  # in float64, which others to come are not

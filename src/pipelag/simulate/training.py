@@ -69,12 +69,7 @@ class SimulatedTraining:
         self.phase = index
         pieces = stages(self.model, phase.cuts)
         before: Mapping[Any, Any] = self.optimizer.state if self.optimizer is not None else {}
-        self.optimizer = group_by_stage(
-            self.make_optimizer,
-            [[self.masters.get(p, p) if self.masters else p for p in piece.parameters()] for piece in pieces],
-            phase.stage_lr,
-            range(1, len(pieces) + 1),
-        )
+        self.optimizer = self.optimizer_of(index)
         if self.optimizer is not None:
             adopt_state(self.optimizer, before)
         start = sum(earlier.steps for earlier in self.phases[:index])
@@ -94,6 +89,13 @@ class SimulatedTraining:
         )
         if self.unrecorded:
             self.pipeline.graphs.close(self.unrecorded)
+
+    def optimizer_of(self, index: int) -> torch.optim.Optimizer | None:
+        """A phase's optimizer, as it begins."""
+        phase = self.phases[index]
+        pieces = stages(self.model, phase.cuts)
+        parameters = [[self.masters.get(p, p) if self.masters else p for p in piece.parameters()] for piece in pieces]
+        return group_by_stage(self.make_optimizer, parameters, phase.stage_lr, range(1, len(pieces) + 1))
 
     def _leave(self) -> None:
         """The end of a phase: its graphs' memory is free before the next one takes its own."""
