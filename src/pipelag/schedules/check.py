@@ -31,7 +31,7 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
 def check(schedule: Schedule) -> None:
     """Raise `PipelagError` unless every pass happens once, updates come in order and no worker waits for ever."""
     _check_complete(schedule)
-    rows, position = schedule.workers, [0] * len(schedule.workers)
+    rows, position = [list(row) for row in schedule.workers], [0] * len(schedule.workers)
     done: set[Action] = set()
 
     def possible(worker: int) -> bool:
@@ -62,15 +62,18 @@ def check(schedule: Schedule) -> None:
 def _check_complete(schedule: Schedule) -> None:
     """Every pass once, every update once on each of the stage's workers."""
     seen: set[tuple[int, Action]] = set()
+    updated: dict[int, set[int]] = {}  # by stage
     for worker, action in schedule:
         # What all replicas of a stage do, each does.
         key = (worker if action.kind in ("S", "U") else -1, action)
         if key in seen:
             raise PipelagError(f"schedule '{schedule.name}' performs {action} twice")
         seen.add(key)
+        if action.kind == "U":
+            updated.setdefault(action.stage, set()).add(action.number)
     total = schedule.minibatches * schedule.microbatches
     for stage in range(1, schedule.stages + 1):
-        updates = len({a.number for _, a in schedule if (a.kind, a.stage) == ("U", stage)})
+        updates = len(updated.get(stage, ()))
         counts: dict[Kind, int] = {"F": total, "B": total}
         for kind, count in counts.items():
             for index in range(count):
