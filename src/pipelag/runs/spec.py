@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
@@ -182,7 +183,13 @@ class RunSpec(Typed):
         named |= KINDS[self.kind].revisions(self.options)
         return {name: revision for name, revision in named.items() if revision > 1}
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> RunSpec:
+        """pydantic's; another spec has another id."""
+        made = super().model_copy(update=update, deep=deep)
+        made.__dict__.pop("id", None)
+        return made
+
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits of a SHA-256: equal runs have equal ids, so they run once.
 
