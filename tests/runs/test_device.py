@@ -14,6 +14,7 @@ from pipelag import precision
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
+from pipelag.products import multiplies
 from pipelag.runs.carry_out import carry_out, resolve_device
 from pipelag.runs.folder import environment
 from pipelag.runs.kinds.speed import measure
@@ -89,7 +90,8 @@ def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytes
     spec = RunSpec(kind="count", model={"name": "lenet5"}, options={"sample_shape": [1, 28, 28]})  # type: ignore[arg-type]
     carry_out(spec, tmp_path, "cpu", 1)
     said = json.loads((tmp_path / "environment.json").read_text())["precision"]
-    assert said == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"}
+    kernels = {} if multiplies("cpu") else {"bfloat16": "products by float32's kernels, rounded"}
+    assert said == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"} | kernels
     assert torch.backends.cudnn.deterministic is (asked == "1")
     assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
 

@@ -12,6 +12,7 @@ from torch import nn
 import pipelag
 from pipelag import methods
 from pipelag.errors import PipelagError
+from pipelag.products import products
 from pipelag.randomness import seed_stage
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -96,13 +97,14 @@ def test_without_delays_it_is_mixed_precision_with_masters(device: str) -> None:
         inputs, targets = (part.to(device) for part in Noise()[t])
         for j, (x, y) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
             value: Any = x
-            for number, stage in enumerate((plain[:2], plain[2:]), start=1):
-                seed_stage(0, t * parts + j, number, torch.device(device))
+            with products(torch.device(device)):
+                for number, stage in enumerate((plain[:2], plain[2:]), start=1):
+                    seed_stage(0, t * parts + j, number, torch.device(device))
+                    with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+                        value = stage(value)
                 with torch.autocast(device, torch.bfloat16, cache_enabled=False):
-                    value = stage(value)
-            with torch.autocast(device, torch.bfloat16, cache_enabled=False):
-                loss = loss_of(value, y) / parts
-            loss.backward()
+                    loss = loss_of(value, y) / parts
+                loss.backward()
             for p, master in full.items():
                 assert p.grad is not None
                 master.grad = p.grad.float() if master.grad is None else master.grad + p.grad.float()
