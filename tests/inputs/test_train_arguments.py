@@ -132,9 +132,12 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"validation": torch.ones(4, 2)}, "validation is a Tensor"),
     ({"evaluate_every": -1}, "evaluate_every is -1"),
     ({"on_step": 5}, "on_step is 5; it should be a function"),
-    ({"on_checkpoint": print}, "no checkpoints are written; give checkpoints=..., with executor='real'"),
+    ({"on_checkpoint": print}, "no checkpoints are written; give checkpoints=..."),
     ({"progress": "no"}, "progress is 'no'"),
-    *(({name: 5}, f"{name} is 5; it should be the path of a folder") for name in ("folder", "tensorboard")),
+    *(
+        ({name: 5}, f"{name} is 5; it should be the path of a folder")
+        for name in ("folder", "tensorboard", "checkpoints")
+    ),
     ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)}, "an optimizer made already"),
     ({"optimizer": lambda params: None}, "gives NoneType"),
     ({"optimizer": torch.optim.LBFGS}, "computes the loss again within its step"),

@@ -17,7 +17,7 @@ MORE = {
     "Data": ["pipelag.data.load", "pipelag.data.register"],
     "Methods": ["pipelag.methods.get", "pipelag.methods.reads"],
     "Results in a notebook": ["pipelag.results.notebook.open_shelf", "pipelag.results.notebook.Shelf"],
-    "Refusals": ["pipelag.errors.PipelagError"],
+    "Refusals": ["pipelag.errors.PipelagError", "pipelag.errors.Stop"],
 }
 
 
