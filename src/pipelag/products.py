@@ -44,8 +44,11 @@ OUTPUTS = {ATTENTION: 1, RECURRENT: 3}  # what else these give is for their back
 
 @cache
 def multiplies(kind: str) -> bool:
-    """Whether a kind of device ("cpu", "cuda") has instructions for products of bfloat16."""
-    return kind != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether a kind of device ("cpu", "cuda") has instructions for products of bfloat16, and torch takes them."""
+    if kind != "cpu":
+        return True
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # None: a torch without oneDNN, as on a Mac
+    return asked is not None and bool(asked())
 
 
 class Widened(TorchDispatchMode):
