@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,3 +234,34 @@ def test_a_stages_own_rate_needs_what_its_group_says() -> None:
     train(optimizer=bare)
     with pytest.raises(PipelagError, match="stage 1 has a learning rate of its own, and the SGD's function drops what"):
         train(optimizer=bare, stage_lr={1: 0.5})
+
+
+class Versioned(nn.Dropout):
+    """State that is no tensor, as layers of quantisation libraries have."""
+
+    steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        return super().forward(x)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "scale": torch.ones(2)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kept", [False, True])
+def test_state_that_is_no_tensor_comes_back(kept: bool, tmp_path: Path) -> None:
+    def trained(**how: Any) -> nn.Sequential:
+        network = recurrent()
+        network[1] = Versioned(0.4)
+        run = pipelag.train(network, BATCHES, method="pipedream", cuts=(1, 3), progress=False, **how)
+        return run.model
+
+    how: dict[str, Any] = {"executor": "real"} | ({"checkpoints": tmp_path, "checkpoint_every": 4} if kept else {})
+    one, other = trained(), trained(**how)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert one[1].steps == other[1].steps == len(BATCHES)

@@ -185,7 +185,7 @@ class Keeper:
         """Copies of the stage's weights, or of its statistics, by their names in the model; shared ones by all."""
         own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
         state = in_full(module, self.masters).items()
-        return {self.held[name]: value.cpu().clone() for name, value in state if (name in own) == weights}
+        return {self.held[name]: on_cpu(value) for name, value in state if (name in own) == weights}
 
     def save(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.distributed.checkpoints import Checkpoints, Keeper, told_of, training_of
+from pipelag.distributed.checkpoints import Checkpoints, Keeper, on_cpu, told_of, training_of
 from pipelag.distributed.gather import gathered
 from pipelag.distributed.routes import conversations, routes_of, stages_on
 from pipelag.distributed.workers.base import (
@@ -224,7 +224,7 @@ class RealTraining:
         held, names = names_in(self.model, piece), names_of(self.model, list(piece.parameters()))
         # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
         state = in_full(piece, self.masters).items()
-        part["weights"] |= {held[name]: value.detach().cpu().clone() for name, value in state}
+        part["weights"] |= {held[name]: on_cpu(value) for name, value in state}
         part["optimizer"] |= {names[i]: values for i, values in optimizer_state(optimizer, parameters).items()}
 
     def _keeper(self, told: Assignment, stage: int, piece: nn.Module) -> tuple[Keeper | None, dict[str, Any] | None]:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints, Tensors, described, fits, grouped, groups_of, told_of
+from pipelag.distributed.checkpoints import Checkpoints, Tensors, described, fits, grouped, groups_of, on_cpu, told_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
@@ -185,4 +185,4 @@ def _task(
         lambda step: to(batches[step][0], job.device),
         lambda step: to(batches[step][1], job.device),
     )
-    return {name: value.cpu() for name, value in in_full(model, training.masters).items()}, training.losses
+    return on_cpu(in_full(model, training.masters)), training.losses
