@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 
 from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, unknown
-from pipelag.library.kept import Kept, kept_in, told_again
+from pipelag.library.kept import kept_in, told_again
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
@@ -172,7 +172,7 @@ def train(
     if executor not in EXECUTORS:
         raise unknown("executor", str(executor), EXECUTORS)
     asked.check_numbers(seed, threads, workers, checkpoint_every)
-    asked.check_folder(checkpoints)
+    asked.check_folder("checkpoints", checkpoints, empty=False)
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
     asked.check_recompute(recompute)
     asked.check_passes(executor, graphs=graphs, grouped=grouped)
@@ -230,11 +230,8 @@ def train(
     supply = Supply(batches, asked.epochs_of(epochs), unpack)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     if executor == "simulated":
-        total = sum(phase.steps for phase in phases)
-        marks = {*wishes.marks(total), *(range(checkpoint_every, total, checkpoint_every) if checkpoint_every else ())}
-        keeping = kept_in(checkpoints, frozenset({*marks, total}), phases, seed, bf16)
-        how |= {"graphs": graphs, "grouped": grouped}
-        values, evaluations = _simulated(sequence, supply, phases, wishes, place, keeping, **how)
+        how |= {"graphs": graphs, "grouped": grouped, "checkpoints": checkpoints, "every": checkpoint_every}
+        values, evaluations = _simulated(sequence, supply, phases, wishes, place, **how)
     else:
         from pipelag.library.real import train_real
 
@@ -257,13 +254,15 @@ def _simulated(
     phases: Sequence[Phase],
     wishes: Wishes,
     place: torch.device,
-    keeping: AbstractContextManager[Kept | None],
+    checkpoints: str | Path | None,
+    every: int,
     **how: Any,
 ) -> tuple[list[float], list[dict[str, float]]]:
     """Train in this process; returns the losses and the evaluations. how: more that `SimulatedTraining` is told."""
     total = sum(phase.steps for phase in phases)
     with ExitStack() as opened:
-        kept = opened.enter_context(keeping)
+        marks = wishes.kept_at(every, [total], total)
+        kept = opened.enter_context(kept_in(checkpoints, marks, phases, how["seed"], how["bf16"]))
         callers = opened.enter_context(preserved_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake

@@ -116,10 +116,10 @@ def check_numbers(seed: Any, threads: Any, workers: Any, every: Any) -> None:
         whole("workers", workers, 1, MOST_WORKERS)
 
 
-def check_folder(checkpoints: Any) -> None:
-    """Of checkpoints: a path."""
-    if checkpoints is not None and (not isinstance(checkpoints, (str, Path)) or not str(checkpoints).strip()):
-        raise PipelagError(f"checkpoints is {shown(checkpoints)}; it should be the path of a folder")
+def check_folder(name: str, place: Any, empty: bool = True) -> None:
+    """A path, or None. empty: an empty one is the working directory."""
+    if place is not None and (not isinstance(place, (str, Path)) or not (empty or str(place).strip())):
+        raise PipelagError(f"{name} is {shown(place)}; it should be the path of a folder")
 
 
 def check_recompute(value: Any) -> None:

@@ -33,7 +33,7 @@ class Kept:
         marks: after how many steps it is written.
     """
 
-    def __init__(self, folder: Path, marks: frozenset[int], phases: Sequence[Phase], seed: int, bf16: bool) -> None:
+    def __init__(self, folder: Path, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool) -> None:
         self.path, self.marks, self.phases, self.seed, self.bf16 = folder / NAME, marks, phases, seed, bf16
         self.total = sum(phase.steps for phase in phases)
         self.told: dict[int, dict[str, str]] = {}  # by phase
@@ -148,7 +148,7 @@ def storable(value: Any, where: str = "the training's state") -> Any:
 
 @contextmanager
 def kept_in(
-    folder: str | Path | None, marks: frozenset[int], phases: Sequence[Phase], seed: int, bf16: bool
+    folder: str | Path | None, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool
 ) -> Iterator[Kept | None]:
     """The checkpoint in a user's folder, where there is one.
 

@@ -67,13 +67,12 @@ def train_real(
     elif isinstance(supply.batches, (list, tuple)):
         supply = replace(supply, batches=supply.batches[:total])  # the others need not travel
     next(iter(supply.first(total)))  # refused here rather than by every worker
-    marks = {*range(every, total, every), *ends} if every else {*ends}
     if checkpoints is not None:
         refuse_simulated(Path(checkpoints))
     if wishes.validation is not None:  # an hour later would be late for a mistake
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
-    with _kept(checkpoints, marks, wishes, total) as kept:
+    with _kept(checkpoints, wishes.kept_at(every, ends, total), wishes) as kept:
         resume = kept.rewind() if kept is not None else 0
         if kept is not None and resume == total and fits(kept.model(total), model):  # else the workers refuse it
             asked = told_of(phases[-1], how["seed"], how["bf16"])
@@ -118,9 +117,8 @@ def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]
 
 
 @contextmanager
-def _kept(folder: str | Path | None, marks: set[int], wishes: Wishes, total: int) -> Iterator[Checkpoints | None]:
+def _kept(folder: str | Path | None, marks: set[int], wishes: Wishes) -> Iterator[Checkpoints | None]:
     """The checkpoints: in the user's folder, in one that goes at the end where only the telling needs them, or none."""
-    marks = marks | wishes.marks(total)
     if folder is not None:
         with alone(Path(folder)):
             yield Checkpoints(Path(folder), frozenset(marks))

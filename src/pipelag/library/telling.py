@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from pipelag.asked import whole
+from pipelag.asked import check_folder, whole
 from pipelag.errors import PipelagError, noting
 from pipelag.files import folder_for
 from pipelag.library.validation import LOSS, Validation
@@ -45,9 +45,7 @@ class Wishes:
             if function is not None and not callable(function):
                 raise PipelagError(f"{name} is {shown(function)}; it should be a function")
         for name in ("folder", "tensorboard"):
-            place = getattr(self, name)
-            if place is not None and not isinstance(place, (str, Path)):
-                raise PipelagError(f"{name} is {shown(place)}; it should be the path of a folder")
+            check_folder(name, getattr(self, name))
         if self.progress not in (None, True, False):
             raise PipelagError(f"progress is {shown(self.progress)}; it should be True, False or None")
         if self.on_checkpoint is not None and not kept:
@@ -75,6 +73,10 @@ class Wishes:
         """After how many steps there is an evaluation."""
         every = self.evaluate_every or total
         return {*range(every, total, every), total} if self.evaluates else set()
+
+    def kept_at(self, every: int, ends: Iterable[int], total: int) -> set[int]:
+        """After how many steps a checkpoint is written: every so many, at the ends of phases, at evaluations."""
+        return {*(range(every, total, every) if every else ()), *ends, *self.marks(total)}
 
 
 class Telling:

@@ -94,61 +94,69 @@ def factory(spec: OptimizerSpec) -> OptimizerFactory:
     return OPTIMIZERS[spec.name].make(spec, **spec.options)
 
 
-def _parted(make: OptimizerFactory, decay_vectors: bool) -> OptimizerFactory:
-    """`make`, over groups whose tensors of one dimension, unless they decay as well, have one of their own."""
-    if decay_vectors:
-        return make
+def _decaying(make: Callable[[OptimizerSpec], OptimizerFactory]) -> Callable[..., OptimizerFactory]:
+    """With the option to give tensors of one dimension a group of their own, without weight decay."""
 
-    def parted(parameters: Iterable[Any]) -> Any:
-        given = list(parameters)
-        groups = given if isinstance(given[0], dict) else [{"params": given}]
-        return make(
-            group
-            | {"params": [p for p in group["params"] if (p.dim() > 1) == decayed]}
-            | ({} if decayed else {"weight_decay": 0.0})
-            for group in groups
-            for decayed in (True, False)
-        )
+    def chosen(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
+        made = make(spec)
+        return made if decay_vectors else lambda parameters: made(_parted(parameters))
 
-    return parted
+    chosen.__doc__ = make.__doc__
+    return chosen
+
+
+def _parted(parameters: Iterable[Any]) -> list[dict[str, Any]]:
+    """The groups, or one of the parameters, each in two: what decays, and what does not."""
+    given = list(parameters)
+    groups = given if isinstance(given[0], dict) else [{"params": given}]
+    return [
+        group
+        | {"params": [p for p in group["params"] if (p.dim() > 1) == decayed]}
+        | ({} if decayed else {"weight_decay": 0.0})
+        for group in groups
+        for decayed in (True, False)
+    ]
 
 
 @optimizer("sgd", "momentum", "weight_decay", "nesterov", "dampening")
-def sgd(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
+@_decaying
+def sgd(spec: OptimizerSpec) -> OptimizerFactory:
     """PyTorch's."""
     import torch
 
     own = spec.given("lr", "momentum", "weight_decay", "nesterov", "dampening")
-    return _parted(lambda parameters: torch.optim.SGD(parameters, **own), decay_vectors)
+    return lambda parameters: torch.optim.SGD(parameters, **own)
 
 
 @optimizer("caffe_sgd", "momentum", "weight_decay", "nesterov")
-def caffe_sgd(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
+@_decaying
+def caffe_sgd(spec: OptimizerSpec) -> OptimizerFactory:
     """Caffe's (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import CaffeSGD
 
     own = spec.given("lr", "momentum", "weight_decay", "nesterov")
-    return _parted(lambda parameters: CaffeSGD(parameters, **own), decay_vectors)
+    return lambda parameters: CaffeSGD(parameters, **own)
 
 
 @optimizer("lars", "momentum", "weight_decay", "trust")
-def lars(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
+@_decaying
+def lars(spec: OptimizerSpec) -> OptimizerFactory:
     """Layer-wise adaptive rates (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import LARS
 
     own = spec.given("lr", "momentum", "weight_decay", "trust")
-    return _parted(lambda parameters: LARS(parameters, **own), decay_vectors)
+    return lambda parameters: LARS(parameters, **own)
 
 
 def _moments(kind: str) -> Callable[[OptimizerSpec], OptimizerFactory]:
-    def make(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
+    def make(spec: OptimizerSpec) -> OptimizerFactory:
         import torch
 
         own = spec.given("lr", "weight_decay", "betas", "eps")
-        return _parted(lambda parameters: getattr(torch.optim, kind)(parameters, **own), decay_vectors)
+        return lambda parameters: getattr(torch.optim, kind)(parameters, **own)
 
     return make
 
 
 for _name, _kind in (("adam", "Adam"), ("adamw", "AdamW"), ("nadam", "NAdam")):
-    optimizer(_name, "weight_decay", "betas", "eps")(_moments(_kind))
+    optimizer(_name, "weight_decay", "betas", "eps")(_decaying(_moments(_kind)))
