@@ -175,6 +175,20 @@ def test_vectors_without_decay_are_so_as_in_plain_training() -> None:
     assert not any(torch.equal(a, b) for a, b in zip(plain.parameters(), decayed.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("method", ["xpipe", "spectrain_smoothed"])
+def test_a_stage_that_is_frozen_needs_no_gradients(method: str) -> None:
+    """Nor does a group of which no tensor has one."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 9), nn.Tanh(), nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 2))
+    network[3].requires_grad_(False)
+    network[5].bias.requires_grad_(False)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    decaying = {"name": "sgd", "lr": 0.1, "weight_decay": 0.01, "options": {"decay_vectors": method == "xpipe"}}
+    pipelag.train(network, BATCHES, method=method, cuts=(3, 5), optimizer=decaying, progress=False)
+    kept = {name for name, value in network.state_dict().items() if torch.equal(value, before[name])}
+    assert kept == {"3.weight", "3.bias", "5.bias"}
+
+
 def test_a_group_is_of_one_stage() -> None:
     def joined(groups: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW([p for group in groups for p in group["params"]], lr=0.1)
