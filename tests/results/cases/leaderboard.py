@@ -664,6 +664,11 @@ def look_ahead_cheaper_own() -> Pair:
     return of_words(**{"1F1B with NAdam": 50.0})
 
 
+@case("leaderboard", "table_13", "costs_more_at_own")
+def costs_more_at_own() -> Pair:
+    return over_rates(GREATER, {"PipeOptim": "2"}, result="table_13")
+
+
 @case("leaderboard", "figure_2", "ahead_at_every_rate")
 def ahead_at_every_rate() -> Pair:
     same: dict[str, str] = {}

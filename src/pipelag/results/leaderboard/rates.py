@@ -227,7 +227,7 @@ ADAMW, NADAM = (f"PipeDream{WITH}{optimizer}" for optimizer in ("AdamW", "NAdam"
 judge(PAPER, "table_10", "look_ahead_ahead_own")(ahead_at_own((NADAM,), (ADAMW,)))
 judge(PAPER, "table_10", "look_ahead_pays_own")(ahead_at_own((base_of(NADAM),), (NADAM,)))
 
-PREDICTING, ALONE = ("XPipe", "PipeOptim"), f"1F1B{WITH}NAdam"
+PREDICTING, ALONE, COMMON = ("XPipe", "PipeOptim"), f"1F1B{WITH}NAdam", "1"
 judge(PAPER, "table_13", "stashing_helps_own")(ahead_at_own(("PipeDream",), (UNREMEDIED,)))
 judge(PAPER, "table_13", "prediction_over_none_own")(ahead_at_own(PREDICTING, (UNREMEDIED,)))
 judge(PAPER, "table_13", "prediction_over_stashing_own")(ahead_at_own(PREDICTING, ("PipeDream",)))
@@ -253,6 +253,25 @@ def cheaper_at_own(before: str, after: str) -> Judge:
 
 judge(PAPER, "table_10", "look_ahead_hides_delay_own")(cheaper_at_own(ADAMW, NADAM))
 judge(PAPER, "table_13", "look_ahead_cheaper_own")(cheaper_at_own(UNREMEDIED, ALONE))
+
+
+@judge(PAPER, "table_13", "costs_more_at_own")
+def costs_more_at_own(context: Context) -> Finding:
+    """What pipelines cost where every method has its own rate, against the cost where all have the common one."""
+    arms = (UNREMEDIED, *PREDICTING)
+    own, common = at_its_own(context, BASELINE), score(context, BASELINE, rate=COMMON)
+    finding = priced(
+        context,
+        {
+            arm: {
+                "at their own rates": (own, at_its_own(context, arm)),
+                "at the common rate": (common, score(context, arm, rate=COMMON)),
+            }
+            for arm in arms
+        },
+    )
+    ends = beyond(context, (BASELINE,) if finding.holds is False else arms)
+    return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
 
 
 @judge(PAPER, "figure_2", "ahead_at_every_rate")
