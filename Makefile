@@ -23,7 +23,7 @@ reproduce: $(STAMP) ## everything at the quick scale: data, runs, tables, figure
 	@echo "open figures/quick/index.html; typeset: figures/quick/pipelag.pdf"
 
 test: $(STAMP) ## all tests, in two halves side by side
-	@workflow/scripts/test_halves.sh
+	@PYTHON=$(BIN)/python workflow/scripts/test_halves.sh
 
 picture: $(STAMP) ## the picture of the README, from the published logs
 	$(BIN)/python workflow/scripts/picture.py docs/images/staleness.svg

@@ -213,6 +213,8 @@ def test_the_schedules_of_torch_learn_what_ours_learn(cuts: tuple[int, ...]) -> 
             torch.testing.assert_close(real[key], value, rtol=1e-5, atol=1e-6, msg=f"{name}: {key}")
     with pytest.raises(PipelagError, match="'gpipe_torch' keeps its activations; recompute with gpipe"):
         check_workers(Phase(get("gpipe_torch"), 2, (2,), recompute=True), 2)
+    with pytest.raises(PipelagError, match="'bsp' keeps its activations on real workers; recompute in the simulated"):
+        check_workers(Phase(get("bsp"), 2, recompute=True), 2)
 
 
 @pytest.mark.parametrize("cuts", METHOD_CASES, ids=["2 workers", "4 workers"])

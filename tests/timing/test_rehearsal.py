@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +76,35 @@ def test_one_prediction_reads_weights_and_state(make: Callable[[Any], torch.opti
     assert all(
         a >= b for a, b in zip(of_policy("pipeoptim", make, fused=False), of_policy("pipeoptim", make), strict=True)
     )
+
+
+def test_the_page_of_plans_says_what_is_counted() -> None:
+    def row(label: str, fused: str, separate: str) -> str:
+        return f"| {label} | {fused} | {separate} |"
+
+    def of(name: str, make: Callable[[Any], torch.optim.Optimizer], *stages: int, parts: int = 1) -> list[str]:
+        """The fused and the separate count of these stages."""
+        counts = [of_policy(name, make, parts, fused) for fused in (True, False)]
+        return [", ".join(f"{each[stage - 1]:g}" for stage in stages) for each in counts]
+
+    def both(name: str, first: Any, second: Any, *stages: int) -> list[str]:
+        """Over one optimizer and, in brackets, over another."""
+        return [f"{a} ({b})" for a, b in zip(of(name, first, *stages), of(name, second, *stages), strict=True)]
+
+    steps = [rehearse(get("1f1b"), make, 1, 4).moved["step"] for make in (sgdm, adam)]
+    rows = [
+        row("PipeDream, all stages but the last", *of("pipedream", sgdm, 1)),
+        row("PipeOptim over SGD with momentum (Adam), all but the last", *both("pipeoptim", sgdm, adam, 1)),
+        row("SpecTrain on 1F1B, stages 1-2 and 3-4", *of("spectrain_1f1b", sgdm, 1, 3)),
+        row("XPipe over Adam (SGD), 1-2 and 3-4", *both("xpipe", adam, sgdm, 1, 3)),
+        row("2BW with 4 microbatches, stages 1 to 4", of("pipedream_2bw", sgdm, 1, 2, 3, 4, parts=4)[0], "the same"),
+        row(
+            "the step of SGD with momentum (Adam)",
+            *(f"{a:g} ({b:g})" for a, b in zip(*[(each.fused, each.separate) for each in steps], strict=True)),
+        ),
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    assert [each for each in rows if each not in page] == []
 
 
 def test_predicting_in_both_passes_costs_more_than_in_one() -> None:

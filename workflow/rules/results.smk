@@ -19,8 +19,6 @@ rule table:
     wildcard_constraints:
         paper=tables,
     priority: 1  # as soon as its logs are there: what is ready and waits is looked at again for every job
-    conda:
-        "../envs/pipelag.yaml"
     shell:
         "pipelag result {wildcards.paper:q} {wildcards.result:q} --scale {params.scale:q}"
         " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
@@ -46,8 +44,6 @@ rule figure:
     wildcard_constraints:
         paper=figures,
     priority: 1
-    conda:
-        "../envs/pipelag.yaml"
     shell:
         "pipelag result {wildcards.paper:q} {wildcards.result:q} --scale {params.scale:q}"
         " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
@@ -66,8 +62,6 @@ rule reports:
         heads=head_digest(),
     log:
         f"results/{scale.name}/logs/reports.log",
-    conda:
-        "../envs/pipelag.yaml"
     shell:
         "pipelag report --pdf {params.papers} --scale {params.scale} --published {params.published}"
         " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
@@ -87,8 +81,6 @@ rule page:
         heads=head_digest(),
     log:
         f"results/{scale.name}/logs/report.log",
-    conda:
-        "../envs/pipelag.yaml"
     shell:
         "pipelag report {params.papers:q} --scale {params.scale:q} --published={params.published:q} --typeset-beside"
         " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"

@@ -316,6 +316,11 @@ def check_workers(phase: Phase, workers: int) -> None:
             f"method '{method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to it; "
             "give none"
         )
+    if method.data_parallel and phase.recompute:
+        raise PipelagError(
+            f"method '{method.name}' keeps its activations on real workers; recompute in the simulated executor, or with "
+            "a method that takes cuts"
+        )
     if method.data_parallel:
         return
     if method.torch_schedule and phase.stages != workers:
