@@ -318,8 +318,8 @@ def check_workers(phase: Phase, workers: int) -> None:
         )
     if method.data_parallel and phase.recompute:
         raise PipelagError(
-            f"method '{method.name}' keeps its activations on real workers; recompute in the simulated executor, or with "
-            "a method that takes cuts"
+            f"method '{method.name}' keeps its activations on real workers; recompute in the simulated executor, or "
+            "with a method that takes cuts"
         )
     if method.data_parallel:
         return
