@@ -6,5 +6,7 @@ rule fetch:
         "results/data/{name}.log",
     wildcard_constraints:
         name="|".join(manifest.names()),
+    conda:
+        "../envs/pipelag.yaml"
     shell:
         "pipelag fetch {wildcards.name:q} --stamp {output:q} > {log:q} 2>&1 || {{ cat {log:q} >&2; exit 1; }}"

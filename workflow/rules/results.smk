@@ -19,6 +19,8 @@ rule table:
     wildcard_constraints:
         paper=tables,
     priority: 1  # as soon as its logs are there: what is ready and waits is looked at again for every job
+    conda:
+        "../envs/pipelag.yaml"
     shell:
         "pipelag result {wildcards.paper:q} {wildcards.result:q} --scale {params.scale:q}"
         " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
@@ -44,6 +46,8 @@ rule figure:
     wildcard_constraints:
         paper=figures,
     priority: 1
+    conda:
+        "../envs/pipelag.yaml"
     shell:
         "pipelag result {wildcards.paper:q} {wildcards.result:q} --scale {params.scale:q}"
         " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
@@ -62,6 +66,8 @@ rule reports:
         heads=head_digest(),
     log:
         f"results/{scale.name}/logs/reports.log",
+    conda:
+        "../envs/pipelag.yaml"
     shell:
         "pipelag report --pdf {params.papers} --scale {params.scale} --published {params.published}"
         " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
@@ -81,6 +87,8 @@ rule page:
         heads=head_digest(),
     log:
         f"results/{scale.name}/logs/report.log",
+    conda:
+        "../envs/pipelag.yaml"
     shell:
         "pipelag report {params.papers:q} --scale {params.scale:q} --published={params.published:q} --typeset-beside"
         " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"

@@ -18,6 +18,8 @@ if not trains_nothing:
             gpu=gpus_of,
             gpu_share=gpu_share_of,
             device=config["device"],
+        conda:
+            "../envs/pipelag.yaml"
         shell:
             "pipelag run --spec {params.spec:q} --out {params.folder:q} --device {resources.device:q}"
             " --threads {threads} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"

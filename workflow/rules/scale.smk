@@ -10,6 +10,8 @@ if "at_scale" in config["papers"]:
             published=config["published"],
         log:
             f"results/{scale.name}/logs/scale.log",
+        conda:
+            "../envs/pipelag.yaml"
         shell:
             "(for n in 1 2 3 4 5; do cp figures/{params.scale:q}/at_scale/figure_$n.svg docs/images/at_scale_$n.svg; done"
             " && pipelag digest docs/scale.md --scale {params.scale:q} --published={params.published:q})"
