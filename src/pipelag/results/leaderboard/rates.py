@@ -193,6 +193,12 @@ def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
     return words
 
 
+def unless_beyond(context: Context, finding: Finding, turning: Sequence[str]) -> Finding:
+    """A finding, of which nothing is told where one of these methods, that could turn it, may want another rate."""
+    ends = beyond(context, turning)
+    return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
+
+
 def ahead_at_own(firsts: Sequence[str], others: Sequence[str]) -> Judge:
     """A judge: each of some methods ends above each of others, every one at its own rate.
 
@@ -245,8 +251,7 @@ def cheaper_at_own(before: str, after: str) -> Judge:
         prices = {arm: (at_its_own(context, base_of(arm)), at_its_own(context, arm)) for arm in (before, after)}
         finding = priced(context, {"8 stages": prices})
         turning = (after, base_of(before)) if finding.holds is False else (before, base_of(after))
-        ends = beyond(context, turning)
-        return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
+        return unless_beyond(context, finding, turning)
 
     return judged
 
@@ -270,8 +275,7 @@ def costs_more_at_own(context: Context) -> Finding:
             for arm in arms
         },
     )
-    ends = beyond(context, (BASELINE,) if finding.holds is False else arms)
-    return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
+    return unless_beyond(context, finding, (BASELINE,) if finding.holds is False else arms)
 
 
 @judge(PAPER, "figure_2", "ahead_at_every_rate")
