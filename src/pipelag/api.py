@@ -120,7 +120,9 @@ def train(
         phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.
         stage_lr: base learning rates of single stages.
-        seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor.
+        seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor; and of what numbered
+            batches draw as they are looked up, and `unpack` from them, from torch's, NumPy's and Python's generators:
+            per (seed, minibatch).
         device: "cpu", "cuda", or "auto", which is a GPU where there is one (for each worker); the real executor uses
             one GPU per stage, or for "cuda:0" that one for all.
         precision: "bf16": passes, of validation too, read the weights rounded to bfloat16, over masters in float32, on
@@ -219,7 +221,7 @@ def train(
     asked.refuse_ignored(phases, executor, workers)
     measured, found = None, metrics_of(metrics)
     if validation is not None:
-        measured = Validation(Supply(validation, unpack=unpack), loss, found, seed, bf16)
+        measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, found, seed, bf16)
     elif found:
         raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
@@ -227,7 +229,7 @@ def train(
     sends = any(phase.cuts and not phase.method.data_parallel for phase in phases)
     even = executor == "real" and not uneven and sends
     asked.check_sizes(batches, sum(phase.steps for phase in phases), phases, even)
-    supply = Supply(batches, asked.epochs_of(epochs), unpack)
+    supply = Supply(batches, asked.epochs_of(epochs), unpack, seed)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     if executor == "simulated":
         how |= {"graphs": graphs, "grouped": grouped, "checkpoints": checkpoints, "every": checkpoint_every}
@@ -271,16 +273,14 @@ def _simulated(
         saved = kept.resume(training) if kept is not None else None
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, again=saved is not None))
         if kept is not None and saved is None:  # from here on the log is this training's
-            kept.save(training, telling, callers)
+            kept.save(training, telling)
         with suppress(Stop):
             if saved is not None:
                 told_again(saved, telling)
-                if supply.numbered:  # what is gone through in order draws again
-                    callers.go_on(saved["caller"])
             for inputs, targets in callers.while_drawing(supply.first(total, training.done)):
                 telling.step(training.step(to(inputs, place), to(targets, place)))
                 if telling.due:
                     telling.evaluate(model, place)
                 if kept is not None and training.done in kept.marks:
-                    kept.save(training, telling, callers)
+                    kept.save(training, telling)
         return telling.losses(), telling.evaluations

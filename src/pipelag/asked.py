@@ -167,6 +167,11 @@ def check_functions(**functions: Any) -> None:
     for name, function in functions.items():
         if not callable(function) or (isinstance(function, type) and issubclass(function, nn.Module)):
             raise PipelagError(f"{name} is {shown(function)}; it should be a function, such as {EXAMPLES[name]}")
+        if isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters()):
+            raise PipelagError(
+                f"{name} has weights of its own, which nobody would train; make them part of the model's last layer, "
+                "or freeze them (requires_grad_(False))"
+            )
 
 
 EXAMPLES = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 T = TypeVar("T")
@@ -41,6 +44,25 @@ def set_state(state: torch.Tensor, device: torch.device) -> None:
     torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
 
 
+@contextmanager
+def drawn_for(seed: int, minibatch: int) -> Iterator[None]:
+    """Within, a caller's code draws numbers of this minibatch alone, from torch's, NumPy's and Python's generators.
+
+    So whoever looks a minibatch up finds the same: the worker of the first stage its inputs, that of the last one its
+    targets, and a training that goes on after a break. Afterwards the generators (the CPU's) are as they were.
+    """
+    value, before = mix(seed, minibatch, -1), (torch.get_rng_state(), np.random.get_state(), random.getstate())
+    torch.default_generator.manual_seed(value)
+    np.random.seed(value % (1 << 32))
+    random.seed(value)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+
+
 class preserved_randomness:
     """Put the generators back as they were on leaving: a run must not disturb its caller's random numbers.
 
@@ -56,10 +78,6 @@ class preserved_randomness:
         if self.device is not None:
             self.on_device = torch.cuda.get_rng_state(self.device)
         return self
-
-    def go_on(self, state: torch.Tensor) -> None:
-        """Let the caller's random numbers go on from there."""
-        self.state = state
 
     def while_drawing(self, items: Iterable[T]) -> Iterator[T]:
         """The items of the caller's, each drawn with the caller's random numbers, which go on from one to the next."""

@@ -27,8 +27,10 @@ from torch import nn
 
 from pipelag import checkpoint
 from pipelag.errors import PipelagError
+from pipelag.stage.optimizers import counted, made_with
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import Masters, in_full
+from pipelag.stage.weights import whole_state
 
 Tensors = dict[str, torch.Tensor]
 PART = re.compile(r"([a-z]+)-(\d{1,9})-of-(\d{1,9})\.pt")
@@ -210,6 +212,7 @@ class Keeper:
             "kind": type(optimizer).__name__ if optimizer is not None else None,
             "training": dict(self.training) | ({"optimizer": described(optimizer)} if optimizer is not None else {}),
             "groups": groups_of(optimizer),
+            "counted": on_cpu(counted(optimizer)),
             "clock": dict(clock),
             "seconds": self.seconds + clock["seconds"] - self.base.get("seconds", 0.0),
         }
@@ -237,9 +240,13 @@ def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
-    """Whether a state is one of this model, by names and shapes."""
+    """Whether a state is one of this model, by names and shapes; buffers that a `state_dict` leaves out may lack."""
     own = model.state_dict()
-    sizes = [{name: getattr(value, "shape", None) for name, value in each.items()} for each in (state, own)]
+    more = whole_state(model).keys() - own.keys()
+    sizes = [
+        {name: getattr(value, "shape", None) for name, value in each.items() if name not in more}
+        for each in (state, own)
+    ]
     return sizes[0] == sizes[1]
 
 
@@ -261,8 +268,9 @@ def groups_of(optimizer: torch.optim.Optimizer | None) -> list[str]:
     if optimizer is None:
         return []
     usual = {f"{name}={value}" for name, value in optimizer.defaults.items()}
-    names = optimizer.defaults.keys() - {"lr"}
-    told = [{f"{name}={group[name]}" for name in names & group.keys()} for group in optimizer.param_groups]
+    told = [
+        {f"{name}={group[name]}" for name in optimizer.defaults.keys() & group.keys()} for group in made_with(optimizer)
+    ]
     groups = [sorted(settings - usual) for settings in told]
     return [", ".join(settings) for settings in groups]
 

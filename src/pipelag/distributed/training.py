@@ -37,6 +37,7 @@ from pipelag.schedules import Schedule
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import in_full, masters_of, take_in_full
+from pipelag.stage.weights import whole_state
 from pipelag.stage.where import noted
 
 Inputs = Callable[[int], Any]
@@ -71,6 +72,7 @@ class RealTraining:
     losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
     parts: list[dict[str, Any]] = field(default_factory=list)  # the stages' restarts, until the phase goes on
     kinds: set[str] = field(default_factory=set)  # of optimizer, whose state a restart has found
+    counted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by stage, in its optimizer's groups
     seconds: float = 0.0  # spent in phases so far, before a restart too
 
     def __post_init__(self) -> None:
@@ -164,7 +166,7 @@ class RealTraining:
             return {}
         worker = PipelineWorker(self.job, mine, told, schedule, keepers, restarts)
         for state in worker.stages.values():
-            self._load(state.optimizer, state.shadows, mine[state.stage])
+            self._load(state.optimizer, state.shadows, mine[state.stage], state.stage)
         record = performed(worker, pieces, inputs, targets)
         part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
         for state in worker.stages.values():
@@ -190,7 +192,7 @@ class RealTraining:
             worker = AsynchronousWorker(self.job, piece, told, keeper)
         else:
             worker = ReplicaWorker(self.job, piece, told, keeper)
-        self._load(worker.optimizer, worker.shadows, piece)
+        self._load(worker.optimizer, worker.shadows, piece, stage)
         record = performed(worker, [self.model] if method.data_parallel else pieces, inputs, targets)
         if not method.torch_schedule and rank:  # the replicas have averaged their losses, or rank 0 has them all
             record.losses = {}
@@ -200,7 +202,11 @@ class RealTraining:
         return part
 
     def _load(
-        self, optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], piece: nn.Module
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        parameters: Sequence[nn.Parameter],
+        piece: nn.Module,
+        stage: int,
     ) -> None:
         """Give an optimizer the state of the phase before, or of the checkpoint."""
         kind = type(optimizer).__name__
@@ -212,6 +218,10 @@ class RealTraining:
         names = names_of(self.model, list(piece.parameters()))
         state = {i: self.state[name] for i, name in enumerate(names) if name in self.state}
         load_optimizer_state(optimizer, parameters, state)
+        for group, counts in zip(
+            optimizer.param_groups if optimizer is not None else (), self.counted.get(stage, ()), strict=False
+        ):
+            group.update({name: _to(value, self.job.device) for name, value in counts.items()})
 
     def _add(
         self,
@@ -240,6 +250,7 @@ class RealTraining:
         of = told_of(phase, self.seed, self.bf16)
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
         clock = self.parts[stage - 1]["clock"] if same else {}
+        self.counted[stage] = self.parts[stage - 1].get("counted", []) if same else []
         names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
         keeper = Keeper(
             self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start, self.masters, of
@@ -363,14 +374,14 @@ def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
     A stage's layers are some of the model's, one after the other.
     """
     if piece is model:
-        return {name: name for name in model.state_dict()}
+        return {name: name for name in whole_state(model)}
     children, own = list(model._modules.items()), list(piece._modules.items())
     first = next(k for k in range(len(children)) if [c for _, c in children[k : k + len(own)]] == [c for _, c in own])
     return {
         f"{local}.{leaf}": f"{name}.{leaf}"
         for (local, layer), (name, _) in zip(own, children[first:], strict=False)
         if layer is not None
-        for leaf in layer.state_dict()
+        for leaf in whole_state(layer)
     }
 
 

@@ -17,7 +17,6 @@ from pipelag.distributed.checkpoints import Checkpoints, fits, told_of
 from pipelag.errors import PipelagError, Stop
 from pipelag.library.telling import Telling
 from pipelag.methods import Method
-from pipelag.randomness import preserved_randomness
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 
@@ -38,7 +37,7 @@ class Kept:
         self.total = sum(phase.steps for phase in phases)
         self.told: dict[int, dict[str, str]] = {}  # by phase
 
-    def save(self, training: SimulatedTraining, telling: Telling, callers: preserved_randomness) -> None:
+    def save(self, training: SimulatedTraining, telling: Telling) -> None:
         """Everything that the steps to come depend on, and what was told of those done."""
         state = {
             "training": training.state_dict(),
@@ -47,7 +46,6 @@ class Kept:
             "evaluations": list(telling.evaluations),
             "phases": [phase.steps for phase in self.phases],
             "told": [self._told(training, number) for number in range(training.phase + 1)],
-            "caller": callers.state,  # where the caller's data draw on
         }
         checkpoint.save(storable(state), self.path, keep=True, of=OURS)
         if training.done and telling.wishes.on_checkpoint is not None:

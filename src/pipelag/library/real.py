@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import in_full, masters_of
-from pipelag.stage.weights import marked
+from pipelag.stage.weights import load_whole, marked
 
 
 def train_real(
@@ -93,7 +94,7 @@ def train_real(
             except Stop:
                 assert follower is not None
                 state, losses = follower.stopped, telling.losses()
-            model.load_state_dict(state)
+            load_whole(model, state)
             return losses, telling.evaluations
 
 
@@ -168,7 +169,7 @@ class Follower:
             wishes.on_checkpoint(step, self.kept.at(step))
         if self.telling.due:
             if wishes.validation is not None:
-                self.model.load_state_dict(self.kept.model(step))
+                load_whole(self.model, self.kept.model(step))
             self.telling.evaluate(self.model, self.place)
 
 
@@ -179,8 +180,9 @@ def _task(
     training = RealTraining(job, model.train(), **how)
     if resume:
         training.resume(resume)
+    look_up = lru_cache(1)(batches.__getitem__)  # once where a worker wants both: data may count how often
     training.run(
-        lambda step: to(batches[step][0], job.device),
-        lambda step: to(batches[step][1], job.device),
+        lambda step: to(look_up(step)[0], job.device),
+        lambda step: to(look_up(step)[1], job.device),
     )
     return on_cpu(in_full(model, training.masters)), training.losses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from pipelag import asked
 from pipelag.errors import PipelagError
+from pipelag.randomness import drawn_for
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,14 @@ class Supply:
             `DataLoader` shuffles as it does in a loop of one's own.
         epochs: how often they are gone through.
         unpack: what a minibatch is -> (inputs, targets); None: it is such a pair.
+        seed: of what numbered minibatches draw when they are looked up, and `unpack` from them: by (seed, number), so
+            that it is the same in every process. What is gone through in order draws as the caller's script has seeded.
     """
 
     batches: Any
     epochs: int = 1
     unpack: Callable[[Any], Any] | None = None
+    seed: int = 0
 
     @property
     def numbered(self) -> bool:
@@ -44,7 +49,13 @@ class Supply:
     def __getitem__(self, step: int) -> tuple[Any, Any]:
         """Minibatch `step` of numbered ones. Those of pipelag (`Minibatches`) go on without end by themselves."""
         own = self.epochs == 1 or hasattr(self.batches, "epoch") or not self.length
-        return self._pair(self.batches[step if own else step % (self.length or 1)], step)
+        with self._drawing(step):
+            return self._pair(self.batches[step if own else step % (self.length or 1)], step)
+
+    def _drawing(self, step: int) -> AbstractContextManager[None]:
+        """Around looking minibatch `step` up."""
+        as_it_is = isinstance(self.batches, (list, tuple)) or hasattr(self.batches, "epoch")
+        return nullcontext() if as_it_is and self.unpack is None else drawn_for(self.seed, step)
 
     def first(self, count: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
         """The first `count` minibatches, from number `start` on; too few are refused."""
@@ -58,8 +69,9 @@ class Supply:
         for _ in range(self.epochs):
             before = taken
             for item in islice(self.batches, count - taken):
+                pair = self._pair(item, taken)  # also of what is gone past: `unpack` may draw
                 if taken >= start:
-                    yield self._pair(item, taken)
+                    yield pair
                 taken += 1
             if taken in (before, count):
                 break

@@ -110,6 +110,13 @@ def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
                         "untie the layers (layer.weight = torch.nn.Parameter(layer.weight.detach().clone()); in "
                         "transformers a config with tie_word_embeddings=False)"
                     )
+            for buffer in layer.buffers():
+                first, name = owners.setdefault(id(buffer), (stage, name_of(layer)))
+                if first != stage:
+                    raise PipelagError(
+                        f"stages {first} and {stage} share a buffer of shape {list(buffer.shape)} (layers '{name}' and "
+                        f"'{name_of(layer)}'), which each would change by itself; move the cut, or make two layers"
+                    )
     _refuse_overlaps(pieces)
 
 

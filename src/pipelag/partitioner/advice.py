@@ -127,7 +127,7 @@ def plans_of(ground: Ground) -> Iterator[Plan]:
     if straight < 2:
         return
     anyhow = Cluster(cluster.levels)
-    line = Cluster(cluster.first(straight).levels)
+    line = cluster.line(straight)
     again, limited = recomputed(profile), Cluster(cluster.levels, ground.memory)
     asked = [(profile, anyhow, False), (profile, line, True), (again, anyhow, False), (again, line, True)]
     if ground.memory < float("inf"):

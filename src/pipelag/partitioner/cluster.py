@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,19 @@ class Cluster:
             slowest = min(slowest, level.bandwidth)
             size *= level.workers
         return slowest
+
+    def line(self, workers: int) -> Cluster:
+        """Exactly so many workers of it on one level, joined by the slowest link among them: for a straight plan."""
+        return flat(workers, self.first(workers).bandwidth(0, workers - 1))
+
+    def between(self, before: range, after: range) -> float:
+        """Bytes per second of the slowest link that minibatches take from one stage's workers to the next one's.
+
+        Minibatch m goes from replica m mod |before| to replica m mod |after|: all pairs whose numbers differ by a
+        multiple of the counts' greatest common divisor. Of such a class the two that lie furthest apart are slowest.
+        """
+        classes = gcd(len(before), len(after))
+        return min(self.bandwidth(before[k], after[len(after) - classes + k]) for k in range(classes))
 
     @classmethod
     def of(cls, content: Mapping[str, Any], workers: int | None = None) -> Cluster:

@@ -23,8 +23,8 @@ class Laid(Pipelined):
     """An arm over the stages of a plan, of which each may have several replicas.
 
     Raises:
-        PipelagError: replicas of a method whose minibatches are split, for these are not timed, or of one that has no
-            stages of its own.
+        PipelagError: replicas of a method whose minibatches are split, or where moving weights takes time, for these
+            are not timed, or of one that has no stages of its own.
     """
 
     def __init__(self, arm: Arm, ground: Ground, plan: Plan) -> None:
@@ -33,6 +33,11 @@ class Laid(Pipelined):
         if self.replicas and arm.options.microbatches > 1:
             raise PipelagError(
                 f"'{arm.method.name}' over replicated stages is not timed with microbatches; take a straight plan"
+            )
+        if self.replicas and ground.moving != "free":
+            raise PipelagError(
+                f"'{arm.method.name}' over replicated stages is timed without the moving of weights; take "
+                "moving='free', or a straight plan"
             )
         super().__init__(arm, ground, plan)
         self.delays = self.method.delays(len(replicas), arm.options.microbatches, self.replicas)

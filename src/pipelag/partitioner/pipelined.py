@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 
 from pipelag.partitioner.arms import Arm, Ground
-from pipelag.partitioner.cluster import Cluster
 from pipelag.partitioner.placed import Placed, Row
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, links
 from pipelag.partitioner.search import partition
@@ -75,6 +74,6 @@ def straight_plan(ground: Ground, workers: int, cuts: Sequence[int] | None = Non
     """
     profile = ground.profiles.at(ground.batch)
     if cuts is None:
-        return partition(profile, Cluster(ground.cluster.first(workers).levels), "ring", straight=True)
+        return partition(profile, ground.cluster.line(workers), "ring", straight=True)
     profile.cut(cuts)
     return Plan(tuple(PlanStage(a + 1, b) for a, b in pairwise([0, *cuts, len(profile.layers)])))

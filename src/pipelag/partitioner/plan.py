@@ -13,6 +13,7 @@ from pipelag.partitioner.cluster import Cluster, ring_seconds, summed_bytes, syn
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
+from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.layers import Profile
 from pipelag.timing.timed import Timing, time_schedule
@@ -103,7 +104,7 @@ def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str =
         send = sync(weights, stage.replicas, cluster.bandwidth(place[0], place[-1])) if stage.replicas > 1 else 0.0
         slowest = max(slowest, max(compute, send) / stage.replicas)
     for stage, (a, b) in zip(plan.stages[:-1], pairwise(places), strict=True):
-        slowest = max(slowest, 2 * profile.layers[stage.last - 1].output_bytes / cluster.bandwidth(a[-1], b[0]))
+        slowest = max(slowest, 2 * profile.layers[stage.last - 1].output_bytes / cluster.between(a, b))
     return slowest
 
 
@@ -170,7 +171,7 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan) -> list[StageCos
 def links(cluster: Cluster, plan: Plan) -> Topology:
     """The links between stages: as fast as the slowest boundary of the plan."""
     places = placement(plan)
-    return Topology(bandwidth=min((cluster.bandwidth(a[-1], b[0]) for a, b in pairwise(places)), default=float("inf")))
+    return Topology(bandwidth=min((cluster.between(a, b) for a, b in pairwise(places)), default=float("inf")))
 
 
 def rounds(replicas: Sequence[int], minibatches: int) -> Schedule:
@@ -213,11 +214,11 @@ def time_plan(
 def timed_period(
     profile: Profile, cluster: Cluster, plan: Plan, schedule: Callable[[int], Schedule] | None = None
 ) -> float:
-    """Seconds per minibatch in the steady state: what the second half of a run adds, in whole rounds of replicas."""
-    round_ = lcm(*(stage.replicas for stage in plan.stages))
-    half = -(-4 * plan.workers // round_) * round_
-    short, long = (time_plan(profile, cluster, plan, count, schedule) for count in (half, 2 * half))
-    return (long.makespan - short.makespan) / half
+    """Seconds per minibatch in the steady state, of 1F1B-RR or another schedule (`time_plan`)."""
+    replicas = [stage.replicas for stage in plan.stages]
+    costs, between = stage_costs(profile, cluster, plan), links(cluster, plan)
+    made = schedule or (lambda count: one_f_one_b_rr(len(replicas), count, replicas))
+    return steady_seconds(made, costs, between, period=lcm(*replicas), ahead=2 * plan.workers)
 
 
 def describe(profile: Profile, plan: Plan) -> list[dict[str, Any]]:

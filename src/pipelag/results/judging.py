@@ -80,6 +80,11 @@ def by_seed(context: Context, **labels: str) -> dict[int, float]:
     }
 
 
+def asked_for(items: Sequence[Item]) -> list[Item]:
+    """Without the seeds that a scale leaves out, where it has others."""
+    return [item for item in items if item.log is not None or not item.arm.left_out] or list(items)
+
+
 def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
     """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log.
 
@@ -90,7 +95,7 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
     """
     items = context.select(**labels)
     logged = {item.arm.seed: item for item in items if item.log is not None}
-    items = [item for item in items if item.log is not None or not item.arm.left_out] or items
+    items = asked_for(items)
     if logged and len(logged) == len({item.arm.seed for item in items}):
         return logged
     if logged:

@@ -23,7 +23,7 @@ from torch import nn
 from pipelag.data.split import split
 from pipelag.randomness import seed_stage, set_state, state_of
 from pipelag.simulate.recordable import Results
-from pipelag.stage.recompute import backward_through, fresh
+from pipelag.stage.recompute import Gradients, backward_through, differentiable, fresh
 from pipelag.tensors import alone, as_tuple, entering, unchanged_buffers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Grouped:
 
     def _unfit(self, pipeline: SimulatedPipeline, t: int, inputs: Any, targets: Any, lags: Lags) -> str:
         """Compute a minibatch both ways, of which no trace is left; returns why they differ, or nothing."""
-        passes = Passes(pipeline, self.apart, t, lags)
+        passes = Passes(pipeline, self.apart, t, lags, trial=True)
         for index in range(0, len(passes.runs), 2):  # while the pipeline fills, all microbatches read one version
             passes.runs[index] = [range(1), range(1, passes.count)]
         with left_as_it_was(pipeline):
@@ -90,8 +90,10 @@ class Grouped:
 class Passes:
     """The passes of the phase's minibatch t, a stage's runs of microbatches (`runs`, from 0) one after the other."""
 
-    def __init__(self, pipeline: SimulatedPipeline, apart: Sequence[Apart], t: int, lags: Lags) -> None:
-        self.pipeline, self.apart, self.lags = pipeline, apart, lags
+    def __init__(
+        self, pipeline: SimulatedPipeline, apart: Sequence[Apart], t: int, lags: Lags, trial: bool = False
+    ) -> None:
+        self.pipeline, self.apart, self.lags, self.trial = pipeline, apart, lags, trial
         self.count = pipeline.microbatches
         self.first = t * self.count
         self.runs = [self._runs(index) for index in range(len(pipeline.stages))]
@@ -134,19 +136,28 @@ class Passes:
         begun = pipeline.start * self.count + self.first
         apart = self.apart[index](pipeline.seed, [begun + j for j in run], index + 1)
         with apart, pipeline.computing(), pipeline.guards[index]():
-            return pipeline.stages[index](entering(part))
+            drawn = self._drawn() if self.trial and len(run) > 1 else []
+            value = pipeline.stages[index](entering(part))
+            if drawn and not all(map(torch.equal, drawn, self._drawn())):
+                raise Unfit("a layer draws random numbers in a way of its own")
+            return value
+
+    def _drawn(self) -> list[torch.Tensor]:
+        """Where the generators are."""
+        return [state_of(device) for device in {torch.device("cpu"), self.pipeline.device}]
 
     def _backward(self, entered: list[list[Any]], leaving: list[list[Any]]) -> None:
         """From the last stage to the first, every run with the weights that its microbatches' backwards read."""
-        gradients: tuple[Any, ...] = (None,)
+        gradients: Gradients | None = None
         for index in range(len(leaving) - 1, -1, -1):
             runs = self.runs[index]
-            given = [(None,)] * len(runs) if index == len(leaving) - 1 else parted(gradients, runs, self.count)
-            back = []
+            given = [None] * len(runs) if gradients is None else parted(gradients, runs, self.count)
+            back: list[Gradients] = []
+            wanted = [differentiable(inputs) for inputs in entered[index]]
             for run, mine in zip(runs, given, strict=True):
                 self._load("B", index, run)
                 back.append(backward_through(leaving[index].pop(0), mine, entered[index].pop(0)))
-            gradients = tuple(torch.cat(each) if len(runs) > 1 else each[0] for each in zip(*back, strict=True))
+            gradients = tuple(map(gradient_of, zip(*wanted, strict=True), zip(*back, strict=True)))
 
     def _load(self, kind: str, index: int, run: range) -> None:
         place = self.pipeline.version(index, self.first + run.start, self.lags[kind])
@@ -154,9 +165,9 @@ class Passes:
 
 
 def parted(value: Any, runs: Sequence[range], count: int) -> list[Any]:
-    """What of a minibatch in `count` microbatches belongs to each run."""
-    if len(runs) == 1:
-        return [value]
+    """What of a minibatch in `count` microbatches belongs to each run; of a gradient that there is not, nothing."""
+    if len(runs) == 1 or value is None:
+        return [value] * len(runs)
     if isinstance(value, Mapping):
         return [dict(zip(value, part, strict=True)) for part in parted(tuple(value.values()), runs, count)]
     if isinstance(value, tuple):
@@ -174,6 +185,14 @@ def joined(outputs: Sequence[Any]) -> Any:
     each = zip(*map(as_tuple, outputs), strict=True)
     whole = [torch.cat([t.detach() for t in parts]).requires_grad_(parts[0].requires_grad) for parts in each]
     return tuple(whole) if isinstance(outputs[0], tuple) else alone(whole)
+
+
+def gradient_of(inputs: Sequence[torch.Tensor], parts: Gradients) -> torch.Tensor | None:
+    """The gradient of an input of all runs, from those of each; None where no run has one."""
+    if all(part is None for part in parts):
+        return None
+    each = [torch.zeros_like(own) if part is None else part for own, part in zip(inputs, parts, strict=True)]
+    return torch.cat(each) if len(each) > 1 else each[0]
 
 
 class Apart:
@@ -204,13 +223,15 @@ class Apart:
         """A layer's output for a run, microbatch by microbatch."""
         if len(x) % count:
             raise Unfit("a layer that goes by the microbatch is given something else than a row per sample")
-        outputs = []
+        outputs, before = [], state_of(self.device) if drawn else None
         for j, part in enumerate(x.split(len(x) // count)):
             if drawn:
                 set_state(self.states[j], self.device)
             outputs.append(forward(part, *rest))
             if drawn:
                 self.states[j] = state_of(self.device)
+        if before is not None:
+            set_state(before, self.device)
         return torch.cat(outputs)
 
 

@@ -29,7 +29,7 @@ from pipelag.stage.guard import Guard
 from pipelag.stage.optimizers import apart, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
-from pipelag.stage.recompute import backward_through, fresh, segments_of
+from pipelag.stage.recompute import Gradients, backward_through, fresh, segments_of
 from pipelag.stage.rounded import Masters, computing, differentiating, flat_of
 from pipelag.stage.showing import Copies
 from pipelag.stage.weights import publish
@@ -244,7 +244,7 @@ class SimulatedPipeline:
 
     def _recomputed(self, entered: list[Any], kept: dict[int, Any], target: torch.Tensor, m: int) -> None:
         """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
-        gradients: tuple[torch.Tensor | None, ...] = (None,)
+        gradients: Gradients | None = None
         for number in range(len(self.stages), 0, -1):
             inputs = entered[number - 1]
             output = kept.pop(number) if number in kept else self._again(number, m, inputs)
@@ -257,7 +257,7 @@ class SimulatedPipeline:
 
         The segment's stages recompute with the weights of their own times, and the backward reads what it always does.
         """
-        gradients: tuple[torch.Tensor | None, ...] = (None,)
+        gradients: Gradients | None = None
         for segment in reversed(self.segments):
             for number in segment:
                 self.weights[number - 1].load("R", *self.version(number - 1, m, self.phase.recompute_lags))

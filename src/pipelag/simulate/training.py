@@ -11,7 +11,7 @@ from torch import nn
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
-from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage
+from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage, restore_state
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import Rounding, masters_of
@@ -155,7 +155,7 @@ class SimulatedTraining:
         self.done = state["done"]
         self.model.load_state_dict(state["model"])
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+            restore_state(self.optimizer, state["optimizer"])
         if self.masters is not None:
             for master, saved in zip(self.masters.values(), state["masters"], strict=True):
                 master.data.copy_(saved)

@@ -1,47 +1,82 @@
 """That a backward reads the weights of its own time, whatever layers a stage has.
 
 Autograd keeps a layer's weights by reference, and a policy writes other weights where they lie. Where a layer works on
-a copy instead, its backward reads the forward's weights: every method would silently become weight stashing. Recurrent
-layers by cuDNN do so (it packs the weights): they run on torch's own operators meanwhile. Autocast does so (it casts
-the weights): a method that this would falsify is refused.
+another form of them instead, its backward reads the forward's weights: every method would silently become weight
+stashing. Recurrent layers by cuDNN do so (it packs the weights): they run on torch's own operators meanwhile. Autocast
+does so (it casts the weights), and a layer that scales, norms or adapts its weights before it uses them: a method that
+this would falsify is refused.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from pipelag.errors import PipelagError
 from pipelag.stage.policy import StageWeights
 from pipelag.tensors import kept_for_backward
 
-# Nodes of autograd that give a tensor's numbers as they are, or cast, laid out otherwise, or normed.
-COPYING = {"ToCopyBackward0", "CloneBackward0", "WeightNormInterfaceBackward0"}
-VIEWING = {
-    f"{name}Backward0"
-    for name in (
-        *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "Unsqueeze", "Squeeze", "Alias"),
-        *("Select", "Slice", "AsStrided", "Split", "SplitWithSizes", "Chunk", "Narrow", "Unbind"),
-    )
-}
+Weights = frozenset[int] | None
 
 
-def copied_from(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The leaf that a tensor is a copy of, in other memory; None of anything else."""
-    node, copied = tensor.grad_fn, False
-    while node is not None and not hasattr(node, "variable"):
-        name = node.name()
-        if name not in COPYING | VIEWING:
-            return None
-        copied = copied or name in COPYING
-        node = next((before for before, _ in node.next_functions if before is not None), None)
-    leaf: torch.Tensor | None = getattr(node, "variable", None)
-    if leaf is None or not copied or leaf.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
-        return None
-    return leaf
+class Origins(TorchDispatchMode):
+    """Follows, within a forward, of which weights alone a tensor is computed; what a minibatch went into is of none.
+
+    Args:
+        module: the stage. Its buffers, and what a layer makes of nothing, are constants.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.shapes = {id(p): sorted(p.shape) for p in module.parameters()}
+        self.own = {place_of(p) for p in module.parameters()}  # several lie in one buffer
+        self.weights = sorted((p.data_ptr(), id(p)) for p in module.parameters())
+        # By place: the storage, which may have gone, and the `id`s of the weights; None: a minibatch's, too.
+        self.known: dict[int, tuple[StorageWeakRef, Weights]] = {}
+        for buffer in module.buffers():
+            self.note(buffer, frozenset())
+
+    def note(self, tensor: torch.Tensor, weights: Weights) -> None:
+        """A tensor lies where it lies, of these weights."""
+        self.known[place_of(tensor)] = (StorageWeakRef(tensor.untyped_storage()), weights)
+
+    def weights_of(self, tensor: torch.Tensor) -> Weights:
+        """The `id`s of the weights that it is computed from; None: of others, too."""
+        if place_of(tensor) in self.own:
+            at = bisect_right(self.weights, tensor.data_ptr(), key=itemgetter(0)) - 1
+            return frozenset({self.weights[at][1]})
+        storage, weights = self.known.get(place_of(tensor), (None, None))
+        return None if storage is None or storage.expired() else weights
+
+    def copied(self, tensor: torch.Tensor) -> set[int]:
+        """The weights of which it is another form: computed from them alone, as large, in other memory."""
+        weights = self.weights_of(tensor) if place_of(tensor) not in self.own else None
+        return {one for one in weights or () if self.shapes[one] == sorted(tensor.shape)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do it, and note what came of it."""
+        out = func(*args, **(kwargs or {}))
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and place_of(t)]
+        each = [self.weights_of(tensor) for tensor in given]
+        weights = None if None in each else frozenset[int]().union(*filter(None, each))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and place_of(tensor) and place_of(tensor) not in self.own:
+                self.note(tensor, weights)
+        return out
+
+
+def place_of(tensor: torch.Tensor) -> int:
+    """Where its storage is; 0 where it has none."""
+    return 0 if tensor.is_meta else tensor.untyped_storage().data_ptr()
 
 
 class Guard:
@@ -62,6 +97,7 @@ class Guard:
         self.needed = apart and trained and not weights.stashed and not recompute
         self.unseen = self.needed
         self.copies: set[int] = set()
+        self.origins: Origins | None = None
         self.recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if self.needed else []
 
     def __call__(self) -> AbstractContextManager[None]:
@@ -76,24 +112,30 @@ class Guard:
 
     @contextmanager
     def _looked_at(self) -> Iterator[None]:
-        with self.running(), kept_for_backward(set(), self.look):
+        with self.running(), self.following(), kept_for_backward(set(), self.look):
             yield
         self.check()
 
+    def following(self) -> AbstractContextManager[Any]:
+        """Around a forward of which `look` is shown what autograd keeps."""
+        self.origins = Origins(self.module) if self.needed else None
+        return self.origins if self.origins is not None else nullcontext()
+
     def look(self, tensor: torch.Tensor) -> None:
-        """Note whether what autograd keeps is a copy of weights."""
-        leaf = copied_from(tensor) if self.needed else None
-        self.copies.update([id(leaf)] if leaf is not None else [])
+        """Note whether what autograd keeps is another form of weights."""
+        if self.origins is not None:
+            self.copies |= self.origins.copied(tensor)
 
     def check(self) -> None:
         """Once a forward has been looked at. Raises `PipelagError` where it kept copies."""
-        self.unseen = False
+        self.unseen, self.origins = False, None
         name = next((name for name, one in self.module.named_parameters() if id(one) in self.copies), None)
         if name is not None:
             raise PipelagError(
                 f"method '{self.weights.method.name}' reads other weights in the backward than in the forward, and "
-                f"stage {self.weights.stage} keeps a copy of the forward's '{name}' for its backward, as autocast "
-                "makes one; give the model weights of the precision wanted instead, or recompute"
+                f"stage {self.weights.stage} keeps another form of the forward's '{name}' for its backward, as "
+                "autocast and layers that scale or norm their weights make one; use weights as they are and of the "
+                "precision wanted, or recompute"
             )
 
 

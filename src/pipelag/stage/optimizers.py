@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from math import isfinite
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods.prediction import BY_NUMBER, prediction_rule
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
+_MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
 
 
 class CaffeSGD(Optimizer):
@@ -137,7 +140,34 @@ def group_by_stage(
             if isinstance(value, np.generic):  # checkpoints hold Python's own numbers
                 group[name] = value.item()
         group["base_lr"] = group["lr"]
+    _MADE[optimizer] = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
     return optimizer
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a group says beside its parameters, its stage and its rates."""
+    return {name: value for name, value in group.items() if name not in ("params", "stage", "lr", "base_lr")}
+
+
+def made_with(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of an optimizer's groups as `group_by_stage` found them; some optimizers count there afterwards."""
+    return _MADE.get(optimizer) or [_settings(group) for group in optimizer.param_groups]
+
+
+def counted(optimizer: Optimizer | None) -> list[dict[str, Any]]:
+    """By group, what an optimizer has come to there since it was made: schedule-free ones count their steps so."""
+    if optimizer is None:
+        return []
+    return [
+        {name: value for name, value in _settings(group).items() if name not in made or not _same(made[name], value)}
+        for group, made in zip(optimizer.param_groups, made_with(optimizer), strict=True)
+    ]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)
 
 
 class OtherParameters(PipelagError):
@@ -202,6 +232,17 @@ def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
     """Set every group's rate to its base rate times `scale(stage)`."""
     for group in optimizer.param_groups:
         group["lr"] = float(group["base_lr"] * scale(group["stage"]))
+
+
+def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Give an optimizer what its `state_dict` said, every tensor in its own type: torch casts to the parameter's."""
+    optimizer.load_state_dict(dict(saved))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, values in saved["state"].items():
+        own = optimizer.state[parameters[place]]
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor) and own[key].dtype != value.dtype:
+                own[key] = value.detach().to(own[key].device, copy=True)
 
 
 def adopt_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:

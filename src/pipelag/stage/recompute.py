@@ -22,6 +22,8 @@ from pipelag.schedules.delays import versions
 from pipelag.schedules.library import pipemare
 from pipelag.tensors import as_tuple
 
+Gradients = tuple[torch.Tensor | None, ...]
+
 
 def fresh(value: Any) -> Any:
     """The same tensors without history: leaves that collect gradients where their originals had a history."""
@@ -31,11 +33,26 @@ def fresh(value: Any) -> Any:
     return leaves if isinstance(value, tuple) else leaves[0]
 
 
-def backward_through(output: Any, gradients: tuple[torch.Tensor | None, ...], inputs: Any) -> tuple[torch.Tensor, ...]:
-    """Run the backward of one stage; returns the gradients of those of its inputs that want one."""
-    torch.autograd.backward([t for t in as_tuple(output) if t.requires_grad], gradients)
-    wanted = [t for t in as_tuple(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
-    return tuple(t.grad if t.grad is not None else torch.zeros_like(t) for t in wanted)
+def backward_through(output: Any, gradients: Gradients | None, inputs: Any) -> Gradients:
+    """Run the backward of one stage; returns the gradients of those of its inputs that want one.
+
+    Args:
+        gradients: of those outputs that want one; one that nothing was computed from has none. None: the output is the
+            loss.
+    """
+    outputs = [t for t in as_tuple(output) if t.requires_grad]
+    if gradients is None:
+        torch.autograd.backward(outputs)
+    else:
+        used = [(t, gradient) for t, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
+        if used:
+            torch.autograd.backward([t for t, _ in used], [gradient for _, gradient in used])
+    return tuple(t.grad for t in differentiable(inputs))
+
+
+def differentiable(inputs: Any) -> list[torch.Tensor]:
+    """Those of a stage's inputs that want a gradient."""
+    return [t for t in as_tuple(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
 def segments_of(stages: int, size: int) -> list[range]:

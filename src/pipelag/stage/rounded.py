@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pipelag.products import products
-from pipelag.stage.weights import FlatParameters, publish, shadows
+from pipelag.stage.weights import FlatParameters, load_whole, publish, shadows, whole_state
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
@@ -102,8 +102,8 @@ def hands_on(hook: Any) -> bool:
 
 
 def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
-    """A module's state with the masters for what is rounded; tensors are those in use, not copies."""
-    state = module.state_dict()
+    """A module's whole state with the masters for what is rounded; tensors are those in use, not copies."""
+    state = whole_state(module)
     for name, parameter in module.named_parameters(remove_duplicate=False) if masters else ():
         state[name] = masters.get(parameter, parameter).data  # type: ignore[union-attr]
     return state
@@ -111,7 +111,7 @@ def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
 
 def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters | None) -> None:
     """The inverse: masters have what the state says, and the module's parameters show its rounding."""
-    module.load_state_dict(state)
+    load_whole(module, state)
     for name, parameter in module.named_parameters() if masters else ():
         if parameter in masters:  # type: ignore[operator]
             masters[parameter].data.copy_(state[name])  # type: ignore[index]

@@ -8,6 +8,7 @@ is exactly "the backward pass runs with other weights than the forward pass".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -102,6 +103,25 @@ def _dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def whole_state(module: nn.Module) -> dict[str, Any]:
+    """A module's state, with the buffers that its `state_dict` leaves out: a running mean may be one of these."""
+    state: dict[str, Any] = module.state_dict()
+    return state | {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in state}
+
+
+def load_whole(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """The inverse; of buffers that a `state_dict` leaves out, those that the state has.
+
+    Raises:
+        RuntimeError: it is another module's.
+    """
+    own = module.state_dict().keys()
+    buffers = {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in own}
+    module.load_state_dict({name: value for name, value in state.items() if name not in buffers})
+    for name in buffers.keys() & state.keys():
+        buffers[name].detach().copy_(state[name])
 
 
 def shadows(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -38,7 +38,7 @@ def layer_in(frame: FrameType, stages: Sequence[nn.Module]) -> tuple[int, str] |
         return None
     for number, stage in enumerate(stages, start=1):
         if known.get("self") is stage and isinstance(stage, nn.Sequential):
-            before = sum(len(list(other.children())) for other in stages[: number - 1])
+            before = sum(map(len, stages[: number - 1]))  # type: ignore[arg-type]
             layer = before + 1 + [*stage].index(known["module"])
             name = getattr(known["module"], "label", type(known["module"]).__name__)
             return number, f"layer {layer} ({name}), input {shape_of(known.get('input'))}"

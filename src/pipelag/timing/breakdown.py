@@ -61,6 +61,8 @@ def steady_seconds(
     costs: Sequence[StageCost],
     topology: Topology | None = None,
     clock: str = "free",
+    period: int = 1,
+    ahead: int = 0,
 ) -> float:
     """Seconds that one minibatch more takes, once the pipeline is full.
 
@@ -73,20 +75,26 @@ def steady_seconds(
     Args:
         schedule: of so many minibatches.
         clock: "free", every worker goes on as soon as it can; or "lockstep" (`time_lockstep`).
+        period: after so many minibatches the same workers have their turns again (of replicas, the least common
+            multiple of their numbers). ahead: minibatches under way, where they are more than two per stage.
 
     Raises:
         PipelagError: a schedule whose pace does not settle.
     """
-    count = emptying = 2 * -(-len(costs) // schedule(1).microbatches) + 2
+    emptying = max(2 * -(-len(costs) // schedule(period).microbatches) + 2, ahead, 2 * period if period > 1 else 0)
+    count = emptying = -(-emptying // period) * period
     for _ in range(TRIES):
         count *= 4
         timing = CLOCKS[clock](schedule(count), costs, topology)
-        times, busiest = begins(timing, range(count // 2, count - emptying)), max(timing.busy) / count
+        begun = begins(timing, range(count // 2, count - emptying), passes=period > 1)
+        times, busiest = begun.reshape(len(begun), -1), max(timing.busy) / count
         pace, apart = float("inf"), float("inf")
         # A few microbatches may keep in step over more minibatches than are under way, up to one per stage; where
         # messages wait for each other, too, up to one per worker and direction of a link.
         few, many = max(emptying // 2, len(costs) + 1), min(3 * len(costs) - 1, times.shape[1] - emptying + 1)
-        for together in (range(1, min(few, times.shape[1])), range(few, many)):
+        if period > 1:
+            few, many = times.shape[1] // 2 + 1, 0
+        for together in (range(period, min(few, times.shape[1]), period), range(few, many)):
             for after in together:
                 steps = (times[:, after:] - times[:, :-after]) / after
                 most, least = float(steps.max()), max(float(steps.min()), busiest)
@@ -97,17 +105,21 @@ def steady_seconds(
     if apart <= NEAR * pace:
         return pace
     raise PipelagError(
-        f"the pace of the schedule '{schedule(1).name}' still changes after {count} minibatches, so that there is no "
+        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so that there is no "
         "time per minibatch to tell"
     )
 
 
-def begins(timing: Timing, minibatches: range) -> np.ndarray:
-    """When what every stage does for these minibatches begins: a row per pass or update, a column per minibatch."""
+def begins(timing: Timing, minibatches: range, passes: bool = False) -> np.ndarray:
+    """When what every stage does for these minibatches begins: a row per pass or update, a column per minibatch.
+
+    passes: without updates, which replicas make once for several minibatches.
+    """
     table, per = timing.schedule.table, timing.schedule.microbatches
-    passes = table.kinds != U
-    minibatch = np.where(passes, table.numbers // per, table.numbers)
-    part = np.where(passes, table.numbers % per, 0)
-    mine = np.flatnonzero((minibatch >= minibatches.start) & (minibatch < minibatches.stop))
-    order = mine[np.lexsort((timing.start[mine], part[mine], table.stages[mine], table.kinds[mine]))]
+    passing = table.kinds < U
+    minibatch = np.where(passing, table.numbers // per, table.numbers)
+    part = np.where(passing, table.numbers % per, 0)
+    mine = np.flatnonzero((minibatch >= minibatches.start) & (minibatch < minibatches.stop) & (passing | (not passes)))
+    replicas = np.where(passing[mine], 0, table.workers[mine])  # each sums and updates by itself
+    order = mine[np.lexsort((minibatch[mine], replicas, part[mine], table.stages[mine], table.kinds[mine]))]
     return timing.start[order].reshape(-1, len(minibatches))

@@ -138,9 +138,9 @@ class Assignment:
         return self.phase.steps - self.offset
 
     def marks(self, keeper: Keeper | None) -> list[int]:
-        """After how many minibatches of the phase, but for its last, a checkpoint is written."""
+        """After how many minibatches of the phase a checkpoint is written; after its last, it may go on longer."""
         first = self.start - self.offset
-        ends = range(self.offset + 1, self.phase.steps)
+        ends = range(self.offset + 1, self.phase.steps + 1)
         return [end for end in ends if keeper is not None and keeper.wants(first + end)]
 
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
+from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.stage.optimizers import group_by_stage, set_rates
 
@@ -31,7 +32,7 @@ class ReplicaWorker(WholeModel):
         super().__init__(job, model, assignment, keeper)
         self.replica = DistributedDataParallel(model)
         self.shadows = list(model.parameters())
-        self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], {}, [1])
+        self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [1])
         self.record.opaque = True
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
@@ -44,6 +45,7 @@ class ReplicaWorker(WholeModel):
             seed_stage(told.seed, step * world + rank, 1, self.job.device)
             loss = self.part_of_loss(self.replica(x), y)
             loss.backward()
+            self.check_gradients()
             if self.optimizer is not None:
                 set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
@@ -58,6 +60,15 @@ class ReplicaWorker(WholeModel):
         self.average_losses()
         self.record.seconds = self.clock()["seconds"]
         return self.record
+
+    def check_gradients(self) -> None:
+        """Refuse a parameter without a gradient, for which DistributedDataParallel would wait."""
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                raise PipelagError(
+                    f"'{name}' gets no gradient in step {self.step}, and DistributedDataParallel waits for one of "
+                    f"every parameter; freeze it ({name}.requires_grad_(False)), or take a pipelined method"
+                )
 
     def average_losses(self) -> None:
         """The mean over the replicas of those losses that are not yet a mean; all call this after the same step."""

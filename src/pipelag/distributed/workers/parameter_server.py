@@ -47,13 +47,20 @@ class ParameterServer:
         self.ages: list[int] = []
         self.updated: list[float] = []
 
-    def exchange(self, gradients: Buffers, version: int, loss: float) -> tuple[int, int, Buffers]:
-        """Update by a gradient computed with the weights of `version`; returns (next minibatch, version, weights)."""
+    def exchange(
+        self, gradients: Buffers, there: Sequence[float], version: int, loss: float
+    ) -> tuple[int, int, Buffers]:
+        """Update by a gradient computed with the weights of `version`; returns (next minibatch, version, weights).
+
+        there: per parameter, whether it has one; what was not used does not decay either.
+        """
         with self.lock:
             step = self.told.start + self.updates
             if self.optimizer is not None:
-                for parameter, gradient in zip(self.flat.parameters, self.flat.views(gradients), strict=True):
-                    parameter.grad = gradient if parameter.requires_grad else None
+                for parameter, gradient, known in zip(
+                    self.flat.parameters, self.flat.views(gradients), there, strict=True
+                ):
+                    parameter.grad = gradient if known else None
                 set_rates(self.optimizer, lambda stage: self.told.rate(step))
                 self.optimizer.step()
             self.losses.append(torch.tensor(loss))
@@ -96,9 +103,9 @@ class AsynchronousWorker(WholeModel):
         number, version = self.job.rank, 0
         number = number if number < self.assignment.steps else NONE
         while number != NONE:
-            gradients, loss = self.gradient(inputs, targets, self.assignment.start + number)
+            gradients, there, loss = self.gradient(inputs, targets, self.assignment.start + number)
             began = time.perf_counter()
-            number, version, weights = self.exchange(gradients, version, loss)
+            number, version, weights = self.exchange(gradients, there, version, loss)
             self.waited += time.perf_counter() - began
             for mine, new in zip(self.flat.buffers, weights, strict=True):
                 mine.copy_(new)
@@ -126,24 +133,27 @@ class AsynchronousWorker(WholeModel):
 
     def gradient(
         self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor], step: int
-    ) -> tuple[Buffers, float]:
-        """The gradient of minibatch `step` of the run at this worker's weights, flat, and its loss."""
+    ) -> tuple[Buffers, list[float], float]:
+        """The gradient of minibatch `step` of the run at this worker's weights, flat, who has one, and the loss."""
         seed_stage(self.assignment.seed, step, 1, self.job.device)
         self.step = step
         loss = self.part_of_loss(self.module(inputs(step)), targets(step))
         loss.backward()
         flat = [torch.zeros_like(buffer) for buffer in self.flat.buffers]
+        there = [float(parameter.grad is not None) for parameter in self.flat.parameters]
         for parameter, view in zip(self.flat.parameters, self.flat.views(flat), strict=True):
             if parameter.grad is not None:
                 view.copy_(parameter.grad)
                 parameter.grad = None
-        return flat, float(loss.detach())
+        return flat, there, float(loss.detach())
 
-    def exchange(self, gradients: Buffers, version: int, loss: float) -> tuple[int, int, Buffers]:
+    def exchange(
+        self, gradients: Buffers, there: Sequence[float], version: int, loss: float
+    ) -> tuple[int, int, Buffers]:
         """Give the server a gradient, take weights: see `ParameterServer.exchange`."""
         if self.server:
-            return self.server.exchange(gradients, version, loss)
-        head = torch.tensor([float(version), loss], dtype=torch.float64)
+            return self.server.exchange(gradients, there, version, loss)
+        head = torch.tensor([float(version), loss, *there], dtype=torch.float64)
         self.send([head, *(gradient.cpu() for gradient in gradients)], 0)
         answer = torch.empty(2, dtype=torch.int64)
         weights = [torch.empty_like(buffer, device="cpu") for buffer in self.flat.buffers]
@@ -156,11 +166,12 @@ class AsynchronousWorker(WholeModel):
         try:
             number = 0
             while number != NONE:
-                head = torch.empty(2, dtype=torch.float64)
+                head = torch.empty(2 + len(self.flat.parameters), dtype=torch.float64)
                 gradients = [torch.empty_like(buffer, device="cpu") for buffer in self.flat.buffers]
                 self.receive([head, *gradients], peer)
                 on_device = [gradient.to(self.job.device) for gradient in gradients]
-                number, version, weights = self.server.exchange(on_device, int(head[0]), float(head[1]))
+                told, loss, *there = head.tolist()
+                number, version, weights = self.server.exchange(on_device, there, int(told), loss)
                 self.send([torch.tensor([number, version]), *(each.cpu() for each in weights)], peer)
         except BaseException as error:  # told by the worker that waits for this thread
             self.failure = error

@@ -28,8 +28,10 @@ from pipelag.distributed.workers.base import (
     unpacked,
 )
 from pipelag.distributed.workers.stage import Batches, StageState, Tensors, updates_of
+from pipelag.errors import PipelagError
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
+from pipelag.stage.recompute import Gradients, differentiable
 from pipelag.tensors import alone
 
 Restart = dict[str, Any]
@@ -76,7 +78,7 @@ class PipelineWorker(Worker):
                 group = job.share(ranks)
                 self.mates |= {stage: group} if job.rank in ranks else {}
         self.updates = {stage: updates_of(self.actions, stage) for stage in self.stages}
-        self.handed: dict[tuple[Kind, int, int], Tensors] = {}  # between two stages of this worker
+        self.handed: dict[tuple[Kind, int, int], Gradients] = {}  # between two stages of this worker
         self.events: list[torch.cuda.Event] = []
         self.incoming: dict[tuple[Kind, int, int], Receiver] = {}
         self.outgoing: dict[tuple[Kind, int, int], Sender] = {}
@@ -128,11 +130,8 @@ class PipelineWorker(Worker):
 
     # Messages ------------------------------------------------------------------------------------------------------
 
-    def send(self, action: Action, tensors: Tensors, given: Tensors = ()) -> None:
-        """Pass a result on, to another worker or to another stage of this one.
-
-        given: of a gradient, the inputs that it is of.
-        """
+    def send(self, action: Action, tensors: Tensors) -> None:
+        """Pass an output on, to another worker or to another stage of this one."""
         into = consumer(action, self.schedule)
         if into is None:
             return
@@ -143,27 +142,58 @@ class PipelineWorker(Worker):
             return
         sender = self.outgoing[kind, stage, target]
         if kind == "F":
+            self.check_history(sender, tensors, f"the output of stage {stage} for {self.told(m)}")
             receiver = self.incoming.get(("B", stage + 1, target))
             sender.send(tensors, f"the output of stage {stage} for {self.told(m)}")
             if receiver is not None and receiver.metas is None:
-                receiver.describe([TensorMeta.of(output) for output in tensors if output.requires_grad])
+                receiver.describe(metas_of_gradients(tensors))
             return
-        if kind == "B" and not sender.metas:
-            sender.metas = [TensorMeta.of(tensor) for tensor in given if tensor.requires_grad]
-        what = "the gradient" if kind == "B" else "the second output"
-        sender.send(tensors, f"{what} of stage {stage} for {self.told(m)}")
+        sender.send(tensors, f"the second output of stage {stage} for {self.told(m)}")
+
+    def send_back(self, stage: int, m: int, gradients: Gradients, inputs: Tensors) -> None:
+        """Pass the gradients of a stage's inputs back to the stage before."""
+        action = Action("B", stage, m)
+        into = consumer(action, self.schedule)
+        if into is None:
+            return
+        target, wanted = self.schedule.places[into], differentiable(inputs)
+        if target == self.job.rank:
+            self.handed[action] = tuple(None if g is None else g.detach().clone() for g in gradients)
+            return
+        sender = self.outgoing["B", stage, target]
+        if not sender.metas:
+            sender.metas = metas_of_gradients(inputs)
+        message = [torch.zeros_like(t) if g is None else g for t, g in zip(wanted, gradients, strict=True)]
+        if tells_which(inputs):
+            message.append(torch.tensor([g is not None for g in gradients], dtype=torch.uint8, device=self.job.device))
+        sender.send(tuple(message), f"the gradient of stage {stage} for {self.told(m)}")
+
+    def check_history(self, sender: Sender, outputs: Tensors, what: str) -> None:
+        """Refuse an output that has a history where the first one had none, or the reverse: gradients go by the first.
+
+        Raises:
+            PipelagError: naming it.
+        """
+        for number, (output, first) in enumerate(zip(outputs, sender.metas or (), strict=False), start=1):
+            if output.requires_grad != first.differentiable:
+                has, had = ("a", "none") if output.requires_grad else ("no", "one")
+                raise PipelagError(
+                    f"{what} has {has} gradient in tensor {number} where the first one had {had}; on real workers a "
+                    "stage's output has one in every minibatch or in none, so let no layer with weights be left out by "
+                    "chance, or simulate"
+                )
 
     def told(self, m: int) -> str:
         """A microbatch in words, by its minibatch."""
         return f"minibatch {self.start + m // self.assignment.phase.microbatches}"
 
-    def receive(self, kind: Kind, stage: int, m: int) -> Tensors:
+    def receive(self, kind: Kind, stage: int, m: int) -> Any:
         """What a pass of another stage has made; outputs as inputs that want a gradient where their originals did."""
         source = self.schedule.places[Action(kind, stage, m)]
         if source == self.job.rank:
             return self.handed.pop((kind, stage, m))
         receiver = self.incoming[kind, stage, source]
-        return receiver.receive() if kind == "B" else received_inputs(receiver)
+        return received_gradients(receiver) if kind == "B" else received_inputs(receiver)
 
     # Actions -------------------------------------------------------------------------------------------------------
 
@@ -184,9 +214,9 @@ class PipelineWorker(Worker):
 
     def backward(self, state: StageState, m: int) -> None:
         """B(stage, m)."""
-        gradients = (None,) if state.last else self.receive("B", state.stage + 1, m)
+        gradients = None if state.last else self.receive("B", state.stage + 1, m)
         inputs, leaving = state.backward(m, gradients)
-        self.send(Action("B", state.stage, m), leaving, inputs)
+        self.send_back(state.stage, m, leaving, inputs)
 
     def synchronise(self, state: StageState, n: int) -> None:
         """S(stage, n)."""
@@ -209,8 +239,7 @@ class PipelineWorker(Worker):
         began, clock = time.perf_counter(), self.clock()
         losses = self.losses_of_all(state, done) if state.last else []
         if state.replica == 0:
-            over = self.offset + done == self.assignment.phase.steps
-            state.write_checkpoint(self.start + done, losses, clock, over)
+            state.write_checkpoint(self.start + done, losses, clock)
         self.saving += time.perf_counter() - began
 
     def losses_of_all(self, state: StageState, done: int) -> list[torch.Tensor]:
@@ -238,6 +267,27 @@ class PipelineWorker(Worker):
             self.events[-1].record()
         else:
             self.record.updated.append(time.perf_counter())
+
+
+def metas_of_gradients(inputs: Tensors) -> list[TensorMeta]:
+    """Of the gradients that come back for these, and where one may lack, of what tells which there are."""
+    metas = [TensorMeta.of(tensor) for tensor in differentiable(inputs)]
+    return metas + [TensorMeta((len(metas),), torch.uint8, False, False)] * tells_which(inputs)
+
+
+def tells_which(inputs: Tensors) -> bool:
+    """Whether the gradients of a stage's inputs come with what tells which there are: one of several may be unused."""
+    return len(inputs) > 1 and bool(differentiable(inputs))
+
+
+def received_gradients(receiver: Receiver) -> Gradients:
+    """The next message as gradients; None where nothing was computed from what it would be the gradient of."""
+    received = receiver.receive()
+    assert receiver.metas is not None
+    if not receiver.metas or receiver.metas[-1].dtype != torch.uint8:
+        return received
+    *gradients, there = received
+    return tuple(gradient if known else None for gradient, known in zip(gradients, there.tolist(), strict=True))
 
 
 def merged_losses(parts: list[dict[int, torch.Tensor]]) -> dict[int, torch.Tensor]:

@@ -15,6 +15,7 @@ from torch import nn
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
+from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.schedules import Action, Schedule
 from pipelag.stage.flat_step import FlatStep
@@ -22,7 +23,7 @@ from pipelag.stage.guard import Guard
 from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import apart, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
-from pipelag.stage.recompute import backward_through
+from pipelag.stage.recompute import Gradients, backward_through
 from pipelag.stage.rounded import computing, differentiating, flat_of
 from pipelag.stage.weights import hand_over, publish, shadows
 from pipelag.tensors import as_tuple, crossing, entering, kept_for_backward, kept_whole, trainable, unchanged_buffers
@@ -150,9 +151,11 @@ class StageState:
         again = kept_whole(entered, self.stage) if kept else nullcontext()
         if not self.measured:
             own = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
-            with again, kept_for_backward(own, self.guard.look) as held:
+            with again, self.guard.following(), kept_for_backward(own, self.guard.look) as held:
                 value = self.compute(entered, m)
             self.guard.check()
+            if self.last:
+                check_loss(value, [*self.module.parameters(), *received])
             self.saved_bytes, self.measured = sum(held.values()), True
         else:
             with again:
@@ -192,8 +195,11 @@ class StageState:
             loss = trainable(self.assignment.loss(output, target))
         return loss / self.microbatches if self.microbatches > 1 else loss
 
-    def backward(self, m: int, gradients: tuple[torch.Tensor | None, ...]) -> tuple[Tensors, Tensors]:
+    def backward(self, m: int, gradients: Gradients | None) -> tuple[Tensors, Gradients]:
         """B(stage, m), with the saved activations and the weights that the method's backward reads.
+
+        Args:
+            gradients: as `backward_through` takes them.
 
         Returns:
             The inputs that the forward received, and the gradients of those that want one.
@@ -209,9 +215,15 @@ class StageState:
 
     def synchronise(self, group: Any, count: int) -> int:
         """S(stage, n): the mean of a round's gradients over the replicas; returns the bytes that went out."""
-        sent, minibatches = 0, self.period // self.microbatches
-        for parameter in self.flat.parameters:
-            if not parameter.requires_grad:
+        wanted = [parameter for parameter in self.flat.parameters if parameter.requires_grad]
+        there = torch.tensor([int(p.grad is not None) for p in wanted], dtype=torch.int32, device=self.device)
+        dist.all_reduce(there, group=group)
+        sent, minibatches = (
+            2 * (count - 1) * there.numel() * there.element_size() // count,
+            self.period // self.microbatches,
+        )
+        for parameter, replicas in zip(wanted, there.tolist(), strict=True):
+            if not replicas:  # no replica has come to use it: it has no gradient, and does not decay
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -257,11 +269,11 @@ class StageState:
         if self.keeper.wants(step):
             self.keeper.note_buffers(step, self.module)
 
-    def write_checkpoint(self, step: int, losses: Sequence[torch.Tensor], clock: dict[str, float], over: bool) -> None:
+    def write_checkpoint(self, step: int, losses: Sequence[torch.Tensor], clock: dict[str, float]) -> None:
         """This stage's part of the checkpoint after `step` minibatches of the run."""
         assert self.keeper is not None
-        policy = None if over else state_of(self.weights, self.history)
         state = optimizer_state(self.optimizer, self.shadows)
+        policy = state_of(self.weights, self.history)
         self.keeper.save(step, self.module, self.optimizer, state, losses, clock, policy)
 
     def memory(self) -> dict[str, int]:
@@ -282,6 +294,24 @@ class StageState:
             "activations": (self.entering_bytes if recomputed else self.saved_bytes) * waiting
             + self.saved_bytes * recomputed,
         }
+
+
+def check_loss(loss: torch.Tensor, own: Sequence[torch.Tensor]) -> None:
+    """Refuse a loss over other weights than the last stage's: here these are copies that nobody trains."""
+    allowed, seen = {id(tensor) for tensor in own}, set[Any]()
+    left = [loss.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in allowed:
+            raise PipelagError(
+                f"the loss is computed from weights that are none of the last stage's (a tensor of shape "
+                f"{list(leaf.shape)}), of which real workers have copies; let the optimizer decay weights, or simulate"
+            )
+        left += [before for before, _ in node.next_functions]
 
 
 def updates_of(actions: Sequence[Action], stage: int) -> int:

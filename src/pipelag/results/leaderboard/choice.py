@@ -77,6 +77,8 @@ def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]
     """An arm's accuracies by seed over so many stages, of one work; sequential training's are the same over any."""
     items = [i for i in context.select(arm=arm, work=work) if of_baseline(i) or stages_of(i) == stages]
     found = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
+    if missing := [item.arm.seed for item in items if item.log is None and not item.arm.left_out]:
+        raise NotLogged(f"{arm} over {stages} stages, seed {missing[0]}, has no log ({GROUPS[work]})")
     if not found:
         raise NotLogged(f"{arm} over {stages} stages has no log ({GROUPS[work]})")
     return found
@@ -105,14 +107,16 @@ Run = tuple[str, str, int]  # arm, work, stages
 
 def told_apart(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Finding:
     """Whether in each pair, which the sentence names so, the first ends above the second."""
-    return told(context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages")
+    works = {work for pair in pairs.values() for _, work, _ in pair}
+    only = {"work": works.pop()} if len(works) == 1 else {}  # the others' networks and rates are not at stake
+    return told(context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages", **only)
 
 
 def deepened(context: Context) -> dict[tuple[str, str], set[int]]:
-    """The numbers of stages by arm and work, of those with logs over several; no remedy first."""
+    """The numbers of stages by arm and work, of those that are trained over several; no remedy first."""
     depths: dict[tuple[str, str], set[int]] = {}
     for item in context.items:
-        if item.log is not None and not of_baseline(item):
+        if (item.log is not None or not item.arm.left_out) and not of_baseline(item):
             depths.setdefault((item.arm.labels["arm"], item.arm.labels["work"]), set()).add(stages_of(item))
     several = [run for run, stages in depths.items() if len(stages) > 1]
     return {run: depths[run] for run in sorted(several, key=lambda run: run[0] != UNREMEDIED)}

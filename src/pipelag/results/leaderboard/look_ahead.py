@@ -142,7 +142,7 @@ judge(PAPER, "table_11", "momentum_costs_alone")(ahead((BASELINE, ADAMW), [(BASE
 
 @judge(PAPER, "table_9", "less_momentum_cheaper")
 def less_momentum_cheaper(context: Context) -> Finding:
-    """The look-ahead is all that differs."""
+    """The look-ahead is all that differs, but for AdamW's weight decay of 0.01."""
     places = {f"{arm}, {stages} stages": (arm, stages) for arm in (UNREMEDIED, STASHING) for stages in DEEPER}
     return priced(
         context,

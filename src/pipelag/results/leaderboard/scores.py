@@ -162,14 +162,23 @@ def told(
     pairs: Mapping[str, tuple[Run, Run]],
     ends: Callable[[Run], Mapping[int, float]],
     named: Callable[[Run], str],
+    **labels: str,
 ) -> Finding:
-    """Whether in each pair of runs, which the sentence names so, the first ends above the second."""
+    """Whether in each pair of runs, which the sentence names so, the first ends above the second.
+
+    labels: of the runs whose shortfalls the sentence names.
+    """
     scores = {run: ends(run) for pair in pairs.values() for run in pair}
     gains = {words: above(*(scores[run] for run in pair)) for words, pair in pairs.items()}
     words = ", ".join(f"{each} by {gain}" for each, (_, gain) in gains.items())
     gone = diverging({named(run): values for run, values in scores.items()})
     return trend(
-        context, all_of(holds for holds, _ in gains.values()), f"{words} points{gone}", PAIRED, what="learning"
+        context,
+        all_of(holds for holds, _ in gains.values()),
+        f"{words} points{gone}",
+        PAIRED,
+        what="learning",
+        **labels,
     )
 
 

@@ -250,8 +250,8 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
         where = {"setup": each.setup, "task": TASK[context.name]}
         gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
         holds += [gap.below(bound) for gap in gaps.values()]
-        words = ", ".join(f"{gap.text()} below {m}" for m, gap in gaps.items())
-        texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {words}")
+        apart = ", ".join(f"{gap.text()} below {m}" for m, gap in gaps.items())
+        texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
     return sized(
         context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
     )

@@ -128,15 +128,13 @@ def order_with_adam(context: Context) -> Finding:
     """Of the best accuracies, as table IV has them; PipeOptim and PipeDream alike."""
     best = {arm: scores(context, arm=arm) for arm in (XPIPE, GPIPE, OPTIM, PIPEDREAM, TWO_BW)}
     near, words = about(context)
-    first = [Difference.of(best[a], best[b]) for a, b in ((XPIPE, GPIPE), (GPIPE, OPTIM), (PIPEDREAM, TWO_BW))]
+    pairs = ((XPIPE, GPIPE), (GPIPE, OPTIM), (GPIPE, PIPEDREAM), (OPTIM, TWO_BW), (PIPEDREAM, TWO_BW))
+    first = {f"{a} over {b}": Difference.of(best[a], best[b]) for a, b in pairs}
     equal = Difference.of(best[OPTIM], best[PIPEDREAM])
-    holds = all_of([*(step.above() for step in first), equal.within(-near, near)])
+    holds = all_of([*(step.above() for step in first.values()), equal.within(-near, near)])
     why = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in best.items())
-    steps = ", ".join(step.text() for step in first)
-    why = (
-        f"best accuracies: {why}; steps down from {XPIPE} over {GPIPE} over {OPTIM}, and from {PIPEDREAM} to {TWO_BW}: "
-    )
-    why += f"{steps}; {OPTIM} over {PIPEDREAM} {equal.text()}"
+    steps = ", ".join(f"{pair} {step.text()}" for pair, step in first.items())
+    why = f"best accuracies: {why}; {steps}; {OPTIM} over {PIPEDREAM} {equal.text()}"
     return trend(context, holds, why, f"equal: {words}")
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, learned
+from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, learned
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
@@ -66,7 +66,7 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
     Raises:
         NotLogged: unless all seeds that were asked for have a number, of a network that learned.
     """
-    chosen, values, what = context.select(**labels), {}, ", ".join(labels.values())
+    chosen, values, what = asked_for(context.select(**labels)), {}, ", ".join(labels.values())
     for item in chosen:
         value = one_number(item, how, metric or metric_of(item.arm.labels["model"]))
         if value is None:

@@ -9,7 +9,7 @@ from typing import Any
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, learned, over_models, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, asked_for, learned, over_models, sized, trend
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -44,7 +44,7 @@ def points(log: RunLog, metric: str) -> list[float]:
 def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> BySeed:
     """The greatest accuracy or the least loss of a run, by seed; raises `NotLogged` unless all seeds have one."""
     better = min if "loss" in metric else max
-    items = context.select(what="training", model=model, arm=arm)
+    items = asked_for(context.select(what="training", model=model, arm=arm))
     values = {
         i.arm.seed: i.log.share(better(p)) if metric == "accuracy" else better(p)
         for i in items
@@ -243,10 +243,13 @@ for _suffix, _piped in READINGS.items():
 
 
 def trained_here(context: Context) -> list[str]:
-    """The models that a scale trains, which may be some of the six; for a judge."""
+    """The models that a scale trains, which may be some of the six; for a judge.
+
+    One that lacks the logs of some runs is among them: a sentence about all of them waits for these.
+    """
 
     def logged(model: str) -> bool:
-        return all(i.log for arm in ARMS for i in context.select(what="training", model=model, arm=arm))
+        return any(i.log for arm in ARMS for i in context.select(what="training", model=model, arm=arm))
 
     found = [model for model in MODELS if logged(model)]
     if not found:

@@ -31,7 +31,12 @@ def jumps(context: Context) -> Finding:
     for arm in HYBRIDS:
         switch = context.select(arm=arm)[0].arm.spec.phases[0].steps
         ahead, before, after = {}, {}, {}
-        for seed, curve in curves(context, arm).items():
+        own = curves(context, arm)
+        seeds = own.keys() & pipelined.keys() & baseline.keys()
+        if not seeds:
+            raise NotLogged(f"no seed of {arm} has both of its rivals")
+        for seed in sorted(seeds):
+            curve = own[seed]
             early, late = around(curve, switch)
             ahead[seed] = fmean(curve[s] - nearest(pipelined[seed], s) for s in late)
             before[seed], after[seed] = (

@@ -24,6 +24,7 @@ from pipelag.runs.spec import RunSpec
 from pipelag.runs.tasks import best_of, final_of, open_task
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import computing
+from pipelag.stage.weights import load_whole
 from pipelag.timing.trace import row_of, write_trace
 
 TRACED = 100  # minibatches of the first phase whose actions go into trace.json
@@ -134,7 +135,7 @@ def _task(
             raise PipelagError(
                 f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
             )
-        model.load_state_dict(checkpoints.model(step))
+        load_whole(model, checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
         row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
         with computing(job.device, bf16):
@@ -142,7 +143,7 @@ def _task(
         rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | measured)
         best = best_of(rows[-1], best)
         done = step
-    model.load_state_dict(final_state)
+    load_whole(model, final_state)
     if diverged_at is None and not all_finite(model):
         diverged_at = spec.steps
     summary = {
