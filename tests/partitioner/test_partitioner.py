@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from math import lcm
 from pathlib import Path
 
 import pytest
@@ -331,3 +332,67 @@ def test_the_library_call() -> None:
     profile = layers(*[(1.0, 2.0, 1000, 10, 10)] * 4)
     plan = pipelag.partition(profile, pipelag.Cluster((Level(2, 1e6),)))
     assert isinstance(plan, pipelag.Plan)
+
+
+@pytest.mark.parametrize(
+    "inner, outer, before, after",
+    [
+        (inner, outer, before, after)
+        for inner, outer in ((4, 2), (3, 3), (2, 2))
+        for before, after in ((6, 2), (3, 3), (2, 1), (4, 4), (1, 3), (2, 4))
+        if before + after <= inner * outer
+    ],
+)
+def test_a_boundary_is_as_fast_as_the_slowest_pair_that_minibatches_take(
+    inner: int, outer: int, before: int, after: int
+) -> None:
+    """Minibatch m goes from replica m mod r to replica m mod s (section 3.2)."""
+    cluster = Cluster((Level(inner, 12e9), Level(outer, 1e9)))
+    own, others = range(before), range(before, before + after)
+    slowest = min(cluster.bandwidth(own[m % before], others[m % after]) for m in range(before * after))
+    assert cluster.between(own, others) == slowest
+
+
+def test_the_prediction_of_a_plan_is_what_the_search_says_of_it() -> None:
+    """Over a boundary between servers, which the nearest two workers do not cross."""
+    cluster = Cluster((Level(4, 12e9), Level(2, 1e9)))
+    profile = Profile((LayerTime(1, "a", 10, 20, int(1e8), 0, 0), LayerTime(2, "b", 10, 20, int(1e8), 0, 1000)))
+    plan = Plan((PlanStage(1, 1, 6), PlanStage(2, 2, 2)))
+    assert predict(profile, cluster, plan, "ring") == pytest.approx(2e8 / 1e9)
+
+
+@settings(max_examples=25)
+@given(
+    times=st.lists(st.integers(1, 20), min_size=4, max_size=8).filter(lambda each: len(each) % 2 == 0),
+    replicas=st.lists(st.integers(1, 4), min_size=4, max_size=4),
+    sizes=st.lists(st.sampled_from([0, 10**4, 10**6]), min_size=4, max_size=4),
+)
+def test_the_timed_pace_is_that_of_a_long_run(times: list[int], replicas: list[int], sizes: list[int]) -> None:
+    stages = len(times) // 2
+    layers = [
+        LayerTime(i + 1, "x", times[2 * i], times[2 * i + 1], sizes[i % 4], 0, sizes[-1 - i % 4]) for i in range(stages)
+    ]
+    plan = Plan(tuple(PlanStage(i + 1, i + 1, r) for i, r in enumerate(replicas[:stages])))
+    profile, cluster = Profile(tuple(layers)), flat(plan.workers, 1e8)
+    round_ = lcm(*replicas[:stages])
+    count = -(-800 // round_) * round_
+    short, long = (time_plan(profile, cluster, plan, n).makespan for n in (count, 2 * count))
+    assert timed_period(profile, cluster, plan) == pytest.approx((long - short) / count, rel=1e-3)
+
+
+def test_a_pace_that_settles_late_is_waited_for() -> None:
+    """Between 44 and 88 minibatches this plan seems to run at 10 ms, and comes to 10.25."""
+    given = ((9, 2, 10000, 10), (5, 5, 10, 0), (9, 5, 1, 0), (9, 1, 0, 5000))
+    profile = Profile(tuple(LayerTime(i, "x", f, b, out, 0, w) for i, (f, b, out, w) in enumerate(given, start=1)))
+    plan = Plan(tuple(PlanStage(i, i, r) for i, r in enumerate((2, 4, 4, 1), start=1)))
+    assert timed_period(profile, flat(11, 1e6), plan) == pytest.approx(0.0102525, rel=1e-6)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 6, 7])
+def test_a_straight_plan_has_as_many_stages_as_workers_are_asked_for(workers: int) -> None:
+    """Also where they do not fill whole servers."""
+    profile = Profile(tuple(LayerTime(i, "x", 1 + i, 2, 10, 10, 10) for i in range(1, 9)))
+    line = Cluster((Level(4, 1e9), Level(2, 1e8))).line(workers)
+    plan = partition(profile, line, "ring", straight=True)
+    assert len(plan.stages) == plan.workers == workers
+    assert line.levels[0].bandwidth == (1e9 if workers <= 4 else 1e8)

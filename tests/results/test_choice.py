@@ -9,6 +9,7 @@ from pipelag.experiments import Arm
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.choice import stages_of
 from pipelag.results.logs import RunLog
+from pipelag.results.verdict import verdicts
 from tests.results.made_up import context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -53,3 +54,25 @@ def test_a_run_that_diverges_costs_an_unknown_amount_and_fewer_seeds_are_counted
     text = table.markdown()
     assert "an unknown amount (both end with no seed)" in text
     assert "(one seed" in text
+
+
+@pytest.mark.parametrize("result", ["table_8", "figure_3"])
+@pytest.mark.parametrize("lacking", ["a seed", "an arm"])
+def test_what_is_said_of_each_depth_waits_for_all_logs(result: str, lacking: str) -> None:
+    """A sentence about every remedy does not hold without the logs of one, nor of some of its seeds."""
+
+    def ending(arm: Arm, whole: bool = False) -> RunLog | None:
+        (phase,) = arm.spec.phases
+        deep = phase.stages == 16 and not arm.labels["arm"].startswith("sequential")
+        gone = arm.labels["arm"] == "PipeOptim" if lacking == "an arm" else arm.seed > 0
+        if deep and gone and not whole:
+            return None
+        lost = 0.0 if arm.labels["arm"].startswith("sequential") else float(phase.stages)
+        return trained(60.0 - lost + arm.seed, phases=[{}])
+
+    def said(whole: bool) -> str:
+        found = verdicts(context("leaderboard", result, lambda arm: ending(arm, whole)))
+        return next(each.verdict for each in found if each.claim == "depth_costs_each")
+
+    assert said(whole=True) == "holds"
+    assert said(whole=False) == "cannot be judged"

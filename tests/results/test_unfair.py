@@ -155,3 +155,37 @@ def test_what_is_mostly_the_rates_doing_is_paired_over_seeds() -> None:
         return trained(90.0 - (0.0 if arm.labels["arm"] == "non-pipelined" else lost_by))
 
     assert verdict("stale_weights", "control", "mostly_the_rate_here", make).holds is None
+
+
+@pytest.mark.parametrize("claim", ["faster_than_data_here", "faster_than_pipedream_here"])
+@pytest.mark.parametrize("lacking", ["diverges", "has no log"])
+def test_on_each_network_does_not_hold_of_the_others_alone(claim: str, lacking: str) -> None:
+    made = of(spectrain.faster_than_data_here)
+
+    def without(arm: Arm, found: RunLog) -> RunLog | None:
+        meant = arm.labels.get("what") == "training" and arm.labels.get("model") == "SNN"
+        if not meant or arm.labels["arm"] != "SpecTrain" or arm.seed:
+            return found
+        return lost(found) if lacking == "diverges" else None
+
+    whole = verdict("spectrain", "figure_13", claim, made)
+    assert "SNN" in whole.why
+    if claim == "faster_than_data_here":
+        assert whole.holds
+    found = verdict("spectrain", "figure_13", claim, changed(made, without))
+    assert found.holds is None and "SNN unknown" in found.why
+
+
+def test_an_order_of_five_is_not_that_of_three() -> None:
+    """PipeDream above all, and PipeDream-2BW third: neither is the order that PipeOptim's text gives."""
+
+    def order(**accuracies: float) -> bool | None:
+        def make(arm: Arm) -> RunLog | None:
+            name = arm.labels["arm"].replace("-", "_")
+            return trained(accuracies[name] + 0.01 * arm.seed) if name in accuracies else None
+
+        return verdict("pipeoptim", "figure_5a", "order", make).holds
+
+    assert order(XPipe=72, GPipe=71, PipeOptim=70, PipeDream=70.01, PipeDream_2BW=69)
+    assert not order(XPipe=72, GPipe=70, PipeOptim=69, PipeDream=73, PipeDream_2BW=71.5)
+    assert not order(XPipe=72, GPipe=71, PipeOptim=66, PipeDream=70, PipeDream_2BW=69)

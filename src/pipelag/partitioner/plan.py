@@ -13,7 +13,7 @@ from pipelag.partitioner.cluster import Cluster, ring_seconds, summed_bytes, syn
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
-from pipelag.timing.breakdown import steady_seconds
+from pipelag.timing.breakdown import Unsettled, steady_seconds
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.layers import Profile
 from pipelag.timing.timed import Timing, time_schedule
@@ -214,11 +214,20 @@ def time_plan(
 def timed_period(
     profile: Profile, cluster: Cluster, plan: Plan, schedule: Callable[[int], Schedule] | None = None
 ) -> float:
-    """Seconds per minibatch in the steady state, of 1F1B-RR or another schedule (`time_plan`)."""
+    """Seconds per minibatch in the steady state, of 1F1B-RR or another schedule (`time_plan`).
+
+    Where the pace does not settle, what the second half of a run adds.
+    """
     replicas = [stage.replicas for stage in plan.stages]
     costs, between = stage_costs(profile, cluster, plan), links(cluster, plan)
     made = schedule or (lambda count: one_f_one_b_rr(len(replicas), count, replicas))
-    return steady_seconds(made, costs, between, period=lcm(*replicas), ahead=2 * plan.workers)
+    round_ = lcm(*replicas)
+    try:
+        return steady_seconds(made, costs, between, period=round_, ahead=2 * plan.workers)
+    except Unsettled:
+        half = -(-16 * plan.workers // round_) * round_
+        short, long = (time_schedule(made(count), costs, between).makespan for count in (half, 2 * half))
+        return (long - short) / half
 
 
 def describe(profile: Profile, plan: Plan) -> list[dict[str, Any]]:

@@ -15,8 +15,13 @@ from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
 
 TRIES = 4  # each with four times as many minibatches
+MOST = 200_000  # minibatches of a second try and more: replicas may have their turns again after very many
 SAME = 1e-9  # how far paces may lie apart, relatively, that are the same but for rounding
 NEAR = 1e-3  # and that are told as one where they come no closer
+
+
+class Unsettled(PipelagError):
+    """The pace of a schedule still changes after many minibatches."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,13 @@ def steady_seconds(
             multiple of their numbers). ahead: minibatches under way, where they are more than two per stage.
 
     Raises:
-        PipelagError: a schedule whose pace does not settle.
+        Unsettled: a schedule whose pace does not settle.
     """
     emptying = max(2 * -(-len(costs) // schedule(period).microbatches) + 2, ahead, 2 * period if period > 1 else 0)
     count = emptying = -(-emptying // period) * period
-    for _ in range(TRIES):
+    for tried in range(TRIES):
+        if tried and 4 * count > MOST:
+            break
         count *= 4
         timing = CLOCKS[clock](schedule(count), costs, topology)
         begun = begins(timing, range(count // 2, count - emptying), passes=period > 1)
@@ -104,9 +111,9 @@ def steady_seconds(
                 return pace
     if apart <= NEAR * pace:
         return pace
-    raise PipelagError(
-        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so that there is no "
-        "time per minibatch to tell"
+    raise Unsettled(
+        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so that there is "
+        "no time per minibatch to tell"
     )
 
 

@@ -73,25 +73,30 @@ def table(context: Context) -> Drawn:
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
 
 
-def ends(context: Context, arm: str, work: str, stages: int) -> dict[int, float]:
-    """An arm's accuracies by seed over so many stages, of one work; sequential training's are the same over any."""
+def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> dict[int, float]:
+    """An arm's accuracies by seed over so many stages, of one work; sequential training's are the same over any.
+
+    Args:
+        drawn: of the seeds that have a log; a judge waits for all that are asked for.
+    """
     items = [i for i in context.select(arm=arm, work=work) if of_baseline(i) or stages_of(i) == stages]
     found = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
-    if missing := [item.arm.seed for item in items if item.log is None and not item.arm.left_out]:
+    missing = [item.arm.seed for item in items if item.log is None and not item.arm.left_out]
+    if missing and not drawn:
         raise NotLogged(f"{arm} over {stages} stages, seed {missing[0]}, has no log ({GROUPS[work]})")
     if not found:
         raise NotLogged(f"{arm} over {stages} stages has no log ({GROUPS[work]})")
     return found
 
 
-def with_baseline(context: Context, arm: str, work: str, stages: int) -> Price:
+def with_baseline(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> Price:
     """Accuracies by seed of sequential training with an arm's optimizer, and of the arm."""
-    return ends(context, base_of(arm), work, stages), ends(context, arm, work, stages)
+    return ends(context, base_of(arm), work, stages, drawn), ends(context, arm, work, stages, drawn)
 
 
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
     """How far an arm over so many stages ends below sequential training on the same work; None without the logs."""
-    text = lost(partial(with_baseline, context, arm, work, stages))
+    text = lost(partial(with_baseline, context, arm, work, stages, drawn=True))
     return text and text.removesuffix(" (3 seeds)")
 
 
@@ -129,7 +134,7 @@ def left_over_stages(context: Context) -> Drawn:
     for (arm, work), depths in deepened(context).items():
         for stages in sorted(depths):
             with suppress(NotLogged):  # of the baseline
-                base, end = with_baseline(context, arm, work, stages)
+                base, end = with_baseline(context, arm, work, stages, drawn=True)
                 row = {"method": arm, "work": GROUPS[work], "stages": stages}
                 rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in ended(base, end)]
     chart = Lines(
