@@ -50,13 +50,18 @@ def check_model(model: Any) -> nn.Sequential:
 
 
 def check_travels(model: nn.Sequential, place: torch.device) -> None:
-    """Refuse what acts here and does not travel to workers: hooks on parameters, `torch.autocast` around the call."""
+    """Refuse what acts here and does not travel to workers: hooks on parameters, a default type, `torch.autocast`."""
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise PipelagError(
                 f"'{name}' has a hook on its gradient, which does not travel to real workers; do what it does in the "
                 "optimizer's step, or use executor='simulated'"
             )
+    if torch.get_default_dtype() != torch.float32:
+        raise PipelagError(
+            f"torch's default type is {torch.get_default_dtype()} here, which does not reach real workers; give the "
+            "model's tensors their type (model.double()), and leave the default at torch.float32"
+        )
     if any(torch.is_autocast_enabled(kind) for kind in {"cpu", place.type}):
         raise PipelagError(
             "train is called under torch.autocast, which does not reach real workers; give precision='bf16', or let "

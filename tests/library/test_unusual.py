@@ -367,3 +367,13 @@ def test_statistics_in_two_stages_are_refused() -> None:
     norm = nn.BatchNorm1d(16, affine=False)
     with pytest.raises(PipelagError, match="stages 1 and 2 share a buffer"):
         pipelag.train([nn.Linear(4, 16), norm, nn.Linear(16, 16), norm, nn.Linear(16, 2)], X, cuts=(2,))
+
+
+def test_a_default_type_does_not_reach_real_workers() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(PipelagError, match="default type is torch.float64 here, which does not reach real workers"):
+            pipelag.train(plain(), [(x.double(), y) for x, y in X], cuts=(1,), executor="real")
+        pipelag.train(plain(), [(x.double(), y) for x, y in X], cuts=(1,))
+    finally:
+        torch.set_default_dtype(torch.float32)
