@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -377,3 +378,23 @@ def test_a_default_type_does_not_reach_real_workers() -> None:
         pipelag.train(plain(), [(x.double(), y) for x, y in X], cuts=(1,))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_table_that_nobody_changes_may_be_shared_by_stages() -> None:
+    """As rotary angles are."""
+
+    class Turned(nn.Module):
+        def __init__(self, angles: nn.Module) -> None:
+            super().__init__()
+            self.layer, self.angles = nn.Linear(4, 4), angles
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * self.angles.table
+
+    angles = nn.Module()
+    angles.register_buffer("table", torch.linspace(0.5, 1.0, 4))
+    torch.manual_seed(0)
+    given: dict[str, Any] = {"method": "pipedream", "cuts": (1,)}
+    model = [Turned(angles), Turned(angles), nn.Linear(4, 2)]
+    simulated = pipelag.train([*map(copy.deepcopy, model)], X, **given)
+    assert alike(pipelag.train(model, X, executor="real", **given), simulated)

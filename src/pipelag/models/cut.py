@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from pipelag.errors import PipelagError, a
 
@@ -97,26 +98,28 @@ def name_of(layer: nn.Module) -> str:
 
 
 def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
-    """Refuse a parameter that two stages share: each would update its own copy of it, at another time."""
+    """Refuse a parameter that two stages share, or a norm's statistics: each would update its own copy of it, at
+    another time. What else is no parameter (tables of angles, masks) may be shared: nobody changes it."""
     owners: dict[int, tuple[int, str]] = {}
     for stage, piece in enumerate(pieces, start=1):
         for layer in piece:
-            for parameter in layer.parameters():
-                first, name = owners.setdefault(id(parameter), (stage, name_of(layer)))
-                if first != stage:
+            norms = [part for part in layer.modules() if isinstance(part, _NormBase)]
+            for tensor in (*layer.parameters(), *(buffer for norm in norms for buffer in norm.buffers())):
+                first, name = owners.setdefault(id(tensor), (stage, name_of(layer)))
+                if first == stage:
+                    continue
+                both, shape = f"(layers '{name}' and '{name_of(layer)}')", list(tensor.shape)
+                if not isinstance(tensor, nn.Parameter):
                     raise PipelagError(
-                        f"stages {first} and {stage} share a parameter of shape {list(parameter.shape)} (layers "
-                        f"'{name}' and '{name_of(layer)}'); a weight can belong to one stage only: move the cut, or "
-                        "untie the layers (layer.weight = torch.nn.Parameter(layer.weight.detach().clone()); in "
-                        "transformers a config with tie_word_embeddings=False)"
+                        f"stages {first} and {stage} share a buffer of shape {shape} {both}, which each would change "
+                        "by itself; move the cut, or make two layers"
                     )
-            for buffer in layer.buffers():
-                first, name = owners.setdefault(id(buffer), (stage, name_of(layer)))
-                if first != stage:
-                    raise PipelagError(
-                        f"stages {first} and {stage} share a buffer of shape {list(buffer.shape)} (layers '{name}' and "
-                        f"'{name_of(layer)}'), which each would change by itself; move the cut, or make two layers"
-                    )
+                raise PipelagError(
+                    f"stages {first} and {stage} share a parameter of shape {shape} {both}; a weight can belong to one "
+                    "stage only: move the cut, or untie the layers (layer.weight = "
+                    "torch.nn.Parameter(layer.weight.detach().clone()); in transformers a config with "
+                    "tie_word_embeddings=False)"
+                )
     _refuse_overlaps(pieces)
 
 
