@@ -51,16 +51,23 @@ def drawn_for(seed: int, minibatch: int) -> Iterator[None]:
     So whoever looks a minibatch up finds the same: the worker of the first stage its inputs, that of the last one its
     targets, and a training that goes on after a break. Afterwards the generators (the CPU's) are as they were.
     """
-    value, before = mix(seed, minibatch, -1), (torch.get_rng_state(), np.random.get_state(), random.getstate())
-    torch.default_generator.manual_seed(value)
-    np.random.seed(value % (1 << 32))
-    random.seed(value)
+    value = mix(seed, minibatch, -1)
+    with preserved_randomness(), others_preserved():
+        torch.default_generator.manual_seed(value)
+        np.random.seed(value % (1 << 32))
+        random.seed(value)
+        yield
+
+
+@contextmanager
+def others_preserved() -> Iterator[None]:
+    """Put Python's and NumPy's generators back as they were on leaving."""
+    python, arrays = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 class preserved_randomness:

@@ -218,10 +218,9 @@ class RealTraining:
         names = names_of(self.model, list(piece.parameters()))
         state = {i: self.state[name] for i, name in enumerate(names) if name in self.state}
         load_optimizer_state(optimizer, parameters, state)
-        for group, counts in zip(
-            optimizer.param_groups if optimizer is not None else (), self.counted.get(stage, ()), strict=False
-        ):
-            group.update({name: _to(value, self.job.device) for name, value in counts.items()})
+        if optimizer is not None:
+            for group, counts in zip(optimizer.param_groups, self.counted.get(stage, ()), strict=False):
+                group.update({name: _to(value, self.job.device) for name, value in counts.items()})
 
     def _add(
         self,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 
 from pipelag.asked import check_batches
 from pipelag.errors import PipelagError, noting, unknown
 from pipelag.library.supply import Supply, to
-from pipelag.randomness import preserved_randomness, seed_stage
+from pipelag.randomness import others_preserved, preserved_randomness, seed_stage
 from pipelag.runs.objectives import METRICS
 from pipelag.stage.rounded import computing
 from pipelag.stage.where import layer_of, shape_of
@@ -73,15 +71,10 @@ def undisturbed(place: torch.device, seed: int) -> Iterator[None]:
 
     Python's and numpy's go on from where they are.
     """
-    python, arrays = random.getstate(), numpy.random.get_state()
-    try:
-        with preserved_randomness(place):
-            for device in {torch.device("cpu"), place}:
-                seed_stage(seed, 0, 0, device)
-            yield
-    finally:
-        random.setstate(python)
-        numpy.random.set_state(arrays)
+    with preserved_randomness(place), others_preserved():
+        for device in {torch.device("cpu"), place}:
+            seed_stage(seed, 0, 0, device)
+        yield
 
 
 @dataclass(frozen=True)
