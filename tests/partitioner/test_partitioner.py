@@ -162,6 +162,44 @@ def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: in
     assert found.workers == inner * outer
 
 
+def nested(profile: Profile, cluster: Cluster) -> list[tuple[float, int]]:
+    """(seconds, stages) of every plan that follows the levels: each one's stages are plans of the level below."""
+
+    def plans(k: int, i: int, j: int) -> list[tuple[float, int]]:
+        if k == 0:
+            return [(sum(layer.total_ms for layer in profile.layers[i:j]) / 1e3, 1)]
+        level, found = cluster.levels[k - 1], []
+
+        def go_on(start: int, left: int, seconds: float, stages: int) -> None:
+            if start == j and left == 0:
+                found.append((seconds, stages))
+            for end, m in itertools.product(range(start + 1, j + 1), range(1, left + 1)):
+                weights = sum(layer.weight_bytes for layer in profile.layers[start:end])
+                message = 2 * profile.layers[start - 1].output_bytes / level.bandwidth if start > i else 0.0
+                for inner, inside in plans(k - 1, start, end):
+                    taken = max(inner, 2 * (m - 1) * weights / level.bandwidth if m > 1 else 0.0) / m
+                    go_on(end, left - m, max(seconds, message, taken), stages + inside)
+
+        go_on(i, level.workers, 0.0, 0)
+        return found
+
+    return plans(len(cluster.levels), 0, len(profile.layers))
+
+
+@given(profiles.map(lambda one: Profile(one.layers[:3])), st.integers(1, 3), st.integers(2, 3), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_several_stages_may_be_a_pipeline_inside_servers_with_replicas(
+    profile: Profile, inner: int, outer: int, data_parallel: bool
+) -> None:
+    """Only plans whose workers all hold the whole model are left out, on whichever level they would be made."""
+    cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
+    allowed = [seconds for seconds, stages in nested(profile, cluster) if data_parallel or stages > 1]
+    found = partition(profile, cluster, hierarchical=True, data_parallel=data_parallel)
+    assert found.period == pytest.approx(min(allowed))
+    assert found.workers == inner * outer
+    assert data_parallel or len(found.stages) > 1
+
+
 def test_straight_plans_have_a_stage_per_worker() -> None:
     profile = layers(*[(1.0, 2.0, 10, 10, 10)] * 6)
     plan = partition(profile, flat(3, 1e9), straight=True)

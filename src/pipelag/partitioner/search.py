@@ -94,12 +94,14 @@ def _search(profile: Profile, cluster: Cluster, communication: str, straight: bo
     upper = np.triu(np.ones((count, count), dtype=bool))
     between = np.where(upper, weights[1:][None, :] - weights[:-1][:, None], 0.0)  # weight bytes of layers i..j
     inner = np.where(upper, time[1:][None, :] - time[:-1][:, None], np.inf)  # A^0(i -> j): their time
+    if not data_parallel:
+        inner[0, -1] = np.inf  # no worker has all layers; replicas of a pipeline inside servers do
     solved: list[_Level] = []
     for number, level in enumerate(cluster.levels):
         top = number == len(cluster.levels) - 1
         limit = _Limit(profile, cluster) if top and cluster.memory < float("inf") else None
         stage = _Stage(level, inner, between, sync_of(communication), straight)
-        solved.append(_Level(stage, 2 * output / level.bandwidth, top, limit, data_parallel))
+        solved.append(_Level(stage, 2 * output / level.bandwidth, top, limit))
         inner = solved[-1].best[:, level.workers]
     period = float(inner[0, count - 1])
     if not np.isfinite(period):
@@ -153,12 +155,9 @@ class _Level:
     On the top level only those that begin at the first layer are needed.
     """
 
-    def __init__(
-        self, stage: _Stage, message: np.ndarray, top: bool, limit: _Limit | None, data_parallel: bool
-    ) -> None:
+    def __init__(self, stage: _Stage, message: np.ndarray, top: bool, limit: _Limit | None) -> None:
         self.stage, self.message, self.limit = stage, message, limit
         self.count, self.total = len(message), stage.level.workers
-        self.forbidden = top and not data_parallel
         begin = 1 if top else self.count  # how many first layers are needed
         self.best = np.full((begin, self.total + 1, self.count), np.inf)
         for i in range(begin):
@@ -174,8 +173,6 @@ class _Level:
         seconds = self.stage.seconds(i, slice(i, None))
         if self.limit is not None:
             seconds = self.limit.keep(seconds, i, slice(i, None), 0)
-        if self.forbidden:
-            seconds[:, -1] = np.inf
         return seconds
 
     def extend(self, best: np.ndarray, front: np.ndarray, tail: np.ndarray, s: int) -> None:
