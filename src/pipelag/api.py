@@ -103,8 +103,8 @@ def train(
             argument, and targets are a tensor, or a tuple or a dict of such.
         loss: (output, targets) -> scalar, the mean over the minibatch.
         optimizer: a class, or a function called with parameter groups, one per stage; or an instance over the model's
-            parameters, of which the kind and the settings count; or a registered name ("adamw") or a mapping as in the
-            config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
+            parameters, of which the kind and its groups' settings count; or a registered name ("adamw") or a mapping as
+            in the config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
         lr: the base rate of a class or a name. A name's other settings are those of the config files: nothing decays.
         method: a registered name or a `Method`; else stale_weights.
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.

@@ -159,6 +159,46 @@ FORMS: list[tuple[Callable[[nn.Module], dict[str, Any]], Callable[[Any], torch.o
 ]
 
 
+def in_groups(model: nn.Module) -> torch.optim.Optimizer:
+    """Matrices with weight decay and a rate of their own; momentum for all."""
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == large] for large in (True, False))
+    groups = [{"params": vectors, "lr": 0.3}, {"params": matrices, "weight_decay": 0.1, "name": "decayed"}]
+    return torch.optim.SGD(groups, lr=0.02, momentum=0.5)
+
+
+def of_groups(groups: Any) -> torch.optim.Optimizer:
+    parts = [
+        group | {"params": [p for p in group["params"] if (p.dim() > 1) == large]} | own
+        for group in groups
+        for large, own in ((False, {"lr": 0.3}), (True, {"weight_decay": 0.1}))
+    ]
+    return torch.optim.SGD(parts, lr=0.02, momentum=0.5)
+
+
+FORMS.append((lambda model: {"optimizer": in_groups(model)}, of_groups))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("method", ["stale_weights", "spectrain_1f1b"])
+def test_an_instance_keeps_its_groups_where_other_tensors_stand_for_its_own(method: str, precision: str) -> None:
+    """Frozen parameters are in no group, or in one."""
+    how: dict[str, Any] = {"method": method, "precision": precision}
+    for left_out in (True, False):
+        runs = []
+        for executor in ("simulated", "real"):
+            model = layers()
+            optimizer = in_groups(model)
+            frozen = next(model.parameters())
+            frozen.requires_grad_(False)
+            if left_out:
+                for group in optimizer.param_groups:
+                    group["params"] = [p for p in group["params"] if p is not frozen]
+            runs.append(trained(model=model, optimizer=optimizer, executor=executor, **how))
+            assert len(optimizer.param_groups) == 2 and not optimizer.state
+        assert same(*runs)
+
+
 @pytest.mark.parametrize(("given", "factory"), FORMS)
 def test_every_form_of_an_optimizer_trains_as_its_factory(given: Any, factory: Any) -> None:
     model = layers()
@@ -172,15 +212,13 @@ class Odd(torch.optim.SGD):
 
 def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
     model = layers()
-    first, second = list(model.parameters())[:2], list(model.parameters())[2:]
-    grouped = torch.optim.SGD([{"params": first}, {"params": second, "lr": 1.0}], lr=0.1)
+    first = list(model.parameters())[:2]
     stepped = adam(model)
     model(X).sum().backward()
     stepped.step()
     scheduled = adam(model)
     torch.optim.lr_scheduler.StepLR(scheduled, 1)
     for optimizer, said in (
-        (grouped, "has parameter groups of its own"),
         (stepped, "has taken steps already"),
         (scheduled, "a scheduler of learning rates is attached"),
         (Odd(model.parameters(), 0.1), "what hidden the Odd was made with cannot be told"),

@@ -27,8 +27,8 @@ def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerF
     """What makes the optimizer from parameter groups.
 
     Args:
-        optimizer: a class, a function from parameters, an instance over the model's parameters (its kind and settings
-            count, it is left as it is), a registered name, or a mapping as in the config files:
+        optimizer: a class, a function from parameters, an instance over the model's parameters (its kind and its
+            groups' settings count, it is left as it is), a registered name, or a mapping as in the config files:
             {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}.
         lr: the base rate of a class or a name; None: the class's own.
 
@@ -69,11 +69,6 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     learning = {id(p) for p in model.parameters() if p.requires_grad}
     if not learning <= own <= {id(p) for p in model.parameters()}:
         raise PipelagError(f"the {kind.__name__} is an optimizer made already, over other parameters than the model's")
-    if len(given.param_groups) > 1:
-        raise PipelagError(
-            f"the {kind.__name__} has parameter groups of its own, which cannot be told apart by stage; give a "
-            "function that parts each of the groups that it is called with (docs/guide.md)"
-        )
     if given.state:
         raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
     if "step" in vars(given):
@@ -84,4 +79,25 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     unknown = [name for name in named if name not in settings]
     if unknown:
         raise PipelagError(f"what {unknown[0]} the {kind.__name__} was made with cannot be told from it; {instead}")
-    return partial(kind, **{name: settings[name] for name in named})
+    make = partial(kind, **{name: settings[name] for name in named})
+    return make if len(given.param_groups) == 1 else partial(_parted, make, _settings(given, model))
+
+
+def _settings(given: Optimizer, model: nn.Module) -> list[dict[str, Any]]:
+    """Of each group of an instance; parameters carry their group's number to where others stand for them."""
+    for parameter in model.parameters():
+        parameter.pipelag_group = None  # type: ignore[attr-defined]
+    for number, group in enumerate(given.param_groups):
+        for parameter in group["params"]:
+            parameter.pipelag_group = number
+    return [{name: value for name, value in group.items() if name != "params"} for group in given.param_groups]
+
+
+def _parted(make: OptimizerFactory, settings: list[dict[str, Any]], groups: Iterable[dict[str, Any]]) -> Optimizer:
+    """An optimizer over each stage's group, parted as an instance's were."""
+    parts = [
+        group | own | {"params": [p for p in group["params"] if p.pipelag_group == number]}
+        for group in groups
+        for number, own in enumerate(settings)
+    ]
+    return make([part for part in parts if part["params"]])
