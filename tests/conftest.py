@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 from hypothesis import settings
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pipelag.distributed.launch import processes
 from pipelag.warm import WarmProcess
 
 settings.register_profile("pipelag", deadline=None)  # no test is timed: on a busy machine they would fail
@@ -96,8 +98,18 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
 
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of tests marked `real` are forks of the warm process."""
-    if request.node.get_closest_marker("real"):
-        process = request.getfixturevalue("warm")
+    """Workers are forks of the warm process; so are those of commands that tests marked `real` start."""
+    start = processes.start
+
+    def warmed() -> None:
+        process: WarmProcess = request.getfixturevalue("warm")
         if process.process is not None:
             monkeypatch.setenv("PIPELAG_WARM", process.socket)
+
+    def started(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
+        warmed()
+        return start(words, more)
+
+    monkeypatch.setattr(processes, "start", started)
+    if request.node.get_closest_marker("real"):
+        warmed()

@@ -264,7 +264,7 @@ def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, numbe
     for folder in ("tmp", "tell"):
         (tmp_path / folder).mkdir()
     (tmp_path / "endless.py").write_text(textwrap.dedent(ENDLESS))
-    environment = alone(TELL=str(tmp_path / "tell"), TMPDIR=str(tmp_path / "tmp"))
+    environment = alone(number == signal.SIGHUP, TELL=str(tmp_path / "tell"), TMPDIR=str(tmp_path / "tmp"))
     launcher = subprocess.Popen(
         [sys.executable, str(tmp_path / "endless.py")], env=environment, stderr=subprocess.PIPE, text=True
     )

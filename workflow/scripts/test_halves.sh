@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-second=(tests/results tests/experiments tests/report tests/theory tests/partitioner tests/models tests/simulate)
+second=(tests/{results,experiments,report,theory,partitioner,models,simulate,runs,stage,methods,timing,schedules})
 
 "$python" -m pytest -q "$@" "${second[@]}" > half.log 2>&1 &
 half=$!
