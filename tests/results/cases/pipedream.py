@@ -990,6 +990,19 @@ def large_fail() -> Pair:
     return paper_scale("figure_13", training(LARGE, eight_gpus(2400)), training(other, eight_gpus(2400)))
 
 
+@case(PAPER, "figure_13", "larger_end_lower_here")
+def larger_end_lower_here() -> Pair:
+    """4096 ends as high as 1024."""
+    make = training(LARGE, eight_gpus(2400))
+
+    def raised(arm: Arm) -> RunLog | None:
+        if (arm.labels["what"], arm.labels["arm"]) != ("training", "LARS 4096"):
+            return make(arm)
+        return make(replace(arm, labels=dict(arm.labels) | {"arm": "LARS 1024"}))
+
+    return both(PAPER, "figure_13", make, raised, scale="standard")
+
+
 @case(PAPER, "figure_13", "over_fastest")
 def over_fastest() -> Pair:
     """1.5x in all."""
@@ -1053,6 +1066,20 @@ def translation() -> Pair:
 def language() -> Pair:
     """An epoch no faster."""
     return paper_scale("text_headline_tta", headline(), headline(language=1.0))
+
+
+@case(PAPER, "text_headline_tta", "language_ends_alike_here")
+def language_ends_alike_here() -> Pair:
+    """Three percent above."""
+
+    def worse(arm: Arm) -> RunLog | None:
+        found = training(ALIKE)(arm)
+        if found is None or (arm.labels["model"], arm.labels["arm"]) != ("AWD-LM", "PipeDream"):
+            return found
+        end = found.rows[-1] | {"perplexity": found.rows[-1]["perplexity"] * 1.03}
+        return replace(found, rows=[*found.rows[:-1], end], summary=found.summary | {"final": end})
+
+    return both(PAPER, "text_headline_tta", training(ALIKE), worse, scale="standard")
 
 
 # Links: two workers measured

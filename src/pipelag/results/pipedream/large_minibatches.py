@@ -8,7 +8,7 @@ from dataclasses import replace
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, all_of, sized
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
 from pipelag.results.pipedream.training import TITLES, VGG, level, panel_of, points_of, styles_of
@@ -91,6 +91,15 @@ def large_fail(context: Context) -> Finding:
     outcomes = [reached(by_arm[arm].second) for arm in ("LARS 4096", "LARS 8192")]
     holds = all_of(None if outcome is None else not outcome for outcome in outcomes)
     return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
+
+
+@judge(PAPER, "figure_13", "larger_end_lower_here")
+def larger_end_lower(context: Context) -> Finding:
+    """Both, seed by seed."""
+    ends = {arm: by_seed(context, what="training", arm=arm) for arm in LARS}
+    below = {arm: Difference.of(ends["LARS 1024"], ends[arm]) for arm in ("LARS 4096", "LARS 8192")}
+    why = f"points below LARS 1024: {', '.join(f'{arm} {gap.text()}' for arm, gap in below.items())}"
+    return trend(context, all_of(gap.above() for gap in below.values()), why, SEEDS, what="training")
 
 
 @judge(PAPER, "figure_13", "over_fastest")

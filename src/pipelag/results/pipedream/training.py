@@ -9,7 +9,7 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, measured, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, measured, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, entries
 from pipelag.results.pipedream.targets import (
@@ -259,3 +259,16 @@ for _claim, _task in (
     ("language", "language_modeling"),
 ):
     judge(PAPER, "text_headline_tta", _claim)(as_fast(_task))
+
+
+@judge(PAPER, "text_headline_tta", "language_ends_alike_here")
+def language_ends_alike(context: Context) -> Finding:
+    """Final perplexities, seed by seed."""
+    ends = []
+    for arm in (PIPED, ALONE):
+        runs = every_run(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
+        ends.append({s: run.log.rows[-1]["perplexity"] for s, run in runs.items() if run.log is not None})
+    piped, alone = ends
+    more = Difference.of({s: 100 * (piped[s] / alone[s] - 1) for s in piped if s in alone}, dict.fromkeys(alone, 0.0))
+    why = f"PipeDream's final perplexity is {more.text()} % above"
+    return trend(context, more.within(-2, 2), why, f"two percent; {SEEDS}", what="training", model=LANGUAGE)
