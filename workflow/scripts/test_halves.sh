@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-second=(tests/{results,experiments,report,theory,partitioner,models,simulate,runs,stage,methods,timing,schedules})
+second=(tests/{results,experiments,report,theory,partitioner,models,simulate,stage,methods,timing,schedules})
 
 "$python" -m pytest -q "$@" "${second[@]}" > half.log 2>&1 &
 half=$!
