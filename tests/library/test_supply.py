@@ -161,7 +161,7 @@ FORMS: list[tuple[Callable[[nn.Module], dict[str, Any]], Callable[[Any], torch.o
 
 def in_groups(model: nn.Module) -> torch.optim.Optimizer:
     """Matrices with weight decay and a rate of their own; momentum for all."""
-    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == large] for large in (True, False))
+    matrices, vectors = ([n for n in model.named_parameters() if (n[1].dim() > 1) == large] for large in (True, False))
     groups = [{"params": vectors, "lr": 0.3}, {"params": matrices, "weight_decay": 0.1, "name": "decayed"}]
     return torch.optim.SGD(groups, lr=0.02, momentum=0.5)
 

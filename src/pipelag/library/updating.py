@@ -90,7 +90,8 @@ def _settings(given: Optimizer, model: nn.Module) -> list[dict[str, Any]]:
     for number, group in enumerate(given.param_groups):
         for parameter in group["params"]:
             parameter.pipelag_group = number
-    return [{name: value for name, value in group.items() if name != "params"} for group in given.param_groups]
+    whole = ("params", "param_names")  # of all of a group's parameters, not of a stage's
+    return [{name: value for name, value in group.items() if name not in whole} for group in given.param_groups]
 
 
 def _parted(make: OptimizerFactory, settings: list[dict[str, Any]], groups: Iterable[dict[str, Any]]) -> Optimizer:
