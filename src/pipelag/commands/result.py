@@ -108,7 +108,7 @@ def record(context: Context, drawn: Drawn, footer: str) -> dict[str, Any]:
         "chart": drawn.chart,
         "table": drawn.table.texts() if drawn.table is not None else None,
         "footer": footer,
-        "shortfall": "; ".join(text for text in (context.shortfall(), context.releases()) if text),
+        "shortfall": "; ".join(text for text in (context.shortfalls, context.releases()) if text),
         "data": sorted(sources),
         "devices": sorted({str(log.environment.get("device")) for log in logs}),
         "logged": logged,

@@ -166,7 +166,7 @@ def deviations(chapter: Chapter) -> list[dict[str, Any]]:
     said: dict[str, list[list[str]]] = {}
     for entry in chapter.entries:
         for text in entry.record.shortfall.split("; ") if entry.record else []:
-            if text := text.removesuffix(" and more"):
+            if text:
                 said.setdefault(text, []).append([f"{chapter.paper.id}-{entry.name}", entry.title])
     return [{"text": text, "results": results} for text, results in said.items()]
 

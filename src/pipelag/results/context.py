@@ -63,8 +63,13 @@ class Context:
         return sum(ids.values()), len(ids)
 
     def shortfall(self, **labels: str) -> str:
-        """How runs with these labels fall short of the paper's (see `shortfall_of`), or empty."""
+        """How runs with these labels fall short of the paper's, in the first of `shortfall_of`'s words, or empty."""
         return shortfall_of(self._beside_full(**labels))
+
+    @property
+    def shortfalls(self) -> str:
+        """All that `shortfall_of` says of a result's runs."""
+        return shortfall_of(self._beside_full(), most=None)
 
     @cached_property
     def _full(self) -> dict[tuple[tuple[str, str], ...], RunSpec]:

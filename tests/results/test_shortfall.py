@@ -1,0 +1,87 @@
+"""How runs fall short of the paper's: what is said of each setting, of several runs at once, and where."""
+
+from typing import Any
+
+import pytest
+
+from pipelag.results.shortfall import shortfall_of
+from pipelag.runs.spec import RunSpec
+
+
+def a_run(**changes: Any) -> RunSpec:
+    """A training of a Transformer; `changes` of its settings, of `model`, `data`, `optimizer` and so on within them."""
+    settings: dict[str, Any] = {
+        "model": {"name": "transformer", "options": {"dropout": 0.3}},
+        "data": {"name": "multi30k"},
+        "batch": 64,
+        "optimizer": {"name": "adamw", "lr": 0.0005, "weight_decay": 0.0001},
+        "lr_schedule": {"name": "inverse_sqrt", "warmup": 100},
+        "phases": [{"method": "pipemare", "steps": 1000, "cuts": [1, 2]}],
+        "options": {"beam": 5},
+    }
+    for key, value in changes.items():
+        settings[key] = {**settings[key], **value} if isinstance(value, dict) else value
+    return RunSpec.model_validate(settings)
+
+
+def phases(**changes: Any) -> list[dict[str, Any]]:
+    return [{"method": "pipemare", "steps": 1000, "cuts": [1, 2], **changes}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}, "transformer for 500 of 1,000 steps"),
+        ({"model": {"options": {"dropout": 0.3, "width": 0.5}}}, "smaller models"),
+        ({"model": {"options": {"dropout": 0.0}}}, "no dropout"),
+        ({"optimizer": {"lr": 0.002}}, "a rate of 0.002 instead of 0.0005"),
+        ({"optimizer": {"weight_decay": 0.0}}, "a weight decay of 0 instead of 0.0001"),
+        ({"lr_schedule": {"name": "cosine"}}, "another schedule of rates"),
+        ({"lr_schedule": {"warmup": 0}}, "a warm-up over 0.0% of the steps instead of 10.0%"),
+        ({"batch": 32}, "minibatches of 32 instead of 64"),
+        ({"data": {"options": {"test": 300}}}, "tested with 300 samples"),
+        ({"options": {"beam": 1}}, "beams of 1 instead of 5"),
+        ({"phases": phases(microbatches=4)}, "4 microbatches instead of 1"),
+        ({"phases": phases(cuts=[1])}, "2 stages instead of 3"),
+        ({"options": {"precision": "bf16"}}, "passes in bfloat16"),
+    ],
+)
+def test_each_setting_that_differs_is_said(changes: dict[str, Any], said: str) -> None:
+    assert shortfall_of([(a_run(**changes), a_run())], most=None) == said
+
+
+def test_minibatches_of_sentences_stand_beside_those_of_tokens() -> None:
+    """19 is then in how many equal pieces the tokens come, and no number of sentences."""
+    theirs = a_run(batch=19, options={"tokens": 4655})
+    assert shortfall_of([(a_run(), theirs)]) == "minibatches of 64 sentences instead of 4,655 tokens"
+
+
+def test_what_runs_differ_in_alike_is_said_once() -> None:
+    """Two values in the order of the runs, so that they stand beside the paper's own; of more, the ends."""
+
+    def shorter(steps: int, rate: float) -> tuple[RunSpec, RunSpec]:
+        here = {"phases": phases(steps=steps // 10), "lr_schedule": {"warmup": 0}, "optimizer": {"lr": rate}}
+        there = {"phases": phases(steps=steps), "lr_schedule": {"warmup": 0}}
+        return a_run(**here), a_run(**there)
+
+    two = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001)])
+    assert two == "transformer for 400 and 100 of 4,000 and 1,000 steps; rates of 0.002 and 0.001 instead of 0.0005"
+    three = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001), shorter(2000, 0.004)])
+    assert three == "transformer for 100 to 400 of 1,000 to 4,000 steps; rates of 0.001 to 0.004 instead of 0.0005"
+
+
+def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
+    changes = {
+        "options": {"beam": 1},
+        "model": {"options": {"dropout": 0.0, "width": 0.5}},
+        "batch": 32,
+        "optimizer": {"lr": 0.002},
+        "phases": phases(steps=500),
+        "lr_schedule": {"warmup": 50},
+    }
+    pairs = [(a_run(**changes), a_run())]
+    most = "smaller models; transformer for 500 of 1,000 steps; a rate of 0.002 instead of 0.0005"
+    most += "; minibatches of 32 instead of 64"
+    assert shortfall_of(pairs) == f"{most} and more"
+    assert shortfall_of(pairs, most=None) == f"{most}; no dropout; beams of 1 instead of 5"
