@@ -68,6 +68,14 @@ def test_the_index_has_every_claim_with_its_reason_and_counts_right(records: Pat
     words = " ".join(index.words.split())
     for start, word in enumerate(("hold", "fail", "cannot be judged")):
         assert words.count(f"{len(names[start::3])} {word}") == 2  # of all papers, and on the paper's card
+    trained = names[::2]
+    for name in trained:
+        record = records / "figures/quick" / PAPER / f"{name}.json"
+        record.write_text(json.dumps({**json.loads(record.read_text()), "trained": True}))
+    words = " ".join(pages(records)[records / "figures/quick/index.html"].words.split())
+    counts = [sum(names.index(name) % 3 == place for name in trained) for place in range(3)]
+    tally = " ".join(f"{n} {word}" for n, word in zip(counts, ("hold", "fail", "cannot be judged"), strict=True))
+    assert f"results that networks were trained for: {tally}" in words and f"By training: {tally}" in words
 
 
 def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) -> None:

@@ -15,7 +15,7 @@ from pipelag.results.judging import every_run
 from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
-from tests.results.cases.leaderboard import ORDER, accuracies
+from tests.results.cases.leaderboard import ORDER, accuracies, searched
 from tests.results.made_up import CASES, SEEDS, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -183,3 +183,14 @@ def test_of_remedies_that_do_not_learn_to_translate_nothing_is_said(claim: str) 
     assert JUDGES["leaderboard", "table_3", claim](made(1.0)).holds is True
     with pytest.raises(NotLogged, match="does not learn to translate here: seed 0: its best of all .* 0.99"):
         JUDGES["leaderboard", "table_3", claim](made(0.99))
+
+
+def test_runs_at_a_common_rate_that_is_each_ones_own_are_judged_once() -> None:
+    """By the table of the common rate; where one method wants another they are other runs, and judged again."""
+    judged = JUDGES["leaderboard", "table_13", "stashing_helps_own"]
+    ends = {"PipeDream": 80.0, "1F1B, latest weights": 60.0}
+    same, _ = searched("table_13", ends, {}, 70.0)
+    with pytest.raises(NotLogged, match="the common rate is each one's own: table 3 judges these runs"):
+        judged(same)
+    other, _ = searched("table_13", ends, {}, 70.0, own={"1F1B, latest weights": "1/2"})
+    assert judged(other).holds is True

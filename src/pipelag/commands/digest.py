@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipelag.commands import evidence
@@ -25,15 +25,16 @@ from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
+from pipelag.results.multiplicity import RATE, least_surprising
 from pipelag.results.verdict import WORDS, Verdict, verdicts
 
 BEGIN, BRIEF, END = "<!-- digest -->", "<!-- digest: brief -->", "<!-- end of digest -->"
 BEGINS = re.compile(r"<!-- digest(?:: ([\w. ]+))? -->")  # brief, or tables
 SHOWN = ("stale_weights.table_2", "pipedream.table_1")
-ON_TRAININGS, THEIRS = "by training", "the paper's"
+ON_TRAININGS, THEIRS, FAILED = "by training", "the paper's", "fails by training"
 COUNTS = [
     Col(word, lambda row, word=word: row.get(word, 0))  # type: ignore[misc]
-    for word in (WORDS[True], ON_TRAININGS, THEIRS, WORDS[False], WORDS[None])
+    for word in (WORDS[True], ON_TRAININGS, THEIRS, WORDS[False], FAILED, WORDS[None])
 ]
 LONG = 260  # characters of a reason; the page has all of it
 
@@ -83,7 +84,7 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     """Markdown: counts of verdicts by paper, the claims that fail, and the tables (PAPER.RESULT)."""
     judged = {name: list(judgements(load_paper(name), scale)) for name in claiming()}
     failing = {name: [v for v in found if v[1].verdict == WORDS[False]] for name, found in judged.items()}
-    lines = [scoreboard(judged, scale), ""]
+    lines = [scoreboard(judged, scale), "", *corrected(judged), ""]
     for name, found in failing.items():
         if found:
             lines += [f"**What fails of {load_paper(name).short}:**", ""]
@@ -139,15 +140,48 @@ def scoreboard(judged: dict[str, list[tuple[str, Verdict]]], scale: Scale) -> st
     return table(rows, [Col("paper", "paper"), Col("tables, figures, texts", "results"), *COUNTS]).markdown()
 
 
+def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
+    """Markdown: of the claims that tests over seeds judge, those that hold, before and after a correction for their
+    number, paper by paper; and which hold only before."""
+    rows, only = [], []
+    for name, found in judged.items():
+        tested = [(result, verdict, verdict.p) for result, verdict in found if verdict.p is not None]
+        bound = least_surprising([p for _, _, p in tested])
+        holding = [each for each in tested if each[1].verdict == WORDS[True]]
+        lost = [f"{title_of(result)} `{verdict.claim}`" for result, verdict, p in holding if p > bound]
+        if tested:
+            counts = {"tested": len(tested), "holds": len(holding), "left": len(holding) - len(lost)}
+            rows.append({"paper": load_paper(name).short, **counts})
+        if lost:
+            only.append(f"- {load_paper(name).short}: {', '.join(lost)}.")
+    if not rows:
+        return []
+    columns = [
+        Col("paper", "paper"),
+        Col("tested over seeds", "tested"),
+        Col("hold", "holds"),
+        Col("hold, corrected", "left"),
+    ]
+    return [
+        "Claims that are tested over several seeds, each at 5 %; and how many hold when they are corrected for how",
+        f"many they are (Benjamini and Hochberg, a false discovery rate of {100 * RATE:g} %, by paper):",
+        "",
+        table(rows, columns).markdown(),
+        *(["", "**What holds only without this correction:**", "", *only] if only else []),
+    ]
+
+
 def counted(paper: Paper, found: Sequence[tuple[str, Verdict]], scale: Scale) -> dict[str, int]:
-    """How many of a paper's claims have each verdict; of those that hold, how many are about trained networks.
+    """How many of a paper's claims have each verdict; of those that hold or fail, how many are about trained networks.
 
     And how many of these the paper makes: a claim whose name ends in `_here` is ours, as all of the leaderboard's are.
     """
     trained = {result for result in paper.results if any(a.spec.kind == "train" for a in arms(paper, result, scale))}
     holding = [v.claim for result, v in found if v.verdict == WORDS[True] and result in trained]
     theirs = [claim for claim in holding if paper.citation is not None and not claim.endswith("_here")]
-    return Counter(v.verdict for _, v in found) | {ON_TRAININGS: len(holding), THEIRS: len(theirs)}
+    failing = sum(v.verdict == WORDS[False] for result, v in found if result in trained)
+    ours = {ON_TRAININGS: len(holding), THEIRS: len(theirs), FAILED: failing}
+    return Counter(v.verdict for _, v in found) | ours
 
 
 def shortened(why: str) -> str:

@@ -67,6 +67,7 @@ class Judged(Part):
     verdict: str = Field(pattern="|".join(f"^{word}$" for word in WORDS))
     why: str
     tolerance: str = ""
+    p: float | None = None
 
 
 class Cells(Part):
@@ -98,6 +99,7 @@ class Record(Part):
     devices: list[str]
     logged: int
     asked: int
+    trained: bool = False  # whether networks were trained for it
     runs: list[Run]
     verdicts: list[Judged]
 
@@ -154,6 +156,12 @@ class Chapter:
     def counts(self) -> Counter[str]:
         """Its claims by verdict."""
         return Counter(verdict.verdict for entry in self.entries for verdict in entry.verdicts)
+
+    @property
+    def by_training(self) -> Counter[str]:
+        """The same of results that networks were trained for: the others are counted, timed or proved."""
+        trained = [entry for entry in self.entries if entry.record and entry.record.trained]
+        return Counter(verdict.verdict for entry in trained for verdict in entry.verdicts)
 
     @property
     def runs(self) -> dict[str, Run]:

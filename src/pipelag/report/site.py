@@ -56,7 +56,8 @@ class Site:
         self.statics()
         self.page("ambiguities.html", "ambiguities.html", entries=list(self.ambiguities.values()))
         total = sum((chapter.counts for chapter in self.chapters), Counter[str]())
-        return self.page("index.html", "index.html", total=total, troubles=self.troubles)
+        trained = sum((chapter.by_training for chapter in self.chapters), Counter[str]())
+        return self.page("index.html", "index.html", total=total, trained=trained, troubles=self.troubles)
 
     def page(self, name: str, template: str, **values: Any) -> Path:
         """Render a page; its links are relative to where it lies."""

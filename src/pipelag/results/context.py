@@ -132,6 +132,10 @@ class Context:
         fewest, most = min(counts), max(counts)
         seeds = f"{fewest} to {most}" if fewest < most else str(most)
         lengths.append(f"{seeds} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
+        if any(
+            phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
+        ):
+            lengths.append("the stages' delays emulated in one process")
         missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
         return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 

@@ -26,7 +26,7 @@ class Drawn:
     """A drawn result. Figures come with the numbers they show, as a data frame; `of` draws the figure from it.
 
     chart: what the chart is, as plain values, with which its frame can be drawn again (`pipelag.report.explore`).
-    items: the runs that it is about, where these are not all of the result's.
+    items: the runs that it is about, where these are not all of the result's. note: a sentence of its own below it.
     """
 
     table: Table | None = None
@@ -34,6 +34,7 @@ class Drawn:
     data: pd.DataFrame | None = None
     chart: dict[str, Any] | None = None
     items: list[Item] | None = None
+    note: str = ""
 
     @property
     def spread(self) -> str:
@@ -50,16 +51,21 @@ class Drawn:
         if self.figure is not None and self.data is not None and self.data.empty:
             return ""
         shown = context if self.items is None else replace(context, items=self.items)
-        return shown.footer(self.data, self.spread if self.figure is not None else "")
+        told = shown.footer(self.data, self.spread if self.figure is not None else "")
+        return f"{told} {self.note}".strip()
 
     @classmethod
     def of(
-        cls, chart: Chart, rows: pd.DataFrame | Sequence[Mapping[str, Any]], items: list[Item] | None = None
+        cls,
+        chart: Chart,
+        rows: pd.DataFrame | Sequence[Mapping[str, Any]],
+        items: list[Item] | None = None,
+        note: str = "",
     ) -> Drawn:
         """A chart of the rows that are saved beside it."""
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
-        return cls(figure=chart.draw(frame), data=frame, chart=described, items=items)
+        return cls(figure=chart.draw(frame), data=frame, chart=described, items=items, note=note)
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

@@ -19,11 +19,17 @@ from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, Share
-from pipelag.results.verdict import LEAST_SEEDS, Finding, NotLogged
+from pipelag.results.multiplicity import two_sided
+from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged
 
 LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
 # Student's t, two-sided 95 %, by degrees of freedom.
 T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.26216)
+
+
+def quantile(seeds: int) -> float:
+    """Student's t, two-sided 95 %, of the mean over so many."""
+    return T95[min(seeds - 2, len(T95) - 1)]
 
 
 def listing(values: Iterable[object]) -> str:
@@ -183,16 +189,25 @@ class Difference:
         if len(pairs) < 2:
             error = together(both[0])
             return cls(pairs[0], None if error is None else 1.96 * error, 1)
-        quantile = T95[min(len(pairs) - 2, len(T95) - 1)]
-        return cls(fmean(pairs), quantile * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
+        return cls(fmean(pairs), quantile(len(pairs)) * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
 
     def above(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is above a bound; None where the seeds do not tell, are too few, or one alone has no error."""
         if self.error is None or self.seeds < LEAST_SEEDS.get():
             return None
+        self._told(bound)
         if self.mean - self.error > bound:
             return True
         return False if self.mean + self.error <= bound else None
+
+    def _told(self, bound: float) -> None:
+        """Note the p-value of this test for the claim that is judged; of one seed there is none."""
+        tests = TESTS.get()
+        if tests is None or self.error is None or self.seeds < 2:
+            return
+        away = abs(self.mean - bound)
+        t = away / self.error * quantile(self.seeds) if self.error else math.inf
+        tests.append(two_sided(t, self.seeds - 1))
 
     def below(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is at most a bound; None where the seeds do not tell."""

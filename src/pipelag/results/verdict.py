@@ -12,6 +12,8 @@ from pipelag.results.logs import RunLog
 
 # How many seeds a comparison of arms needs to tell anything, of the scale and paper that is judged.
 LEAST_SEEDS: ContextVar[int] = ContextVar("least_seeds", default=1)
+# Of the claim that is judged, the p-values of its tests over seeds so far.
+TESTS: ContextVar[list[float] | None] = ContextVar("tests", default=None)
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 
 
@@ -34,13 +36,14 @@ JUDGES: dict[tuple[str, str, str], Judge] = {}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim."""
+    """What became of a claim. p: the greatest p-value (two-sided) of the tests over seeds that it rests on, or None."""
 
     claim: str
     text: str
     verdict: str
     why: str
     tolerance: str = ""
+    p: float | None = None
 
 
 def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
@@ -85,8 +88,13 @@ def judged(context: Context, claim: Claim) -> Verdict:
     """What became of one of a result's claims."""
     if claim.because:
         return Verdict(claim.id, claim.text, WORDS[None], claim.because)
+    tests: list[float] = []
+    recording = TESTS.set(tests)
     try:
         finding = JUDGES[context.paper.id, context.name, claim.id](context)
     except NotLogged as missing:
         finding = Finding(None, str(missing), "")
-    return Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance)
+    finally:
+        TESTS.reset(recording)
+    p = max(tests, default=None)
+    return Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance, p)

@@ -199,14 +199,18 @@ def unless_beyond(context: Context, finding: Finding, turning: Sequence[str]) ->
     return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
 
 
-def ahead_at_own(firsts: Sequence[str], others: Sequence[str]) -> Judge:
+def ahead_at_own(firsts: Sequence[str], others: Sequence[str], judged_at_common: str = "") -> Judge:
     """A judge: each of some methods ends above each of others, every one at its own rate.
 
     One whose rate is at an end of its search may have a better one beyond: it is then not told to be below.
+    judged_at_common: the table that judges the same at the common rate. Where that is every method's own, its runs are
+    these, and nothing is judged twice.
     """
 
     def judged(context: Context) -> Finding:
         scores = {arm: at_its_own(context, arm) for arm in (*firsts, *others)}
+        if judged_at_common and all(chosen(context, arm) == COMMON for arm in scores):
+            raise NotLogged(f"the common rate is each one's own: {judged_at_common} judges these runs")
         rates = {arm: own_rate(context, arm) for arm in scores}
         ends = beyond(context, tuple(scores))
         words: list[str] = []
@@ -234,9 +238,9 @@ judge(PAPER, "table_10", "look_ahead_ahead_own")(ahead_at_own((NADAM,), (ADAMW,)
 judge(PAPER, "table_10", "look_ahead_pays_own")(ahead_at_own((base_of(NADAM),), (NADAM,)))
 
 PREDICTING, ALONE, COMMON = ("XPipe", "PipeOptim"), f"1F1B{WITH}NAdam", "1"
-judge(PAPER, "table_13", "stashing_helps_own")(ahead_at_own(("PipeDream",), (UNREMEDIED,)))
-judge(PAPER, "table_13", "prediction_over_none_own")(ahead_at_own(PREDICTING, (UNREMEDIED,)))
-judge(PAPER, "table_13", "prediction_over_stashing_own")(ahead_at_own(PREDICTING, ("PipeDream",)))
+judge(PAPER, "table_13", "stashing_helps_own")(ahead_at_own(("PipeDream",), (UNREMEDIED,), "table 3"))
+judge(PAPER, "table_13", "prediction_over_none_own")(ahead_at_own(PREDICTING, (UNREMEDIED,), "table 3"))
+judge(PAPER, "table_13", "prediction_over_stashing_own")(ahead_at_own(PREDICTING, ("PipeDream",), "table 3"))
 judge(PAPER, "table_13", "prediction_pays_own")(ahead_at_own((BASELINE,), ("PipeOptim",)))
 judge(PAPER, "table_13", "look_ahead_alone_own")(ahead_at_own((ALONE,), (UNREMEDIED, "PipeOptim")))
 
@@ -275,6 +279,8 @@ def costs_more_at_own(context: Context) -> Finding:
             for arm in arms
         },
     )
+    rates = ", ".join(f"{arm} {own_rate(context, arm):g}" for arm in (BASELINE, *arms))
+    finding = replace(finding, why=f"{finding.why}; own rates: {rates}")
     return unless_beyond(context, finding, (BASELINE,) if finding.holds is False else arms)
 
 

@@ -295,6 +295,8 @@ def narrowed(context: Context, own: bool) -> tuple[int, int, str]:
 def seldom_worse(context: Context) -> Finding:
     """Every pair of delays, at values of Delta evenly from the range of the figure."""
     worse, total, words = narrowed(context, own=False)
+    few, pairs, _ = narrowed(context, own=True)
+    words += f"; of PipeMare's own pairs, without a backward delay, at {few} of {pairs}"
     return exact(worse < SELDOM * total, words, f"occasionally: in less than a quarter; {EIGENVALUES}")
 
 

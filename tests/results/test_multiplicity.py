@@ -1,0 +1,66 @@
+"""Claims that tests over seeds judge, corrected for how many they are."""
+
+import math
+
+import pytest
+
+from pipelag.commands.digest import corrected
+from pipelag.results.judging import T95, Difference
+from pipelag.results.multiplicity import least_surprising, two_sided
+from pipelag.results.verdict import TESTS, Verdict
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), list(enumerate(T95, 1)))
+def test_p_values_are_those_of_the_printed_quantiles(freedom: int, quantile: float) -> None:
+    assert two_sided(quantile, freedom) == pytest.approx(0.05, abs=2e-6)
+
+
+def test_p_values_of_one_and_two_degrees_of_freedom() -> None:
+    """Cauchy's distribution, and t / sqrt(2 + t^2)."""
+    for t in (0.0, 0.3, 2.0, 40.0):
+        assert two_sided(-t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t))
+        assert two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t))
+
+
+def test_benjamini_and_hochbergs_own_example() -> None:
+    """Of fifteen p-values of a study of heart attacks the four smallest are rejected (by Bonferroni's rule three)."""
+    printed = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344]
+    printed += [0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000]
+    assert least_surprising(printed) == 0.0095
+    assert least_surprising([0.06, 0.9]) < 0
+    assert least_surprising([]) < 0
+
+
+def test_a_test_over_seeds_notes_its_p_value_for_the_claim_alone() -> None:
+    """Of the bound that it is asked about; of one seed there is none, and nowhere else is anything noted."""
+    three = Difference.of({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
+    three.above()
+    tests: list[float] = []
+    token = TESTS.set(tests)
+    try:
+        three.within(0.0, 9.0)
+        Difference(2.0, 1.0, 1).above()
+    finally:
+        TESTS.reset(token)
+    t = 2 / (1 / math.sqrt(3))
+    assert tests == pytest.approx([1 - t / math.sqrt(2 + t * t), 1 - 3.5 * t / math.sqrt(2 + (3.5 * t) ** 2)])
+
+
+def test_what_holds_only_before_the_correction_is_named() -> None:
+    """Of four that are tested two hold; the second of them would need 0.05 * 2 / 4."""
+    table = "table_1"
+
+    def verdict(claim: str, word: str, p: float | None) -> tuple[str, Verdict]:
+        return table, Verdict(claim, claim, word, "", p=p)
+
+    found = [
+        verdict("sure", "holds", 0.001),
+        verdict("unsure", "holds", 0.04),
+        verdict("open", "cannot be judged", 0.3),
+        verdict("failing", "fails", 0.9),
+        verdict("counted", "holds", None),
+    ]
+    said = "\n".join(corrected({"leaderboard": found}))
+    assert "| Leaderboard | 4 | 2 | 1 |" in said
+    assert "Table 1 `unsure`" in said and "`sure`" not in said
+    assert corrected({"leaderboard": found[-1:]}) == []
