@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import fmean, mean
+from statistics import fmean, mean, median
 
 from pipelag import methods
 from pipelag.report.tables import Cell, Col
@@ -15,6 +15,7 @@ from pipelag.results.leaderboard.scores import PAPER, SPREAD, UNREMEDIED, judged
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
+from pipelag.runs.speedup import speedups
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.timed import Timing, time_schedule
 
@@ -85,7 +86,8 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     for what in ("speed", "torch"):
         measured = context.log(what=what, arm=arm)
         if measured is not None:
-            row[what] = measured.summary["speedup"]["pipelined"]
+            values = speedups(measured.rows, "pipelined")
+            row[what] = f"{median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
     return row
 
 
@@ -93,8 +95,8 @@ COLUMNS = [
     Col("method", "method"),
     Col("accuracy, %", "accuracy"),
     Col("timed, 4 workers", "timed", "{:.2f}", "speedup"),
-    Col("measured, 2 workers", "speed", "{:.2f}", "speedup"),
-    Col("torch's own, 2 workers", "torch", "{:.2f}", "speedup"),
+    Col("measured, 2 workers", "speed", group="speedup"),
+    Col("torch's own, 2 workers", "torch", group="speedup"),
     Col("memory, MiB", "memory", "{:.1f}"),
     Col("weight copies per stage", "copies"),
     Col("forward staleness per stage, updates", "staleness"),
@@ -105,7 +107,8 @@ NOTES = {  # by the column that they are about
     "accuracy": f"{SPREAD} One learning rate for all: a method that needs a smaller one shows it here.",
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times "
     "profiled on this machine, links for nothing.",
-    "speed": "Measured: 2 processes on this machine, cut in the middle.",
+    "speed": "Measured: 2 processes on this machine, cut in the middle; median of a run's blocks, the least and the "
+    "greatest. One run of each, on different days: rows also differ by what else the machine did.",
     "torch": "Torch's own: the same schedule by torch.distributed.pipelining.",
     "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor.",
 }
