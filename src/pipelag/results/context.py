@@ -236,9 +236,16 @@ def few(names: Iterable[str], most: int = 4) -> str:
 
 
 def shown_of(item: Item, key: str) -> str:
-    """A label of a run as figures have it: of a rate, which labels count from the common one, the rate itself."""
-    optimizer = item.arm.spec.optimizer
-    return f"{optimizer.lr:g}" if key == "rate" and optimizer is not None else item.arm.labels[key]
+    """A label of a run as figures have it: of a rate, which labels count from the common one, the rate itself; of a
+    setup its number of stages; of checkpoints their number (of segments of stages that are recomputed)."""
+    spec = item.arm.spec
+    if key == "rate" and spec.optimizer is not None:
+        return f"{spec.optimizer.lr:g}"
+    if key == "setup" and spec.phases:
+        return f"{max(phase.stages for phase in spec.phases)} stages"
+    if key == "checkpoints" and spec.phases and spec.phases[-1].recompute:
+        return f"{-(-spec.phases[-1].stages // int(spec.phases[-1].recompute))} checkpoints"
+    return item.arm.labels[key]
 
 
 def ended_at(item: Item) -> float | None:
