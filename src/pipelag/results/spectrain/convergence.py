@@ -155,8 +155,10 @@ def faster_here(other: str) -> Any:
                 texts.append(f"{model} unknown ({why})")
                 continue
             outcomes.append(percent.below(100.0))
-            texts.append(f"{model} {share(percent)} of that of {piped if other == PIPED else other}")
-        return trend(context, all_of(outcomes), ", ".join(texts), SEEDS, what="training")
+            seconds = [timing.needed(context, model, scheme)["seconds"] for scheme in (DUAL, other)]
+            alone = f"{100 * seconds[0] / seconds[1]:.0f} % for an iteration"
+            texts.append(f"{model} {share(percent)} of that of {piped if other == PIPED else other}, {alone}")
+        return trend(context, all_of(outcomes), "; ".join(texts), SEEDS, what="training")
 
     return judged
 
