@@ -226,7 +226,8 @@ def ideal(context: Context) -> Finding:
 @judge(PAPER, "text_potential_speedup", "all_busy")
 def all_busy(context: Context) -> Finding:
     """Busy accelerators in every cycle of the full pipeline."""
-    least = {k: min(busy_per_cycle(log)[cycle] for cycle in steady(log)) for k, log in by_k(context).items()}
+    busy = {k: (busy_per_cycle(log), steady(log)) for k, log in by_k(context).items()}
+    least = {k: min(workers[full.start : full.stop]) for k, (workers, full) in busy.items()}
     words = ", ".join(f"K = {k}: {busy} of {2 * k + 1}" for k, busy in least.items())
     return exact(all_of(busy == 2 * k + 1 for k, busy in least.items()), f"busy at least in steady state: {words}")
 
