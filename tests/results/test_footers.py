@@ -10,8 +10,9 @@ import pytest
 
 from pipelag.commands.result import save
 from pipelag.experiments import Arm, arms, load_paper, load_scale
+from pipelag.report.frames import Lines
 from pipelag.results.context import Context
-from pipelag.results.drawing import draw
+from pipelag.results.drawing import Drawn, draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Item, RunLog
 from tests.results.cases.pipemare import PAPER, training
@@ -157,3 +158,14 @@ def test_a_table_has_its_footer_and_counts_the_seeds_of_an_arm_once(tmp_path: Pa
     save(drawn, tmp_path / "table_8", "table", footer)
     for end in (".md", ".tex"):
         assert "updates;" in (tmp_path / "table_8").with_suffix(end).read_text()
+
+
+def test_a_line_of_one_point_has_whiskers_and_the_footer_says_so() -> None:
+    """Of a curve the same seeds make a band."""
+
+    def spread(xs: tuple[int, ...]) -> str:
+        rows = [{"x": x, "y": float(x + seed), "seed": seed, "arm": "a"} for x in xs for seed in range(3)]
+        return Drawn.of(Lines("x", "y", line="arm"), rows).spread
+
+    assert spread((1, 2)) == "bands of one standard deviation"
+    assert spread((1,)) == "bands or whiskers of one standard deviation"

@@ -44,7 +44,23 @@ class Drawn:
             return "whiskers of one standard deviation" if seeds else "their means"
         if self.chart is not None and self.chart.get("hollow"):
             return "a small point each, lines through their mean (hollow where some of them diverge)"
-        return "bands of one standard deviation"
+        return f"{'bands or whiskers' if self._lone() else 'bands'} of one standard deviation"
+
+    def _lone(self) -> bool:
+        """Whether some line of several seeds is a single point, which has whiskers for its band."""
+        chart, frame = self.chart or {}, self.data
+        if chart.get("kind") != "Lines" or frame is None or "seed" not in frame:
+            return False
+        keys = [chart[key] for key in ("panel", "line") if chart[key]]
+        groups = [group for _, group in frame.groupby(keys)] if keys else [frame]
+        axes = chart["x"] if isinstance(chart["x"], dict) and "column" not in chart["x"] else {"": chart["x"]}
+        names = {axis if isinstance(axis, str) else axis["column"] for axis in axes.values()}
+        return any(
+            group["seed"].nunique() > 1 and group[name].nunique() == 1
+            for group in groups
+            for name in names & set(frame.columns)
+            if group[name].notna().any()
+        )
 
     def footer(self, context: Context) -> str:
         """What its numbers are from, in sentences; of an empty frame nothing, for it says itself why it is empty."""
