@@ -5,9 +5,11 @@ import math
 import pytest
 
 from pipelag.commands.digest import corrected
-from pipelag.results.judging import T95, Difference
+from pipelag.results.context import Context
+from pipelag.results.judging import T95, Difference, all_of
 from pipelag.results.multiplicity import least_surprising, two_sided
-from pipelag.results.verdict import TESTS, Verdict
+from pipelag.results.verdict import JUDGES, TESTS, Finding, Verdict, judged
+from tests.results.made_up import context, trained
 
 
 @pytest.mark.parametrize(("freedom", "quantile"), list(enumerate(T95, 1)))
@@ -64,3 +66,23 @@ def test_what_holds_only_before_the_correction_is_named() -> None:
     assert "| Leaderboard | 4 | 2 | 1 |" in said
     assert "Table 1 `unsure`" in said and "`sure`" not in said
     assert corrected({"leaderboard": found[-1:]}) == []
+
+
+@pytest.mark.usefixtures("in_project")
+def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six comparisons that a claim rests on, one in twenty is told against it by chance."""
+    found = context("stale_weights", "table_4", lambda arm: trained(90.0))
+    claim = found.result.claims[0]
+
+    def made(against: float, parts: int) -> Verdict:
+        def judge(_: Context) -> Finding:
+            steps = [Difference(against, 1.0, 3), *[Difference(0.1, 1.0, 3)] * (parts - 1)]
+            return Finding(all_of(step.above() for step in steps), "", "")
+
+        monkeypatch.setitem(JUDGES, (found.paper.id, found.name, claim.id), judge)
+        return judged(found, claim)
+
+    assert made(-1.1, 1).verdict == "fails"
+    unsure = made(-1.1, 6)
+    assert unsure.verdict == "cannot be judged" and "of 6 tests the surest has p = 0.04" in unsure.why
+    assert made(-4.0, 6).verdict == "fails"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelag.experiments.schema import Claim
 from pipelag.results.context import Context
@@ -14,6 +14,7 @@ from pipelag.results.logs import RunLog
 LEAST_SEEDS: ContextVar[int] = ContextVar("least_seeds", default=1)
 # Of the claim that is judged, the p-values of its tests over seeds so far.
 TESTS: ContextVar[list[float] | None] = ContextVar("tests", default=None)
+LEVEL = 0.05  # of a test
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 
 
@@ -85,7 +86,11 @@ def verdicts(context: Context) -> list[Verdict]:
 
 
 def judged(context: Context, claim: Claim) -> Verdict:
-    """What became of one of a result's claims."""
+    """What became of one of a result's claims.
+
+    One of several parts holds where each is told. It fails where one is told against it; of many, one in twenty is by
+    chance, so that this takes a p-value of a twentieth over their number (Bonferroni).
+    """
     if claim.because:
         return Verdict(claim.id, claim.text, WORDS[None], claim.because)
     tests: list[float] = []
@@ -96,5 +101,8 @@ def judged(context: Context, claim: Claim) -> Verdict:
         finding = Finding(None, str(missing), "")
     finally:
         TESTS.reset(recording)
+    if finding.holds is False and len(tests) > 1 and min(tests) > LEVEL / len(tests):
+        why = f"{finding.why}; of {len(tests)} tests the surest has p = {min(tests):.3f}: too little for one against it"
+        finding = replace(finding, holds=None, why=why)
     p = max(tests, default=None)
     return Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance, p)
