@@ -1,14 +1,16 @@
 """Claims that tests over seeds judge, corrected for how many they are."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from pipelag.commands.digest import corrected
 from pipelag.results.context import Context
-from pipelag.results.judging import T95, Difference, all_of
+from pipelag.results.judging import T95, Difference, all_of, any_of, sized
 from pipelag.results.multiplicity import least_surprising, two_sided
-from pipelag.results.verdict import JUDGES, TESTS, Finding, Verdict, judged
+from pipelag.results.verdict import JUDGES, TESTS, Finding, NotLogged, Verdict, judged, nothing, resting_on
 from tests.results.made_up import context, trained
 
 
@@ -86,3 +88,44 @@ def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(mon
     unsure = made(-1.1, 6)
     assert unsure.verdict == "cannot be judged" and "of 6 tests the surest has p = 0.04" in unsure.why
     assert made(-4.0, 6).verdict == "fails"
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_claim_has_the_p_value_of_what_it_rests_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of tests that can only speak against it, nor of one of many where another is enough; none where it is left
+    open for another reason than what tests tell."""
+    found = context("stale_weights", "table_4", lambda arm: trained(90.0))
+    claim = found.result.claims[0]
+    sure, unsure = Difference(10.0, 1.0, 3), Difference(0.1, 1.0, 3)
+
+    def p_of(judge: Callable[[Context], Finding]) -> float | None:
+        monkeypatch.setitem(JUDGES, (found.paper.id, found.name, claim.id), judge)
+        return judged(found, claim).p
+
+    def vetoed(_: Context) -> Finding:
+        with resting_on(nothing):
+            unsure.above()
+        return Finding(sure.above(), "", "")
+
+    def left_open(_: Context) -> Finding:
+        sure.above()
+        raise NotLogged("a run has no log")
+
+    alone = p_of(lambda _: Finding(sure.above(), "", ""))
+    assert alone is not None and alone < 0.01
+    assert p_of(vetoed) == alone
+    assert p_of(lambda _: Finding(any_of(each.above() for each in (unsure, sure)), "", "")) == pytest.approx(2 * alone)
+    assert p_of(left_open) is None
+    smaller = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update={"batch": 1}))) for i in found.items]
+    found = replace(found, items=smaller)
+    assert p_of(lambda context: sized(context, sure.above(), "", "")) is None
+
+
+def test_no_difference_at_all_from_a_bound_is_no_surprise() -> None:
+    tests: list[float] = []
+    token = TESTS.set(tests)
+    try:
+        Difference.of(dict.fromkeys(range(3), 70.0), dict.fromkeys(range(3), 70.0)).above()
+    finally:
+        TESTS.reset(token)
+    assert tests == [1.0]

@@ -35,6 +35,13 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
         ({"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}, "transformer for 500 of 1,000 steps"),
         ({"model": {"options": {"dropout": 0.3, "width": 0.5}}}, "smaller models"),
         ({"model": {"options": {"dropout": 0.0}}}, "no dropout"),
+        ({"model": {"options": {"dropout": 0.1}}}, "another dropout"),
+        ({"model": {"options": {}}}, "another dropout"),
+        ({"optimizer": {"betas": [0.8, 0.9]}}, "other settings of the optimizer"),
+        ({"lr_schedule": {"horizon": 100}}, "another schedule of rates"),
+        ({"phases": phases(stage_lr={1: 0.1})}, "other rates by stage"),
+        ({"options": {"label_smoothing": 0.1}}, "a label smoothing of 0.1 instead of 0"),
+        ({"options": {"length": 70}}, "sequences of another length"),
         ({"optimizer": {"lr": 0.002}}, "a rate of 0.002 instead of 0.0005"),
         ({"optimizer": {"weight_decay": 0.0}}, "a weight decay of 0 instead of 0.0001"),
         ({"lr_schedule": {"name": "cosine"}}, "another schedule of rates"),
@@ -55,6 +62,8 @@ def test_minibatches_of_sentences_stand_beside_those_of_tokens() -> None:
     """19 is then in how many equal pieces the tokens come, and no number of sentences."""
     theirs = a_run(batch=19, options={"tokens": 4655})
     assert shortfall_of([(a_run(), theirs)]) == "minibatches of 64 sentences instead of 4,655 tokens"
+    ours = a_run(batch=19, options={"tokens": 1000})
+    assert shortfall_of([(ours, theirs)]) == "minibatches of 1,000 instead of 4,655 tokens"
 
 
 def test_what_runs_differ_in_alike_is_said_once() -> None:
@@ -69,6 +78,23 @@ def test_what_runs_differ_in_alike_is_said_once() -> None:
     assert two == "transformer for 400 and 100 of 4,000 and 1,000 steps; rates of 0.002 and 0.001 instead of 0.0005"
     three = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001), shorter(2000, 0.004)])
     assert three == "transformer for 100 to 400 of 1,000 to 4,000 steps; rates of 0.001 to 0.004 instead of 0.0005"
+
+
+def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
+    """Of names the paper's are told by ours; of numbers the ranges."""
+
+    def on(data: str, theirs: str) -> tuple[RunSpec, RunSpec]:
+        return a_run(data={"name": data}), a_run(data={"name": theirs})
+
+    three = [on("multi30k", "iwslt14"), on("multi30k", "wmt16"), on("iwslt14", "wmt17")]
+    assert shortfall_of(three) == "multi30k instead of iwslt14 and wmt16; iwslt14 instead of wmt17"
+
+    def at(rate: float, theirs: float) -> tuple[RunSpec, RunSpec]:
+        return a_run(optimizer={"lr": rate}), a_run(optimizer={"lr": theirs})
+
+    assert shortfall_of([at(0.1, 0.01), at(0.2, 0.02)]) == "rates of 0.1 and 0.2 instead of 0.01 and 0.02"
+    crossed = [at(0.1, 0.01), at(0.2, 0.01), at(0.1, 0.05)]
+    assert shortfall_of(crossed) == "rates of 0.1 to 0.2 instead of 0.01 to 0.05"
 
 
 def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:

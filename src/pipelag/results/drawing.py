@@ -47,19 +47,22 @@ class Drawn:
         return f"{'bands or whiskers' if self._lone() else 'bands'} of one standard deviation"
 
     def _lone(self) -> bool:
-        """Whether some line of several seeds is a single point, which has whiskers for its band."""
+        """Whether some line of seeds that differ is a single point, which has whiskers for its band."""
         chart, frame = self.chart or {}, self.data
         if chart.get("kind") != "Lines" or frame is None or "seed" not in frame:
             return False
         keys = [chart[key] for key in ("panel", "line") if chart[key]]
         groups = [group for _, group in frame.groupby(keys)] if keys else [frame]
-        axes = chart["x"] if isinstance(chart["x"], dict) and "column" not in chart["x"] else {"": chart["x"]}
-        names = {axis if isinstance(axis, str) else axis["column"] for axis in axes.values()}
+        xs, ys = (
+            {axis if isinstance(axis, str) else axis["column"] for axis in each.values()} & set(frame.columns)
+            for each in (_axes(chart["x"]), _axes(chart["y"]))
+        )
         return any(
-            group["seed"].nunique() > 1 and group[name].nunique() == 1
+            there[x].nunique() == 1 and there[y].nunique() > 1
             for group in groups
-            for name in names & set(frame.columns)
-            if group[name].notna().any()
+            for x in xs
+            for y in ys
+            for there in [group.dropna(subset=[x, y])]
         )
 
     def footer(self, context: Context) -> str:
@@ -82,6 +85,11 @@ class Drawn:
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
         return cls(figure=chart.draw(frame), data=frame, chart=described, items=items, note=note)
+
+
+def _axes(described: Any) -> Mapping[str, Any]:
+    """The axes of a chart by panel: one for all has no name."""
+    return described if isinstance(described, Mapping) and "column" not in described else {"": described}
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

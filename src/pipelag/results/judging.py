@@ -20,7 +20,7 @@ from typing import Any
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, Share
 from pipelag.results.multiplicity import two_sided
-from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged
+from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, any_one, resting_on
 
 LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -67,6 +67,7 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
     """For sizes, and for what happens on a data set that the claim names: they need the paper's runs."""
     short = context.shortfall(**labels)
     if short:
+        (TESTS.get() or []).clear()  # whatever they say, they do not decide
         return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance)
     release = context.releases(**labels)
     return Finding(holds, why + (f" ({release})" if release else ""), tolerance)
@@ -206,7 +207,7 @@ class Difference:
         if tests is None or self.error is None or self.seeds < 2:
             return
         away = abs(self.mean - bound)
-        t = away / self.error * quantile(self.seeds) if self.error else math.inf
+        t = away / self.error * quantile(self.seeds) if self.error else math.inf if away else 0.0
         tests.append(two_sided(t, self.seeds - 1))
 
     def below(self, bound: float = 0.0) -> bool | None:
@@ -254,8 +255,12 @@ def all_of(outcomes: Iterable[bool | None]) -> bool | None:
 
 
 def any_of(outcomes: Iterable[bool | None]) -> bool | None:
-    """True where any is; False where none is, of one at least; else it cannot be told."""
-    answers = list(outcomes)
+    """True where any is; False where none is, of one at least; else it cannot be told.
+
+    Give a generator: tests that are made here are one among so many.
+    """
+    with resting_on(any_one):
+        answers = list(outcomes)
     if any(answers):
         return True
     return None if not answers or any(outcome is None for outcome in answers) else False

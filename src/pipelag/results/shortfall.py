@@ -43,17 +43,25 @@ def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST) -> str:
 
 
 def _said(reason: Reason, values: list[Values]) -> str:
-    """A reason with the values that it has in all runs."""
+    """A reason with the values that it has in all runs: side by side where each belongs to one of the paper's, of more
+    numbers their ranges, of more names those of the paper by ours.
+    """
     sides = [list(dict.fromkeys(side)) for side in zip(*values, strict=True)]
-    words = reason.plural if reason.plural and len(sides[0]) > 1 else reason.words
-    return words.format(*(_listed(side, ranged=max(map(len, sides)) > 2) for side in sides))
+    lengths = [len(side) for side in sides]
+    numbers = all(isinstance(value, int | float) for side in sides for value in side)
+    if len(sides) == 2 and min(lengths) > 1 and set(lengths) != {len(values)} and not numbers:
+        by_ours = [[pair for pair in values if pair[0] == here] for here in sides[0]]
+        return "; ".join(_said(reason, pairs) for pairs in by_ours)
+    ranged = numbers and (max(lengths, default=0) > 2 or (min(lengths, default=1) > 1 and len(values) > 2))
+    words = reason.plural if reason.plural and lengths[0] > 1 else reason.words
+    return words.format(*(_listed(side, ranged) for side in sides))
 
 
 def _listed(values: list[object], ranged: bool) -> str:
     """Numbers or names in words: each of them, or of numbers the least to the greatest."""
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if ranged and len(values) > 1 and len(numbers) == len(values):
-        return f"{_shown(min(numbers))} to {_shown(max(numbers))}"
+    if ranged and len(values) > 1:
+        ends = sorted(value for value in values if isinstance(value, int | float))
+        return f"{_shown(ends[0])} to {_shown(ends[-1])}"
     words = [_shown(value) for value in values]
     return ", ".join(words[:-1]) + (" and " if words[1:] else "") + words[-1]
 
@@ -108,13 +116,14 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
 
 def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """What a training run differs in besides: minibatches, optimizer, rates, regularisation, and how it is tested."""
-    tokens = theirs.options.get("tokens")
-    if tokens and tokens != spec.options.get("tokens"):
-        yield Reason(REST, "minibatches of {} sentences instead of {} tokens"), (spec.batch, tokens)
-    elif spec.batch != theirs.batch:
-        yield Reason(REST, "minibatches of {} instead of {}"), (spec.batch, theirs.batch)
-    optimizers = spec.optimizer, theirs.optimizer
-    if optimizers[0] and optimizers[1]:
+    tokens = [each.options.get("tokens") for each in (spec, theirs)]
+    sizes = [each or run.batch for each, run in zip(tokens, (spec, theirs), strict=True)]
+    if sizes[0] != sizes[1]:
+        kinds = ["tokens" if each else "sentences" if any(tokens) else "" for each in tokens]
+        words = "minibatches of {} " + (f"{kinds[0]} " if kinds[0] != kinds[1] else "") + "instead of {} " + kinds[1]
+        yield Reason(REST, words.strip()), tuple(sizes)
+    optimizers = [each.optimizer for each in (spec, theirs)]
+    if all(optimizers):
         names, rates, decays = (
             tuple(getattr(each, name) for each in optimizers) for name in ("name", "lr", "weight_decay")
         )
@@ -124,18 +133,27 @@ def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
             yield Reason(RATE, "a rate of {} instead of {}", "rates of {} instead of {}"), rates
         if decays[0] != decays[1]:
             yield Reason(DETAIL, "a weight decay of {} instead of {}"), decays
+        rest = [each.model_dump(exclude={"name", "lr", "weight_decay"}) for each in optimizers if each]
+        if names[0] == names[1] and rest[0] != rest[1]:
+            yield Reason(DETAIL, "other settings of the optimizer"), ()
     yield from _scheduled(spec, theirs)
-    dropout = spec.model and spec.model.options.get("dropout")
-    if dropout is not None and theirs.model and dropout != theirs.model.options.get("dropout"):
-        yield Reason(DETAIL, "dropout of {}" if dropout else "no dropout"), (dropout,)
+    dropouts = [each.model.options.get("dropout") if each.model else None for each in (spec, theirs)]
+    if dropouts[0] != dropouts[1]:
+        yield Reason(DETAIL, "no dropout" if dropouts[0] == 0 else "another dropout"), ()
+    smoothing = [each.options.get("label_smoothing", 0.0) for each in (spec, theirs)]
+    if smoothing[0] != smoothing[1]:
+        yield Reason(DETAIL, "a label smoothing of {} instead of {}"), tuple(smoothing)
     lengths = [each.options.get("length", each.data and each.data.options.get("length")) for each in (spec, theirs)]
     if lengths[0] != lengths[1]:
-        yield Reason(DETAIL, "sequences of {} instead of {}"), tuple(lengths)
+        yield (
+            Reason(DETAIL, "sequences of {} instead of {}" if all(lengths) else "sequences of another length"),
+            (tuple(lengths) if all(lengths) else ()),
+        )
     if spec.data and theirs.data and spec.data.augment != theirs.data.augment:
         yield Reason(DETAIL, "images augmented otherwise"), ()
-    tested = spec.data and spec.data.options.get("test")
-    if tested and theirs.data and tested != theirs.data.options.get("test"):
-        yield Reason(DETAIL, "tested with {} samples"), (tested,)
+    tested = [each.data.options.get("test") if each.data else None for each in (spec, theirs)]
+    if tested[0] != tested[1]:
+        yield Reason(DETAIL, "tested with {} samples"), (tested[0] or "all",)
     beams = [each.options.get("beam", 1) for each in (spec, theirs)]
     if beams[0] != beams[1]:
         yield Reason(DETAIL, "beams of {} instead of {}"), tuple(beams)
@@ -145,8 +163,12 @@ def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]
     """How rates change otherwise in the course of a run: in another shape, or warmed up for another share of it."""
     here, there = spec.lr_schedule, theirs.lr_schedule
     apart = {"horizon", "warmup"}
-    if here.model_dump(exclude=apart) != there.model_dump(exclude=apart):
+    ends = [(each.horizon or run.steps) / run.steps for each, run in ((here, spec), (there, theirs))]
+    if here.model_dump(exclude=apart) != there.model_dump(exclude=apart) or abs(ends[0] - ends[1]) > 0.05:
         yield Reason(DETAIL, "another schedule of rates"), ()
+    by_stage = [[phase.stage_lr for phase in each.phases] for each in (spec, theirs)]
+    if by_stage[0] != by_stage[1]:
+        yield Reason(DETAIL, "other rates by stage"), ()
     shares = [min(1.0, each.lr_schedule.warmup / each.steps) for each in (spec, theirs)]
     if abs(shares[0] - shares[1]) > 0.005:
         yield Reason(DETAIL, "a warm-up over {} of the steps instead of {}"), tuple(f"{share:.1%}" for share in shares)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -31,13 +32,41 @@ class Finding:
     tolerance: str
 
 
+@contextmanager
+def resting_on(combine: Callable[[list[float]], list[float]]) -> Iterator[None]:
+    """Of the tests over seeds that are made here, what the claim rests on: `nothing`, or `any_one` of them."""
+    here: list[float] = []
+    token = TESTS.set(here)
+    try:
+        yield
+    finally:
+        TESTS.reset(token)
+    tests = TESTS.get()
+    if tests is not None:
+        tests += combine(here)
+
+
+def nothing(p_values: list[float]) -> list[float]:
+    """Of tests that may speak against a claim, and support nothing where they do not."""
+    return []
+
+
+def any_one(p_values: list[float]) -> list[float]:
+    """Of tests one of which is enough: the surest, at their number (Bonferroni)."""
+    return [min(1.0, len(p_values) * min(p_values))] if p_values else []
+
+
 Judge = Callable[[Context], Finding]
 JUDGES: dict[tuple[str, str, str], Judge] = {}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim. p: the greatest p-value (two-sided) of the tests over seeds that it rests on, or None."""
+    """What became of a claim.
+
+    p: the greatest p-value (two-sided) of the tests over seeds that it rests on; None where it rests on none, or cannot
+    be judged for another reason than what they tell.
+    """
 
     claim: str
     text: str
@@ -99,6 +128,7 @@ def judged(context: Context, claim: Claim) -> Verdict:
         finding = JUDGES[context.paper.id, context.name, claim.id](context)
     except NotLogged as missing:
         finding = Finding(None, str(missing), "")
+        tests.clear()
     finally:
         TESTS.reset(recording)
     if finding.holds is False and len(tests) > 1 and min(tests) > LEVEL / len(tests):

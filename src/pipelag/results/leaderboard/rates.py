@@ -238,7 +238,7 @@ judge(PAPER, "table_10", "look_ahead_ahead_own")(ahead_at_own((NADAM,), (ADAMW,)
 judge(PAPER, "table_10", "look_ahead_pays_own")(ahead_at_own((base_of(NADAM),), (NADAM,)))
 
 PREDICTING, ALONE, COMMON = ("XPipe", "PipeOptim"), f"1F1B{WITH}NAdam", "1"
-judge(PAPER, "table_13", "stashing_helps_own")(ahead_at_own(("PipeDream",), (UNREMEDIED,), "table 3"))
+judge(PAPER, "table_13", "stashing_helps_own")(ahead_at_own(("PipeDream",), (UNREMEDIED,)))
 judge(PAPER, "table_13", "prediction_over_none_own")(ahead_at_own(PREDICTING, (UNREMEDIED,), "table 3"))
 judge(PAPER, "table_13", "prediction_over_stashing_own")(ahead_at_own(PREDICTING, ("PipeDream",), "table 3"))
 judge(PAPER, "table_13", "prediction_pays_own")(ahead_at_own((BASELINE,), ("PipeOptim",)))

@@ -101,7 +101,7 @@ def figure_13(context: Context) -> Drawn:
         with suppress(NotLogged):
             piped, shares = learning(context, models)
             drawn |= set(models)
-            stashed += [model for model in models if piped == STASHED and model not in stashed]
+            stashed += [name] if piped == STASHED and name in MODELS else []
             rows += [
                 {"model": title, "scheme": piped if scheme == PIPED else scheme, "seed": seed, "time": value}
                 for scheme, by_seed in shares.items()

@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, ordered, sized, trend
 from pipelag.results.stale_weights.claims_accuracy import mostly
 from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, listed, near, phase_of
-from pipelag.results.verdict import Finding, Judge, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge, nothing, resting_on
 
 FINE = ("8", "10", "12", "14", "16", "18", "20")
 # Spearman's rank correlation: what chance exceeds in 5 % of cases, one-sided, by the number of values.
@@ -50,7 +50,8 @@ def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]],
         raise NotLogged(f"of {what} {len(y)} values are logged; chance gives so few any order")
     first, *between, last = ends
     fall = Difference.of(first, last)
-    outside = [Difference.of(*pair).above() for each in between for pair in ((each, first), (last, each))]
+    with resting_on(nothing):  # these can speak against a fall only
+        outside = [Difference.of(*pair).above() for each in between for pair in ((each, first), (last, each))]
     told = fall.above()
     holds = None if told and True in outside else told
     tolerance = f"the first value against the last, with none told to lie above or below both; {SEEDS}"
