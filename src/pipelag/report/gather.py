@@ -161,7 +161,7 @@ class Chapter:
     def by_training(self) -> Counter[str]:
         """The same of results that networks were trained for: the others are counted, timed or proved."""
         trained = [entry for entry in self.entries if entry.record and entry.record.trained]
-        return Counter(verdict.verdict for entry in trained for verdict in entry.verdicts)
+        return sum((entry.counts for entry in trained), Counter[str]())
 
     @property
     def runs(self) -> dict[str, Run]:

@@ -243,8 +243,8 @@ def shown_of(item: Item, key: str) -> str:
         return f"{spec.optimizer.lr:g}"
     if key == "setup" and spec.phases:
         return f"{max(phase.stages for phase in spec.phases)} stages"
-    if key == "checkpoints" and spec.phases and spec.phases[-1].recompute:
-        return f"{-(-spec.phases[-1].stages // int(spec.phases[-1].recompute))} checkpoints"
+    if key == "checkpoints" and spec.phases and spec.phases[-1].segments:
+        return f"{spec.phases[-1].segments} checkpoints"
     return item.arm.labels[key]
 
 

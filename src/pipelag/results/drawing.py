@@ -44,26 +44,8 @@ class Drawn:
             return "whiskers of one standard deviation" if seeds else "their means"
         if self.chart is not None and self.chart.get("hollow"):
             return "a small point each, lines through their mean (hollow where some of them diverge)"
-        return f"{'bands or whiskers' if self._lone() else 'bands'} of one standard deviation"
-
-    def _lone(self) -> bool:
-        """Whether some line of seeds that differ is a single point, which has whiskers for its band."""
-        chart, frame = self.chart or {}, self.data
-        if chart.get("kind") != "Lines" or frame is None or "seed" not in frame:
-            return False
-        keys = [chart[key] for key in ("panel", "line") if chart[key]]
-        groups = [group for _, group in frame.groupby(keys)] if keys else [frame]
-        xs, ys = (
-            {axis if isinstance(axis, str) else axis["column"] for axis in each.values()} & set(frame.columns)
-            for each in (_axes(chart["x"]), _axes(chart["y"]))
-        )
-        return any(
-            there[x].nunique() == 1 and there[y].nunique() > 1
-            for group in groups
-            for x in xs
-            for y in ys
-            for there in [group.dropna(subset=[x, y])]
-        )
+        whiskers = self.figure is not None and any(axes.containers for axes in self.figure.axes)  # of lone points
+        return f"{'bands or whiskers' if whiskers else 'bands'} of one standard deviation"
 
     def footer(self, context: Context) -> str:
         """What its numbers are from, in sentences; of an empty frame nothing, for it says itself why it is empty."""
@@ -85,11 +67,6 @@ class Drawn:
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
         return cls(figure=chart.draw(frame), data=frame, chart=described, items=items, note=note)
-
-
-def _axes(described: Any) -> Mapping[str, Any]:
-    """The axes of a chart by panel: one for all has no name."""
-    return described if isinstance(described, Mapping) and "column" not in described else {"": described}
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

@@ -71,6 +71,11 @@ class PhaseSpec(Typed):
         """How many the cuts make."""
         return len(self.cuts) + 1
 
+    @property
+    def segments(self) -> int:
+        """Of stages that are recomputed together, each from one checkpoint; 0 where none is."""
+        return -(-self.stages // int(self.recompute)) if self.recompute else 0
+
     @model_validator(mode="after")
     def _increasing(self) -> PhaseSpec:
         if any(later <= cut for cut, later in zip((0, *self.cuts), self.cuts, strict=False)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from pipelag.runs.folder import RunFolder, environment
@@ -14,6 +15,11 @@ def speedups(rows: Sequence[Mapping[str, Any]], arm: str) -> list[float]:
     per_step = {(row["arm"], row["block"]): row["seconds"] / row["steps"] for row in rows}
     blocks = sorted({row["block"] for row in rows})
     return [per_step["non-pipelined", block] / per_step[arm, block] for block in blocks]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Blocks in words: their median, with the least and the greatest."""
+    return f"{median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
 
 
 def finish(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import fmean, mean, median
+from statistics import fmean, mean
 
 from pipelag import methods
 from pipelag.report.tables import Cell, Col
@@ -15,7 +15,7 @@ from pipelag.results.leaderboard.scores import PAPER, SPREAD, UNREMEDIED, judged
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
-from pipelag.runs.speedup import speedups
+from pipelag.runs.speedup import speedups, spread
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.timed import Timing, time_schedule
 
@@ -86,8 +86,7 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     for what in ("speed", "torch"):
         measured = context.log(what=what, arm=arm)
         if measured is not None:
-            values = speedups(measured.rows, "pipelined")
-            row[what] = f"{median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+            row[what] = spread(speedups(measured.rows, "pipelined"))
     return row
 
 

@@ -19,7 +19,6 @@ from pipelag.results.pipemare.quality import (
     metric,
     outcomes,
     runs_of,
-    spec_stages,
     title,
     value_of,
 )
@@ -31,8 +30,8 @@ NONE = "no recomputation"
 
 def segments(item: Item) -> str:
     """The segments of stages that a run recomputes, in words."""
-    size = int(item.arm.spec.phases[-1].recompute)
-    return f"{-(-spec_stages(item) // size)} segments" if size else NONE
+    number = item.arm.spec.phases[-1].segments
+    return f"{number} segments" if number else NONE
 
 
 @drawing(PAPER, "figure_17", "figure_18")

@@ -13,7 +13,7 @@ from pipelag.results.logs import Item, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
 from pipelag.results.verdict import NotLogged, log_of
-from pipelag.runs.speedup import speedups
+from pipelag.runs.speedup import speedups, spread
 
 PAPER = "stale_weights"
 BASELINE = "non-pipelined"
@@ -106,7 +106,7 @@ def blocks_by_depth(context: Context, arm: str = "pipelined") -> dict[str, list[
 
 def ranges(by_name: Mapping[str, Sequence[float]]) -> str:
     """Median and range of blocks, for a sentence."""
-    return ", ".join(f"{name} {median(b):.2f} [{min(b):.2f}, {max(b):.2f}]" for name, b in by_name.items())
+    return ", ".join(f"{name} {spread(blocks)}" for name, blocks in by_name.items())
 
 
 def above(values: Sequence[float], bound: float) -> bool | None:

@@ -25,6 +25,7 @@ from pipelag.results.stale_weights.reading import (
     whole_blocks,
 )
 from pipelag.results.verdict import NotLogged
+from pipelag.runs.speedup import spread
 
 ARMS = {"non_pipelined": BASELINE, "pipelined": "pipelined", "hybrid": "hybrid"}
 SIMULATED = (
@@ -36,10 +37,9 @@ SIMULATED = (
 def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str | None:
     """Median speedup over blocks with the slowest and fastest; None without a log."""
     try:
-        values = blocks(context, arm, **labels)
+        return spread(blocks(context, arm, **labels))
     except NotLogged:
         return None
-    return f"{median(values):.2f} [{values[0]:.2f}, {values[-1]:.2f}]"
 
 
 def timed_on(context: Context) -> list[str]:
