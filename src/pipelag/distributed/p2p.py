@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pipelag.distributed.channel import Channel
 from pipelag.errors import PipelagError
 
 POSTED_AHEAD = 2  # receives kept open: one being filled while the other is consumed
@@ -86,10 +87,14 @@ class TensorMeta:
         """The contiguous tensor to send for `tensor`."""
         return (tensor.permute(0, 2, 3, 1) if self.channels_last else tensor).contiguous()
 
+    @property
+    def laid_out(self) -> tuple[int, ...]:
+        """The shape of what is sent."""
+        return tuple(self.shape[d] for d in (0, 2, 3, 1)) if self.channels_last else self.shape
+
     def buffer(self, device: torch.device, pinned: bool = False) -> torch.Tensor:
         """An empty tensor to receive into."""
-        shape = tuple(self.shape[d] for d in (0, 2, 3, 1)) if self.channels_last else self.shape
-        return torch.empty(shape, dtype=self.dtype, device=device, pin_memory=pinned)
+        return torch.empty(self.laid_out, dtype=self.dtype, device=device, pin_memory=pinned)
 
     def unwire(self, buffer: torch.Tensor) -> torch.Tensor:
         """The received tensor in its own shape and memory format."""
@@ -100,7 +105,7 @@ class TensorMeta:
 class Wire:
     """What a link needs of the job: who this is, the group to send in, the store, where messages lie, a unique name.
 
-    `place`: where what they bring is used, if elsewhere.
+    `place`: where what they bring is used, if elsewhere. `channel`: to a peer on this machine, instead of the group.
     """
 
     rank: int
@@ -110,6 +115,7 @@ class Wire:
     name: str
     uneven: bool = False  # messages differ in shape
     place: torch.device | None = None
+    channel: Channel | None = None
 
     def buffer(self, meta: TensorMeta) -> torch.Tensor:
         """An empty tensor to receive into; pinned where a GPU will fetch it."""
@@ -143,19 +149,23 @@ class Sender:
                     f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; drop or pad "
                     "the last partial minibatch, or say uneven=True, with which each message tells its shapes"
                 )
-        out = [
-            meta.wire(tensor.detach()).to(self.wire.device) for meta, tensor in zip(self.metas, tensors, strict=True)
-        ]
-        if self.wire.uneven:
-            out.append(header_of(metas).to(self.wire.device))
+        header = [header_of(metas)] if self.wire.uneven else []
+        out = header + [meta.wire(tensor.detach()) for meta, tensor in zip(self.metas, tensors, strict=True)]
+        self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in out)
+        if self.wire.channel is not None:
+            with reaching(self.wire.rank, self.peer):
+                self.wire.channel.put(out)
+        else:
+            self._send_in_group([tensor.to(self.wire.device) for tensor in out])
+        self.seconds += time.perf_counter() - begin
+
+    def _send_in_group(self, out: Sequence[torch.Tensor]) -> None:
         while len(self.inflight) > self.ahead * len(out):
             _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
-        for tag, tensor in sorted(enumerate(out), key=lambda item: item[0] < len(metas)):  # the header goes first
-            self.bytes += tensor.numel() * tensor.element_size()
+        for tag, tensor in enumerate(out):
             with reaching(self.wire.rank, self.peer):
                 work = dist.isend(tensor, self.peer, group=self.wire.group, tag=tag)
             self.inflight.append((work, tensor))
-        self.seconds += time.perf_counter() - begin
 
     def finish(self) -> None:
         """Wait until everything has left."""
@@ -182,10 +192,12 @@ class Receiver:
 
     def _post(self) -> None:
         assert self.metas is not None
+        if self.wire.channel is not None:
+            return
         if self.wire.uneven:  # one header: nccl takes what was sent in the order of the receives, whatever their tags
             if self.left and not self.posted:
                 header = header_of(self.metas).to(self.wire.device)
-                self.posted.append([self._irecv(header, len(self.metas))])
+                self.posted.append([self._irecv(header, 0)])
                 self.left -= 1
             return
         while self.left and len(self.posted) < POSTED_AHEAD:
@@ -204,19 +216,34 @@ class Receiver:
             with reaching(self.wire.rank, self.peer):
                 told = self.wire.store.get(self.wire.name).decode()
             self.describe([TensorMeta.read(line) for line in told.splitlines()])
+        buffers = self._taken() if self.wire.channel is None else self._read(self.wire.channel)
+        self.waited += time.perf_counter() - start
+        self._post()
+        place = self.wire.place or self.wire.device
+        return tuple(meta.unwire(buffer).to(place) for meta, buffer in buffers)
+
+    def _taken(self) -> list[tuple[TensorMeta, torch.Tensor]]:
+        """What has come in the group."""
         assert self.metas is not None
         message, metas = self.posted.popleft(), self.metas
         if self.wire.uneven:
             ((work, header),) = message
             _wait(work, self.wire.rank, self.peer)
-            metas = [replace(meta, shape=shape) for meta, shape in zip(metas, shapes_of(header), strict=True)]
-            message = [self._irecv(self.wire.buffer(meta), tag) for tag, meta in enumerate(metas)]
+            metas = shaped(metas, header)
+            message = [self._irecv(self.wire.buffer(meta), tag) for tag, meta in enumerate(metas, start=1)]
         for work, _ in message:
             _wait(work, self.wire.rank, self.peer)
-        self.waited += time.perf_counter() - start
-        self._post()
-        place = self.wire.place or self.wire.device
-        return tuple(meta.unwire(buffer).to(place) for meta, (_, buffer) in zip(metas, message, strict=True))
+        return [(meta, buffer) for meta, (_, buffer) in zip(metas, message, strict=True)]
+
+    def _read(self, channel: Channel) -> list[tuple[TensorMeta, torch.Tensor]]:
+        """What has come over the channel."""
+        assert self.metas is not None
+        metas = self.metas
+        with reaching(self.wire.rank, self.peer):
+            message = channel.take()
+        if self.wire.uneven:
+            metas = shaped(metas, message.tensor((len(metas), 1 + MOST_DIMENSIONS), torch.int64))
+        return [(meta, message.tensor(meta.laid_out, meta.dtype)) for meta in metas]
 
 
 def header_of(metas: Sequence[TensorMeta]) -> torch.Tensor:
@@ -225,6 +252,11 @@ def header_of(metas: Sequence[TensorMeta]) -> torch.Tensor:
     for row, meta in zip(header, metas, strict=True):
         row[: 1 + len(meta.shape)] = torch.tensor([len(meta.shape), *meta.shape])
     return header
+
+
+def shaped(metas: Sequence[TensorMeta], header: torch.Tensor) -> list[TensorMeta]:
+    """With the shapes that a message tells."""
+    return [replace(meta, shape=shape) for meta, shape in zip(metas, shapes_of(header), strict=True)]
 
 
 def shapes_of(header: torch.Tensor) -> list[tuple[int, ...]]:

@@ -151,6 +151,7 @@ class RealTraining:
         schedule = told.phase.schedule(told.steps)
         for (kind, lane), pairs in sorted(conversations(routes_of(schedule)).items()):
             self.job.meet(pairs, [self.job.group(kind, lane)])
+            self.job.open_channels(kind, lane, pairs)
         mine = {stage: pieces[stage - 1] for stage in self._stages(schedule)}
         keepers: dict[int, Keeper] = {}
         restarts: dict[int, dict[str, Any] | None] = {}

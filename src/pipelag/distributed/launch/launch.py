@@ -29,6 +29,7 @@ from torch.distributed.rendezvous import rendezvous
 from pipelag import job as client
 from pipelag import precision
 from pipelag.allocator import keep_freed_memory
+from pipelag.distributed import channel
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
 from pipelag.distributed.launch import namespaces, processes, torchrun
 from pipelag.distributed.launch.travel import cannot_travel, pickled
@@ -213,7 +214,8 @@ def join(
     atexit.register(heart.stop)
     check_backend(own, rank, backend)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
-    return Job(rank, world, place, own, heart, shared=shared)
+    near = range(rank - here, rank - here + local_world) if device == "cpu" and channel.possible() else range(0)
+    return Job(rank, world, place, own, heart, shared=shared, near=near)
 
 
 def check_backend(store: Any, rank: int, backend: str) -> None:

@@ -12,9 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipelag.distributed import channel
+from pipelag.distributed.channel import Channel
 from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.heartbeat import Heartbeat
 from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
+from pipelag.distributed.routes import Route
 from pipelag.schedules import Action
 from pipelag.schedules.actions import Kind
 from pipelag.stage.optimizers import OptimizerFactory
@@ -34,6 +37,8 @@ class Job:
     `groups`: over all ranks, by what travels in them and a number; activations and gradients have connections of their
     own, so that neither waits for the other's turn (with nccl that could deadlock).
     `shared`: a machine's ranks compute on one GPU, and talk through the CPU's memory (gloo): nccl wants a GPU for each.
+    `near`: ranks of this machine that talk through memory which they share (`pipelag.distributed.channel`); `channels`:
+    those that are open, by what travels in them, the lane and the two ranks; None: these two could not.
     """
 
     rank: int
@@ -47,11 +52,18 @@ class Job:
     met: set[tuple[Any, int, int]] = field(default_factory=set)  # (group, rank, rank) that have exchanged a message
     shares: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)  # of replicas, by their ranks
     shared: bool = False
+    near: range = range(0)
+    channels: dict[tuple[str, int, int, int], Channel | None] = field(default_factory=dict)
 
     @property
     def outside(self) -> torch.device:
         """Where messages lie while they are under way."""
         return torch.device("cpu") if self.shared else self.device
+
+    @property
+    def messages(self) -> str:
+        """What messages between stages go through: shared memory, or the backend's name."""
+        return "shared memory" if any(self.channels.values()) else str(dist.get_backend())
 
     def group(self, kind: str, lane: int = 0) -> dist.ProcessGroup:
         """A group over all ranks; all ranks ask for a new one together."""
@@ -101,16 +113,27 @@ class Job:
             if last:
                 self.heart.farewell()
 
-    def wire(self, kind: str, lane: int, name: str) -> Wire:
-        """The wiring of a link of the present phase."""
+    def open_channels(self, kind: str, lane: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """Channels between ranks of one machine that will talk; all ranks call this with the same pairs."""
+        for low, high in sorted(set(pairs)):
+            key = (kind, lane, low, high)
+            if self.rank not in (low, high) or not {low, high} <= set(self.near) or key in self.channels:
+                continue
+            opened = channel.listen if self.rank == low else channel.join
+            self.channels[key] = opened(self.store, f"channel/{kind}{lane}:{low}-{high}")
+
+    def wire(self, route: Route, unread: int) -> Wire:
+        """The wiring of a link of the present phase. unread: messages that may wait in it for their reader."""
+        key = (route.kind, route.lane, min(route.source, route.target), max(route.source, route.target))
         return Wire(
             self.rank,
-            self.group(kind, lane),
+            self.group(route.kind, route.lane),
             self.store,
             self.outside,
-            f"phase{self.phases}/{name}",
+            f"phase{self.phases}/{route.name}",
             self.uneven,
             self.device,
+            self.channels.get(key) if unread <= channel.MOST_UNREAD else None,
         )
 
 

@@ -58,14 +58,15 @@ def _lead(spec: RunSpec, out: Path, device: str, each: int) -> Lead:
     """Open the run's folder, and write down what was measured."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    rows, described = yield {}
+    rows, described, messages = yield {}
     arms = ("pipelined", "hybrid") if spec.asked(SpeedOptions).hybrid else ("pipelined",)
     per_arm = {arm: speedups(rows, arm) for arm in arms}
     medians = {arm: median(values) for arm, values in per_arm.items()}
-    return finish(folder, spec, rows, each, device, described, speedup=medians, speedups=per_arm, **precision_of(spec))
+    more = {"speedup": medians, "speedups": per_arm, "messages": messages} | precision_of(spec)
+    return finish(folder, spec, rows, each, device, described, **more)
 
 
-def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
     model = task.model(spec, job.device)
@@ -136,4 +137,4 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             2 * half,
             {"whole_seconds": time.perf_counter() - began, "switched_at": switched - began},
         )
-    return rows, task.summary()
+    return rows, task.summary(), job.messages

@@ -156,6 +156,7 @@ def _task(
         "data": task.summary(),
         "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
         "device": str(job.device),
+        "messages": job.messages,
         "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
     } | precision_of(spec)
     if resume:
