@@ -137,8 +137,15 @@ def room(size: int) -> int:
 
 
 def possible() -> bool:
-    """Whether this system has what a channel needs."""
-    return hasattr(os, "memfd_create") and hasattr(socket, "SOCK_SEQPACKET") and hasattr(socket, "send_fds")
+    """Whether this system has what a channel needs, and allows it."""
+    try:
+        os.close(os.memfd_create("pipelag"))
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except (AttributeError, OSError):
+        return False
+    one.close()
+    other.close()
+    return True
 
 
 def listen(store: Any, name: str) -> Channel | None:

@@ -160,6 +160,7 @@ class Sender:
         self.seconds += time.perf_counter() - begin
 
     def _send_in_group(self, out: Sequence[torch.Tensor]) -> None:
+        """By the job's backend, in order."""
         while len(self.inflight) > self.ahead * len(out):
             _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
         for tag, tensor in enumerate(out):
@@ -223,7 +224,7 @@ class Receiver:
         return tuple(meta.unwire(buffer).to(place) for meta, buffer in buffers)
 
     def _taken(self) -> list[tuple[TensorMeta, torch.Tensor]]:
-        """What has come in the group."""
+        """The next message, by the job's backend."""
         assert self.metas is not None
         message, metas = self.posted.popleft(), self.metas
         if self.wire.uneven:
@@ -236,7 +237,7 @@ class Receiver:
         return [(meta, buffer) for meta, (_, buffer) in zip(metas, message, strict=True)]
 
     def _read(self, channel: Channel) -> list[tuple[TensorMeta, torch.Tensor]]:
-        """What has come over the channel."""
+        """The next message, where it lies."""
         assert self.metas is not None
         metas = self.metas
         with reaching(self.wire.rank, self.peer):
