@@ -19,9 +19,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 import pipelag
 from pipelag.distributed import channel
 from pipelag.distributed.channel import Channel, Lost
-from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.launch.launch import launch, neighbours
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
+from pipelag.distributed.workers.base import Job, carried_by
+from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.stage.phase import Phase
 from tests.toy import Noise, convolutional, equal, sgd
@@ -157,6 +158,56 @@ def test_two_ranks_open_a_channel_or_none_where_one_cannot(tmp_path: Path, monke
     assert not list(long.iterdir())
 
 
+def test_a_fork_gives_nothing_back() -> None:
+    here, there = pair()
+    here.put([torch.ones(3)])
+    value = there.take().tensor((3,), torch.float32)
+    child = os.fork()
+    if not child:
+        del value
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    here.put([torch.zeros(3)])
+    assert len(here.own) == 2 and value.tolist() == [1, 1, 1]
+    del value
+    there.take()
+    for _ in range(2):
+        here.put([torch.zeros(3)])
+    assert len(here.own) == 2  # each piece came back once
+
+
+def test_whoever_collects_what_it_receives_has_it_in_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MOST_KEPT", 3)
+    here, there = pair()
+    kept = []
+    for step in range(10):
+        here.put([torch.tensor([step])])
+        kept.append(there.take().tensor((1,), torch.int64))
+    assert [int(value) for value in kept] == list(range(10)) and len(here.own) == 4
+    kept.clear()
+    for step in range(10):
+        here.put([torch.tensor([step])])
+        assert int(there.take().tensor((1,), torch.int64)) == step
+    assert len(here.own) == 4 and not there.kept
+
+
+def test_nobody_else_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    with ThreadPoolExecutor() as pool, monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: 12345)  # the listener is another user then
+        ends = pool.submit(channel.listen, store, "a"), pool.submit(channel.join, store, "a")
+        assert [each.result() for each in ends] == [None, None]
+
+
+def test_ranks_share_memory_that_all_of_them_take_for_neighbours() -> None:
+    store = HashStore()
+    near = {0: range(2), 1: range(2), 2: range(2, 4), 3: range(3, 5)}
+    with ThreadPoolExecutor() as pool:
+        asked = {rank: pool.submit(neighbours, store, rank, each, "cpu") for rank, each in near.items()}
+        asked[4] = pool.submit(neighbours, store, 4, range(3, 5), "cuda")
+        assert {rank: each.result() for rank, each in asked.items()} == {0: [0, 1], 1: [0, 1], 2: [2], 3: [3], 4: []}
+
+
 class Uneven(Noise):
     """Every minibatch of another size."""
 
@@ -164,27 +215,59 @@ class Uneven(Noise):
         return super().images(t)[: 4 + 2 * (t % 3)]
 
 
-def trained(job: Job, apart: bool) -> tuple[list[dict[str, torch.Tensor]], str]:
-    if apart:
-        job.near = range(0)
-    ends = []
+PHASES = [Phase(get("pipedream"), 6, (3,)), Phase(get("gpipe"), 4, (3,), microbatches=2)]
+
+
+def trained(job: Job, how: str) -> tuple[list[dict[str, torch.Tensor]], list[str]]:
+    if how == "apart":
+        job.near = ()
+    if how == "deep":
+        channel.MOST_UNREAD = 3  # PipeDream has so few under way, GPipe of two microbatches more
+    ends, carriers = [], []
     for batches in (Noise(), Uneven()):
         model, loss = convolutional(), nn.functional.cross_entropy
-        phases = [Phase(get("pipedream"), 6, (3,)), Phase(get("gpipe"), 4, (3,), microbatches=2)]
         uneven = isinstance(batches, Uneven)
-        training = RealTraining(job, model.train(), phases, sgd, loss, lambda step: 1.0, 5, uneven=uneven)
-        training.run(batches.inputs, batches.targets)
+        training = RealTraining(job, model.train(), PHASES, sgd, loss, lambda step: 1.0, 5, uneven=uneven)
+        records = training.run(batches.inputs, batches.targets)
         ends.append(model.state_dict())
-    return ends, job.messages
+        carriers += [carried_by(phase.values()) for phase in records]
+    assert not job.channels
+    return ends, carriers
 
 
 @pytest.mark.real
 def test_workers_of_one_machine_talk_through_memory_and_learn_the_same_as_without() -> None:
-    (states, messages), (others, without) = (launch(trained, 2, apart=apart) for apart in (False, True))
-    assert messages == "shared memory" and without == "gloo"
-    assert all(equal(state, other) for state, other in zip(states, others, strict=True))
-    for state, batches in zip(states, (Noise(), Uneven()), strict=True):
+    found = {how: launch(trained, 2, how=how) for how in ("near", "apart", "deep")}
+    carriers = {how: carriers for how, (_, carriers) in found.items()}
+    assert set(carriers["near"]) == {"shared memory"} and set(carriers["apart"]) == {"gloo"}
+    assert carriers["deep"] == ["gloo", "gloo"] * 2 or set(carriers["deep"]) == {"gloo", "shared memory"}
+    for number, batches in enumerate((Noise(), Uneven())):
         model = convolutional()
-        phases = [Phase(get("pipedream"), 6, (3,)), Phase(get("gpipe"), 4, (3,), microbatches=2)]
-        pipelag.train(model, batches, phases=phases, optimizer=sgd, seed=5, uneven=True)
-        assert equal(state, model.state_dict())
+        pipelag.train(model, batches, phases=PHASES, optimizer=sgd, seed=5, uneven=True)
+        assert all(equal(states[number], model.state_dict()) for states, _ in found.values())
+
+
+class Turning(nn.Module):
+    """Hands on another type from the third minibatch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.seen += 1
+        return x, torch.ones(3, dtype=torch.int32 if self.seen < 3 else torch.int64)
+
+
+class First(nn.Module):
+    """Of two."""
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return pair[0]
+
+
+@pytest.mark.real
+def test_a_stage_that_hands_on_another_type_is_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), Turning(), First(), nn.Linear(8, 4))
+    with pytest.raises(PipelagError, match=r"minibatch 2 has type int64 where the ones before it had int32"):
+        pipelag.train(model, Noise(), method="pipedream", cuts=(3,), steps=6, optimizer=sgd, executor="real")

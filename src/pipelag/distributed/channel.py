@@ -1,12 +1,13 @@
 """Messages between workers of one machine: in memory that both map, told of by a socket.
 
-Over a socket the kernel copies a message twice, the second time in a thread that competes with the receiver's passes.
-Here the sender copies it once, and the receiver's passes read it where it lies. The memory has no name in any file
-system, so that nothing is left behind by a worker that is killed; and the socket's end tells that its peer is gone.
+Over the network's sockets the kernel copies a message twice, the second time in a thread that competes with the
+receiver's passes. Here the sender writes it once, and the receiver's passes read it where it lies. The memory has no
+name in any file system and ends with the workers, however they end; and a socket that closes tells of a peer that died.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -14,20 +15,24 @@ import struct
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipelag.distributed.launch.processes import OURS
+
 ALIGNED = 64  # bytes; where tensors begin, as torch's own allocator has it
-# Messages that may wait for their reader: Linux keeps 278 in a socket, and Python an open file for each piece.
-MOST_UNREAD = 100
+MOST_UNREAD = 100  # messages that may wait for their reader: the socket has room for 278
+MOST_KEPT = 200  # pieces that a receiver may keep, for each of which Python has a file open at both ends
+ROOM = 212_992  # bytes of the socket's buffer: Linux's usual, whatever this machine's is
 HEAD = struct.Struct("<qq")  # a piece's number, and its size where it is new; of one given back: -1 - number, 0
 FILE = struct.Struct("i")
 BESIDE = socket.CMSG_LEN(FILE.size)  # room for one open file
+PEER = struct.Struct("3i")  # a process, its user, its group
 
 
 class Lost(RuntimeError):
@@ -53,15 +58,17 @@ class Channel:
     """One end of what two workers of a machine send each other, in order.
 
     A message lies in a piece of the sender's memory, which is free again once the receiver has dropped every tensor in
-    it. Where no piece is free there is a new one: a sender never waits for its receiver.
+    it. Where no piece is free there is a new one: a sender does not wait for its receiver.
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+        self.connection, self.process = connection, os.getpid()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
         self.own: list[mmap.mmap] = []  # pieces for what is sent, by number
         self.free: list[int] = []
         self.theirs: dict[int, mmap.mmap] = {}  # pieces of the peer, by number
         self.come: deque[Message] = deque()
+        self.kept = 0  # pieces of the peer in which tensors of its messages still lie
 
     def put(self, tensors: Sequence[torch.Tensor]) -> None:
         """Send one message.
@@ -74,22 +81,19 @@ class Channel:
             pass
         number = self.free.pop() if self.free else len(self.own)
         new = number == len(self.own) or len(self.own[number]) < size
-        files = []
-        if new:
-            files = [os.memfd_create("pipelag")]
-            os.ftruncate(files[0], size)
-            self.own[number : number + 1] = [mmap.mmap(files[0], size)]
-        message = Message(self.own[number])
-        for tensor in tensors:
-            message.tensor(tuple(tensor.shape), tensor.dtype).copy_(tensor)
-        head = HEAD.pack(number, size if new else 0)
-        try:
-            _ = socket.send_fds(self.connection, [head], files) if new else self.connection.send(head)
-        except OSError as error:
-            raise Lost(str(error.strerror)) from error
-        finally:
-            for file in files:
-                os.close(file)
+        head, beside = HEAD.pack(number, size if new else 0), []
+        with ExitStack() as stack:
+            if new:
+                file = os.memfd_create("pipelag")
+                stack.callback(os.close, file)
+                os.ftruncate(file, size)
+                self.own[number : number + 1] = [mmap.mmap(file, size)]
+                beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, FILE.pack(file))]
+            message = Message(self.own[number])
+            for tensor in tensors:
+                message.tensor(tuple(tensor.shape), tensor.dtype).copy_(tensor)
+            with gone():
+                self.connection.sendmsg([head], beside)
 
     def take(self) -> Message:
         """The next message; waits for it.
@@ -103,32 +107,55 @@ class Channel:
 
     def _heard(self, wait: bool) -> bool:
         """Take what the peer says next: a message, or a piece that it gives back. False: it says nothing now."""
-        try:
-            # Not socket.recv_fds, which takes flags and does without them.
-            head, beside, _, _ = self.connection.recvmsg(HEAD.size, BESIDE, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise Lost(str(error.strerror)) from error
+        with gone():
+            try:  # not socket.recv_fds, which takes flags and does without them
+                head, beside, _, _ = self.connection.recvmsg(HEAD.size, BESIDE, 0 if wait else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
         if not head:
             raise Lost("it has closed its end")
         number, size = HEAD.unpack(head)
         if number < 0:
             self.free.append(-1 - number)
             return True
-        for _, _, data in beside:
-            (file,) = FILE.unpack(data)
+        if size:
+            if not beside:
+                raise OSError(errno.EMFILE, "a message came without its memory: this process has too many open files")
+            (file,) = FILE.unpack(beside[0][2])
             self.theirs[number] = mmap.mmap(file, size)
             os.close(file)
         view = memoryview(self.theirs[number])
-        weakref.finalize(view, self._give_back, number).atexit = False
+        if self.kept >= MOST_KEPT:  # somebody collects what stages receive: of that, memory of its own
+            view = memoryview(bytearray(view))
+            self._say_free(number)
+        else:
+            self.kept += 1
+            weakref.finalize(view, self._give_back, number).atexit = False
         self.come.append(Message(view))
         return True
 
     def _give_back(self, number: int) -> None:
-        """The last tensor in a piece of the peer's memory is gone."""
+        """The last tensor in a piece of the peer's memory is gone; in a fork of this process that means nothing."""
+        if os.getpid() == self.process:
+            self.kept -= 1
+            self._say_free(number)
+
+    def _say_free(self, number: int) -> None:
         with suppress(OSError):  # the peer is gone, or does not read at all: it then makes a new piece
             self.connection.send(HEAD.pack(-1 - number, 0), socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        """Nothing more is sent or taken; what was received lives on."""
+        self.connection.close()
+
+
+@contextmanager
+def gone() -> Iterator[None]:
+    """What the system says of a peer that is gone meanwhile becomes `Lost`."""
+    try:
+        yield
+    except ConnectionError as error:  # a broken pipe is one
+        raise Lost(str(error.strerror)) from error
 
 
 def room(size: int) -> int:
@@ -150,14 +177,13 @@ def possible() -> bool:
 
 def listen(store: Any, name: str) -> Channel | None:
     """Open a channel to whom calls `join` with the same name; None where one of the two cannot."""
-    with tempfile.TemporaryDirectory(prefix="pipelag-channel-") as folder, _socket() as door:
-        path = str(Path(folder, "door"))
-        try:
-            door.bind(path)
-        except OSError:  # a path longer than a socket's name may be
-            path = ""
-        else:
+    with ExitStack() as stack:
+        door, path = stack.enter_context(_socket()), ""
+        with suppress(OSError):  # no room for a folder, or a longer path than a socket's name may be
+            place = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{OURS}channel-")), "door"))
+            door.bind(place)
             door.listen(1)
+            path = place
         store.set(name, path)
         joined = bool(path) and store.get(f"{name}/joined") == b"yes"
         return Channel(door.accept()[0]) if joined else None
@@ -171,10 +197,14 @@ def join(store: Any, name: str) -> Channel | None:
     connection = _socket()
     try:
         connection.connect(path)
+        ours = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1] == os.getuid()
     except OSError:
-        connection.close()
-    store.set(f"{name}/joined", "no" if connection.fileno() < 0 else "yes")
-    return Channel(connection) if connection.fileno() >= 0 else None
+        ours = False
+    store.set(f"{name}/joined", "yes" if ours else "no")
+    if ours:
+        return Channel(connection)
+    connection.close()
+    return None
 
 
 def _socket() -> socket.socket:

@@ -2,7 +2,8 @@
 
 A message is the tuple of tensors that crosses one boundary. The receiver learns shapes, types and memory format once,
 through the job's key-value store, and from then on keeps receives posted ahead; the sender never waits. Where
-minibatches are uneven (sentences), a small header with the shapes travels before each message instead.
+minibatches are uneven (sentences), a small header with the shapes travels before each message instead. Between workers
+of one machine messages go through memory that both share instead (`pipelag.distributed.channel`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PeerLost(RuntimeError):
 
 @contextmanager
 def reaching(rank: int, peer: int) -> Iterator[None]:
-    """What the backend raises meanwhile tells that the connection to the peer broke: `PeerLost`."""
+    """What the backend or a channel raises meanwhile tells that the connection to the peer broke: `PeerLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -117,6 +118,11 @@ class Wire:
     place: torch.device | None = None
     channel: Channel | None = None
 
+    @property
+    def carrier(self) -> str:
+        """What its messages go through."""
+        return "shared memory" if self.channel is not None else str(dist.get_backend(self.group))
+
     def buffer(self, meta: TensorMeta) -> torch.Tensor:
         """An empty tensor to receive into; pinned where a GPU will fetch it."""
         away = self.place is not None and self.place != self.device
@@ -124,10 +130,10 @@ class Wire:
 
 
 class Sender:
-    """The sending end. Sends are asynchronous; a tensor is kept alive until it has left.
+    """The sending end. Sends are asynchronous, and a tensor is kept alive until it has left; or it is copied at once.
 
     `ahead`: how many messages this worker may be ahead of its neighbour by the schedule; an older send is waited for
-    (gloo calls a send complete only to who waits for it), which therefore takes no time.
+    (gloo calls a send complete only to who waits for it), which therefore takes no time. A channel has no use for it.
     """
 
     def __init__(self, wire: Wire, peer: int, ahead: int, metas: list[TensorMeta] | None = None) -> None:
@@ -144,6 +150,11 @@ class Sender:
             self.metas = metas
             self.wire.store.set(self.wire.name, "\n".join(meta.text() for meta in metas))
         for now, first in zip(metas, self.metas, strict=True):
+            if now.dtype != first.dtype:
+                raise PipelagError(
+                    f"{what} has type {str(now.dtype).removeprefix('torch.')} where the ones before it had "
+                    f"{str(first.dtype).removeprefix('torch.')}; let a stage hand on the same types for every minibatch"
+                )
             if now.shape != first.shape and not self.wire.uneven:
                 raise PipelagError(
                     f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; drop or pad "

@@ -149,9 +149,10 @@ class RealTraining:
     ) -> dict[str, Any]:
         """This rank's stages of a phase, whatever its schedule; and what of them goes to all ranks."""
         schedule = told.phase.schedule(told.steps)
-        for (kind, lane), pairs in sorted(conversations(routes_of(schedule)).items()):
+        routes = routes_of(schedule)
+        for (kind, lane), pairs in sorted(conversations(routes).items()):
             self.job.meet(pairs, [self.job.group(kind, lane)])
-            self.job.open_channels(kind, lane, pairs)
+        self.job.open_channels(schedule, routes)
         mine = {stage: pieces[stage - 1] for stage in self._stages(schedule)}
         keepers: dict[int, Keeper] = {}
         restarts: dict[int, dict[str, Any] | None] = {}
@@ -259,6 +260,7 @@ class RealTraining:
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         self.job.arrive()
+        self.job.close_channels()
         parts = gathered(part, self.job.outside)
         merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
         take_in_full(self.model, merged, self.masters)

@@ -40,7 +40,9 @@ from pipelag.job import leave_with_parent
 from pipelag.plugins import load_plugins
 
 SELF = "pipelag.distributed.launch.launch"
-TIMEOUT = timedelta(minutes=30)  # of one message; a dead peer is noticed at once by its closed connection
+TIMEOUT = timedelta(
+    minutes=30
+)  # of one message of a backend's; a dead peer is noticed at once by its closed connection
 STARTING = timedelta(minutes=5)  # until the store of another machine answers
 NO_ROOM = errno.ENOSPC  # the exit status of a worker that could not even write why it failed
 MORE_ROOM = "free some space, or let TMPDIR name another folder"
@@ -65,8 +67,9 @@ def launch(
 
     Args:
         task: importable or not (it travels by cloudpickle).
-        device: "cpu" (gloo; each worker pinned to cores of its own where there are enough) or "cuda" (nccl, rank r
-            on GPU r) or "cuda:N", which all share (gloo, through the CPU's memory: to see that it works, not how fast).
+        device: "cpu" (gloo and shared memory; each worker pinned to cores of its own where there are enough) or
+            "cuda" (nccl, rank r on GPU r) or "cuda:N", which all share (gloo, through the CPU's memory: to see that
+            it works, not how fast).
         threads: CPU threads per worker.
         links: each worker in a network namespace of its own, joined to the others by such links (CPU only).
         patience: seconds that a worker may be silent before the run ends (`pipelag.distributed.heartbeat`); None:
@@ -214,8 +217,20 @@ def join(
     atexit.register(heart.stop)
     check_backend(own, rank, backend)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
-    near = range(rank - here, rank - here + local_world) if device == "cpu" and channel.possible() else range(0)
-    return Job(rank, world, place, own, heart, shared=shared, near=near)
+    near = range(rank - here, rank - here + local_world)
+    return Job(rank, world, place, own, heart, shared=shared, near=neighbours(own, rank, near, device))
+
+
+def neighbours(store: Any, rank: int, near: range, device: str) -> list[int]:
+    """The ranks that this one talks to through shared memory, which all of them know: those that its launcher started.
+
+    near: which these are, if ranks lie side by side, as torchrun and this module number them; else there are none.
+    """
+    able = device == "cpu" and channel.possible()
+    store.set(f"near/{rank}", str(near) if able else "nobody")
+    if not able or rank not in near:
+        return []
+    return [other for other in near if store.get(f"near/{other}").decode() == str(near)]
 
 
 def check_backend(store: Any, rank: int, backend: str) -> None:

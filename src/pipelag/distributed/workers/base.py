@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import cache
 from typing import Any, get_args
 
 import torch
@@ -18,7 +19,7 @@ from pipelag.distributed.checkpoints import Keeper
 from pipelag.distributed.heartbeat import Heartbeat
 from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
 from pipelag.distributed.routes import Route
-from pipelag.schedules import Action
+from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
@@ -28,6 +29,7 @@ from pipelag.tensors import trainable
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 ENDLESS = timedelta(days=365)
 KINDS = get_args(Kind)
+AHEAD = 2  # messages that a worker may be ahead of its neighbour, beyond those in flight
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Job:
     own, so that neither waits for the other's turn (with nccl that could deadlock).
     `shared`: a machine's ranks compute on one GPU, and talk through the CPU's memory (gloo): nccl wants a GPU for each.
     `near`: ranks of this machine that talk through memory which they share (`pipelag.distributed.channel`); `channels`:
-    those that are open, by what travels in them, the lane and the two ranks; None: these two could not.
+    those of the present phase's routes; None: its two ranks cannot.
     """
 
     rank: int
@@ -52,18 +54,13 @@ class Job:
     met: set[tuple[Any, int, int]] = field(default_factory=set)  # (group, rank, rank) that have exchanged a message
     shares: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)  # of replicas, by their ranks
     shared: bool = False
-    near: range = range(0)
-    channels: dict[tuple[str, int, int, int], Channel | None] = field(default_factory=dict)
+    near: Sequence[int] = ()
+    channels: dict[Route, Channel | None] = field(default_factory=dict)
 
     @property
     def outside(self) -> torch.device:
         """Where messages lie while they are under way."""
         return torch.device("cpu") if self.shared else self.device
-
-    @property
-    def messages(self) -> str:
-        """What messages between stages go through: shared memory, or the backend's name."""
-        return "shared memory" if any(self.channels.values()) else str(dist.get_backend())
 
     def group(self, kind: str, lane: int = 0) -> dist.ProcessGroup:
         """A group over all ranks; all ranks ask for a new one together."""
@@ -113,18 +110,28 @@ class Job:
             if last:
                 self.heart.farewell()
 
-    def open_channels(self, kind: str, lane: int, pairs: Iterable[tuple[int, int]]) -> None:
-        """Channels between ranks of one machine that will talk; all ranks call this with the same pairs."""
-        for low, high in sorted(set(pairs)):
-            key = (kind, lane, low, high)
-            if self.rank not in (low, high) or not {low, high} <= set(self.near) or key in self.channels:
+    def open_channels(self, schedule: Schedule, routes: Sequence[Route]) -> None:
+        """Channels between ranks of one machine that will talk in a phase; all ranks call this together."""
+        self.close_channels()
+        unread = cache(lambda rank: in_flight(schedule.workers[rank]) + AHEAD)
+        for route in routes:
+            low, high = sorted((route.source, route.target))
+            if self.rank not in (low, high) or not {low, high} <= set(self.near):
+                continue
+            if max(unread(low), unread(high)) > channel.MOST_UNREAD:
                 continue
             opened = channel.listen if self.rank == low else channel.join
-            self.channels[key] = opened(self.store, f"channel/{kind}{lane}:{low}-{high}")
+            self.channels[route] = opened(self.store, f"phase{self.phases}/channel/{route.name}")
 
-    def wire(self, route: Route, unread: int) -> Wire:
-        """The wiring of a link of the present phase. unread: messages that may wait in it for their reader."""
-        key = (route.kind, route.lane, min(route.source, route.target), max(route.source, route.target))
+    def close_channels(self) -> None:
+        """The phase is over, on all ranks: what its messages lay in is given back to the system."""
+        for each in self.channels.values():
+            if each is not None:
+                each.close()
+        self.channels.clear()
+
+    def wire(self, route: Route) -> Wire:
+        """The wiring of a link of the present phase."""
         return Wire(
             self.rank,
             self.group(route.kind, route.lane),
@@ -133,7 +140,7 @@ class Job:
             f"phase{self.phases}/{route.name}",
             self.uneven,
             self.device,
-            self.channels.get(key) if unread <= channel.MOST_UNREAD else None,
+            self.channels.get(route),
         )
 
 
@@ -179,6 +186,7 @@ class Record:
     wait.
     `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations; on a GPU
     also the `peak` that its allocator has seen, all of these and the passes' own tensors.
+    `carriers`: what the messages went through that came here from other stages: shared memory, or a backend of torch's.
     `opaque`: a library sends and waits within its own steps (DDP, torch's schedules): only the whole time is known.
     `ages`: of a parameter server, how many updates older than the newest weights each gradient's were.
     """
@@ -192,6 +200,7 @@ class Record:
     spans: list[tuple[Action, float, float]] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
     ages: list[int] = field(default_factory=list)
+    carriers: list[str] = field(default_factory=list)
     opaque: bool = False
 
     @property
@@ -223,6 +232,11 @@ class Record:
             return {}
         whole = self.seconds or 1.0
         return {"busy": self.busy / whole, "communication": self.sending / whole, "idle": self.waited / whole}
+
+
+def carried_by(records: Iterable[Record]) -> str:
+    """What the messages between stages went through."""
+    return ", ".join(sorted({carrier for record in records for carrier in record.carriers})) or str(dist.get_backend())
 
 
 def packed(losses: Mapping[int, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:

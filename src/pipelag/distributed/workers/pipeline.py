@@ -18,6 +18,7 @@ from pipelag.distributed.gather import gathered
 from pipelag.distributed.p2p import Receiver, Sender, TensorMeta
 from pipelag.distributed.routes import consumer, routes_of, stages_on
 from pipelag.distributed.workers.base import (
+    AHEAD,
     Assignment,
     Job,
     Record,
@@ -82,19 +83,19 @@ class PipelineWorker(Worker):
         self.events: list[torch.cuda.Event] = []
         self.incoming: dict[tuple[Kind, int, int], Receiver] = {}
         self.outgoing: dict[tuple[Kind, int, int], Sender] = {}
-        mine = [route for route in routes_of(schedule) if job.rank in (route.source, route.target)]
-        talking = {job.rank} | {rank for route in mine for rank in (route.source, route.target)}
-        ahead = {rank: in_flight(schedule.workers[rank]) + 2 for rank in talking}
-        for route in mine:
-            wire = job.wire(route, max(ahead[route.source], ahead[route.target]))
+        ahead = in_flight(self.actions) + AHEAD
+        for route in routes_of(schedule):
             if job.rank == route.target:
-                self.incoming[route.kind, route.stage, route.source] = Receiver(wire, route.source, route.count)
-            else:
+                self.incoming[route.kind, route.stage, route.source] = Receiver(
+                    job.wire(route), route.source, route.count
+                )
+            elif job.rank == route.source:
                 # What gradients come back the receiver knows from the outputs that it has sent.
                 metas: list[TensorMeta] | None = [] if route.kind == "B" else None
-                sender = Sender(wire, route.target, ahead[job.rank], metas)
+                sender = Sender(job.wire(route), route.target, ahead, metas)
                 self.outgoing[route.kind, route.stage, route.target] = sender
         self.receivers, self.senders = list(self.incoming.values()), list(self.outgoing.values())
+        self.record.carriers = sorted({receiver.wire.carrier for receiver in self.receivers})
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job, Record
+from pipelag.distributed.workers.base import Job, Record, carried_by
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.runs import optimizers
@@ -137,4 +137,4 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             2 * half,
             {"whole_seconds": time.perf_counter() - began, "switched_at": switched - began},
         )
-    return rows, task.summary(), job.messages
+    return rows, task.summary(), carried_by(records.values())

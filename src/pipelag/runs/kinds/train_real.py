@@ -14,7 +14,7 @@ from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.training import RealTraining, check_precision, check_workers
-from pipelag.distributed.workers.base import Job, Record
+from pipelag.distributed.workers.base import Job, Record, carried_by
 from pipelag.errors import PipelagError
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
@@ -156,7 +156,7 @@ def _task(
         "data": task.summary(),
         "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
         "device": str(job.device),
-        "messages": job.messages,
+        "messages": carried_by(record for phase in records for record in phase.values()),
         "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
     } | precision_of(spec)
     if resume:
