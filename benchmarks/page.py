@@ -86,21 +86,27 @@ def _exponent(rows: Sequence[dict[str, Any]]) -> str:
 def plot(files: dict[str, Any], target: Path) -> None:
     """CPU seconds against work, with the exponents."""
     fig, axes = style.figure(style.PAGE, 2.6)
-    lines = [
-        (what, name, rows)
-        for name, held in files.items()
-        for what in dict.fromkeys(row["what"] for row in rows_of(held))
-        if (rows := [r for r in rows_of(held) if r["what"] == what and r["work"] and "bytes" not in r["unit"]])
-    ]
-    several = len({name for _, name, _ in lines}) > 1
-    for number, (what, name, rows) in enumerate(lines):
-        label = f"{what}, {name}" if several else what
-        work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
-        said = f"{label} (exponent {_slope(rows):.2f})" if len(rows) > 1 else label
-        axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=style.COLOURS[number % 8], label=said)
+    lines: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by what was measured and by the file
+    for name, held in files.items():
+        for row in rows_of(held):
+            if row["work"] and "bytes" not in row["unit"]:
+                lines.setdefault(row["what"], {}).setdefault(name, []).append(row)
+    names = list(dict.fromkeys(name for each in lines.values() for name in each))
+    for number, (what, each) in enumerate(lines.items()):
+        slopes = ", ".join(f"{_slope(rows):.2f}" for rows in each.values() if len(rows) > 1)
+        colour, marker, label = style.COLOURS[number % 8], "osD^vP*X"[number % 8], f"{what} ({slopes})"
+        for name, rows in each.items():
+            kind = names.index(name)
+            face = colour if kind == 0 else "white"
+            work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
+            dashes = ("-", "--", ":")[kind % 3]
+            axes.loglog(work, cost, marker=marker, color=colour, mfc=face, linestyle=dashes, label=label)
+            label = None
+    said = ", ".join(f"{name} {('solid', 'dashed', 'dotted')[kind % 3]}" for kind, name in enumerate(names))
     axes.set_xlabel("actions, or workers times layers")
     axes.set_ylabel("CPU seconds")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    title = "exponents in brackets" + (f"; {said}" if len(names) > 1 else "")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title=title)
     target.parent.mkdir(parents=True, exist_ok=True)
     style.save(fig, target.with_suffix(""), (".svg",))
 
