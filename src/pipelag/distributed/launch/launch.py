@@ -40,9 +40,7 @@ from pipelag.job import leave_with_parent
 from pipelag.plugins import load_plugins
 
 SELF = "pipelag.distributed.launch.launch"
-TIMEOUT = timedelta(
-    minutes=30
-)  # of one message of a backend's; a dead peer is noticed at once by its closed connection
+TIMEOUT = timedelta(minutes=30)  # of a backend's message; a dead peer is noticed at once by its closed connection
 STARTING = timedelta(minutes=5)  # until the store of another machine answers
 NO_ROOM = errno.ENOSPC  # the exit status of a worker that could not even write why it failed
 MORE_ROOM = "free some space, or let TMPDIR name another folder"

@@ -86,9 +86,8 @@ class PipelineWorker(Worker):
         ahead = in_flight(self.actions) + AHEAD
         for route in routes_of(schedule):
             if job.rank == route.target:
-                self.incoming[route.kind, route.stage, route.source] = Receiver(
-                    job.wire(route), route.source, route.count
-                )
+                receiver = Receiver(job.wire(route), route.source, route.count)
+                self.incoming[route.kind, route.stage, route.source] = receiver
             elif job.rank == route.source:
                 # What gradients come back the receiver knows from the outputs that it has sent.
                 metas: list[TensorMeta] | None = [] if route.kind == "B" else None

@@ -50,10 +50,11 @@ def timed_on(context: Context) -> list[str]:
         return []
     machines = sorted({f"{log.summary['device']}: {log.environment.get('device')}" for log in logs})
     batches = sorted({log.summary["batch"] for log in logs}, reverse=True)
+    through = " and ".join(sorted({log.summary.get("messages", "gloo") for log in logs}))  # older logs say nothing
     return [
-        f"Ours: 2 worker processes on {'; '.join(machines)}, minibatches of {', '.join(map(str, batches))}; the "
-        "non-pipelined arm is one worker with the same threads. Speedups are medians over interleaved blocks, with "
-        "[min, max]; times are of the steady state."
+        f"Ours: 2 worker processes on {'; '.join(machines)}, minibatches of {', '.join(map(str, batches))}, messages "
+        f"through {through}; the non-pipelined arm is one worker with the same threads. Speedups are medians over "
+        "interleaved blocks, with [min, max]; times are of the steady state."
     ]
 
 
