@@ -15,6 +15,7 @@ from pipelag.report import style
 from pipelag.report.tables import Col, table
 
 FOLDER, PLOT = Path("results/benchmarks"), Path("images/scaling.svg")
+LINES = ("solid", "dashed", "dotted")  # of the first machine, the second, the third
 HEAD = """# Benchmarks
 
 Written by `python -m benchmarks.page docs/benchmarks.md` from `results/benchmarks/*.json`, which `make bench` measures
@@ -94,15 +95,13 @@ def plot(files: dict[str, Any], target: Path) -> None:
     names = list(dict.fromkeys(name for each in lines.values() for name in each))
     for number, (what, each) in enumerate(lines.items()):
         slopes = ", ".join(f"{_slope(rows):.2f}" for rows in each.values() if len(rows) > 1)
-        colour, marker, label = style.COLOURS[number % 8], "osD^vP*X"[number % 8], f"{what} ({slopes})"
+        colour, label = style.COLOURS[number % 8], f"{what} ({slopes})" if slopes else what
         for name, rows in each.items():
-            kind = names.index(name)
-            face = colour if kind == 0 else "white"
             work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
-            dashes = ("-", "--", ":")[kind % 3]
-            axes.loglog(work, cost, marker=marker, color=colour, mfc=face, linestyle=dashes, label=label)
-            label = None
-    said = ", ".join(f"{name} {('solid', 'dashed', 'dotted')[kind % 3]}" for kind, name in enumerate(names))
+            (line,) = axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=colour, label=label)
+            line.set(linestyle=LINES[names.index(name) % 3], markerfacecolor="white" if names.index(name) else colour)
+            label = "_the same"  # matplotlib leaves such a name out of the legend
+    said = ", ".join(f"{name} {LINES[kind % 3]}" for kind, name in enumerate(names))
     axes.set_xlabel("actions, or workers times layers")
     axes.set_ylabel("CPU seconds")
     title = "exponents in brackets" + (f"; {said}" if len(names) > 1 else "")

@@ -62,10 +62,14 @@ class TensorMeta:
     channels_last: bool
     differentiable: bool
 
+    @property
+    def kind(self) -> str:
+        """The name of its type."""
+        return str(self.dtype).removeprefix("torch.")
+
     def text(self) -> str:
         """As JSON: what comes from a socket is never unpickled."""
-        kind = str(self.dtype).removeprefix("torch.")
-        return json.dumps([list(self.shape), kind, self.channels_last, self.differentiable])
+        return json.dumps([list(self.shape), self.kind, self.channels_last, self.differentiable])
 
     @classmethod
     def read(cls, text: str) -> TensorMeta:
@@ -152,8 +156,8 @@ class Sender:
         for now, first in zip(metas, self.metas, strict=True):
             if now.dtype != first.dtype:
                 raise PipelagError(
-                    f"{what} has type {str(now.dtype).removeprefix('torch.')} where the ones before it had "
-                    f"{str(first.dtype).removeprefix('torch.')}; let a stage hand on the same types for every minibatch"
+                    f"{what} has type {now.kind} where the ones before it had {first.kind}; let a stage hand on the "
+                    "same types for every minibatch"
                 )
             if now.shape != first.shape and not self.wire.uneven:
                 raise PipelagError(
