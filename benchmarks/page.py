@@ -95,7 +95,7 @@ def plot(files: dict[str, Any], target: Path) -> None:
     names = list(dict.fromkeys(name for each in lines.values() for name in each))
     for number, (what, each) in enumerate(lines.items()):
         slopes = ", ".join(f"{_slope(rows):.2f}" for rows in each.values() if len(rows) > 1)
-        colour, label = style.COLOURS[number % 8], f"{what} ({slopes})" if slopes else what
+        colour, label = style.COLOURS[number % 8], f"{what} (exponent {slopes})" if slopes else what
         for name, rows in each.items():
             work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
             (line,) = axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=colour, label=label)
@@ -104,8 +104,7 @@ def plot(files: dict[str, Any], target: Path) -> None:
     said = ", ".join(f"{name} {LINES[kind % 3]}" for kind, name in enumerate(names))
     axes.set_xlabel("actions, or workers times layers")
     axes.set_ylabel("CPU seconds")
-    title = "exponents in brackets" + (f"; {said}" if len(names) > 1 else "")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title=title)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title=said if len(names) > 1 else None)
     target.parent.mkdir(parents=True, exist_ok=True)
     style.save(fig, target.with_suffix(""), (".svg",))
 
