@@ -95,9 +95,10 @@ class InPlace:
 
 
 class ByReference:
-    """Parameters point at what their pass reads, if its backward reads the same. Else the backward's weights are
-    written where the forward's lay: in the place of a version that no later pass reads, or in one buffer of their own,
-    into which the forward's were copied. Between two steps parameters lie in the live buffers.
+    """Parameters point at what their pass reads, if its backward reads the same or what they point at by then
+    (`StageWeights.pointed`). Else the backward's weights are written where the forward's lay: in the place of a version
+    that no later pass reads, or in one buffer of their own, into which the forward's were copied. Between two steps
+    parameters lie in the live buffers.
 
     For an executor that takes one microbatch at a time through its forward and its backward.
     """
@@ -117,9 +118,14 @@ class ByReference:
             PipelagError: it was written over by a step that broke off.
         """
         weights = self.weights
+        apart &= not weights.pointed
         if content == self.content and (not apart or self.buffers is self.apart):
             return
         self.content, place = content, weights.source(content)
+        if place is None and weights.pointed:
+            weights.correct_ahead()
+            weights.readings[content[0]].write_all([(kept, amount) for amount, kept in weights.corrected.items()])
+            place = weights.source(content)
         if place is None or apart:
             if forward:
                 self.apart, self.read = self._apart(content, place), content
@@ -149,10 +155,26 @@ class ByReference:
 
     def restore(self, copies: Copies | None = None) -> None:
         """Let the parameters hold the live version, where it lies."""
-        if self.buffers is not self.weights.live:
-            self.buffers, self.apart = self.weights.live, []
-            self.weights.flat.point(self.buffers)
-        self.content = self.weights.alive
+        weights = self.weights
+        if self.buffers is not weights.live:
+            if self.buffers is self.apart and self.content == weights.alive and len(weights.plain) > 1:
+                self._keep()
+            self.buffers, self.apart = weights.live, []
+            weights.flat.point(self.buffers)
+        self.content, self.own = weights.alive, [] if weights.pointed else self.own
+
+    def _keep(self) -> None:
+        """A backward read a copy of the live version: that is the one to keep, and its place is exchanged."""
+        weights = self.weights
+        if weights.saved == weights.version:
+            return
+        ring, place = weights.plain, weights.version % len(weights.plain)
+        free, ring[place] = ring[place], self.apart
+        if self.apart is self.own:
+            self.own = free
+        else:
+            ring[self.overwritten[1] % len(ring)] = free
+        weights.saved = weights.version
 
     def reset(self) -> None:
         """The live buffers hold the live version: it is new, or was loaded."""
