@@ -6,14 +6,14 @@ it looks on before and after every update; readings that need the same one share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import SGD, Adam, NAdam
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import BY_NUMBER, keeps_velocity, rule_of, sgd_again, velocity
+from pipelag.methods.prediction import AT_HAND, BY_NUMBER, Rule, Scaled, keeps_velocity, rule_of, sgd_again, velocity
 from pipelag.methods.prediction import moments as moments_of
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Trajectory(Memory):
 
     def after_step(self, made: Buffers) -> None:
         """Follow."""
-        torch._foreach_mul_(self.buffers, self.gamma)
-        torch._foreach_add_(self.buffers, made, alpha=1 - self.gamma)
+        torch._foreach_lerp_(self.buffers, made, 1 - self.gamma)
 
 
 class Average(Memory):
@@ -158,7 +157,7 @@ class Correction(Reading):
 class ByRule(Reading):
     """w - s * step, the step by the optimizer's state (`pipelag.methods.prediction`)."""
 
-    def __init__(self, stage: StageWeights, rule: Callable[..., torch.Tensor | None]) -> None:
+    def __init__(self, stage: StageWeights, rule: Rule) -> None:
         super().__init__(stage)
         self.rule = rule
 
@@ -179,11 +178,12 @@ class ByRule(Reading):
         for state, group, live, *places in stage.state_beside(buffers, self.rule in BY_NUMBER):
             step = self.rule(state, group)
             found |= step is not None
+            direction, factor = step if isinstance(step, Scaled) else (step, 1.0)
             for place, amount in zip(places, amounts, strict=True):
-                if step is None:
+                if direction is None:
                     place.copy_(live)
                 else:
-                    torch.sub(live, step, alpha=amount, out=place)
+                    torch.sub(live, direction, alpha=amount * factor, out=place)
         if stage.steps and not found and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
@@ -192,8 +192,8 @@ class ByRule(Reading):
             )
 
     def does_as(self, other: Reading) -> bool:
-        """By the same rule."""
-        return type(other) is type(self) and other.rule is self.rule  # type: ignore[attr-defined]
+        """By the same rule, where that computes something."""
+        return isinstance(other, ByRule) and other.rule is self.rule and self.rule not in AT_HAND
 
 
 class ByRuleAgain(Reading):

@@ -1,27 +1,38 @@
 """What each optimizer will do next, from its present state: the one place that knows (PipeOptim, table I).
 
 A rule answers, for one parameter, with the step that the optimizer would repeat: the tensor that it subtracted from the
-weights, as far as its state tells. `predict` foresees s updates as s such steps (PipeOptim, equations 3 and 5).
+weights, as far as its state tells; or with a direction and the `factor` that makes it one, for a prediction is one
+product and one sum then. s updates are foreseen as s such steps (PipeOptim, equations 3 and 5).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
 
 from pipelag.errors import PipelagError
 
-Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], torch.Tensor | None]
+
+class Scaled(NamedTuple):
+    """factor * direction."""
+
+    direction: torch.Tensor
+    factor: float
+
+
+Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], torch.Tensor | Scaled | None]
 RULES: dict[type[Optimizer], Rule] = {}
 KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # a smoothed gradient from the first step on; SGD asks its momentum
 
 
 def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Callable[[Rule], Rule]:
     """Register the rule of an optimizer: (a parameter's state, its group) -> its step, or None before the first.
+
+    The step is a tensor or `Scaled`.
 
     >>> @prediction_rule(torch.optim.Adagrad)
     ... def adagrad(state, group):
@@ -40,43 +51,50 @@ def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Calla
 
 
 @prediction_rule(SGD)
-def sgd(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+def sgd(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
     """lr m_t, m_t = u m_{t-1} + (1 - dampening) g_t (table I, SGDM). Nesterov's form settles to the same step."""
     buffer = state.get("momentum_buffer")
-    return None if buffer is None else buffer * group["lr"]
+    return None if buffer is None else Scaled(buffer, group["lr"])
 
 
 @prediction_rule(AdamW)
 @prediction_rule(Adam)
-def adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+def adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
     """lr mhat / (sqrt(vhat) + eps); the decoupled weight decay is left out (table I, Adam and AdamW; ambiguity D4)."""
     if "exp_avg" not in state:
         return None
     beta1, beta2 = group["betas"]
     t = float(state["step"])
     second = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-    below = second.sqrt().div_(math.sqrt(1 - beta2**t)).add_(group["eps"])
-    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - beta1**t))
+    return _over_root(state["exp_avg"], second, 1 - beta2**t, group["eps"], group["lr"] / (1 - beta1**t))
 
 
 @prediction_rule(NAdam)
-def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
     """lr m / (1 - prod mu) / (sqrt(vhat) + eps): Adam's form with NAdam's own bias correction."""
     if "exp_avg" not in state:
         return None
     t = float(state["step"])
-    below = state["exp_avg_sq"].div(1 - group["betas"][1] ** t).sqrt_().add_(group["eps"])
-    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - float(state["mu_product"])))
+    bias, rate = 1 - group["betas"][1] ** t, group["lr"] / (1 - float(state["mu_product"]))
+    return _over_root(state["exp_avg"], state["exp_avg_sq"], bias, group["eps"], rate)
 
 
-def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+def _over_root(first: torch.Tensor, second: torch.Tensor, bias: float, eps: float, rate: float) -> Scaled:
+    """rate * first / (sqrt(second / bias) + eps), its constants taken out of the root."""
+    root = math.sqrt(bias)
+    below = second.sqrt().add_(eps * root)
+    return Scaled(torch.div(first, below, out=below), rate * root)
+
+
+def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
     """lr mhat / sqrt(vhat + eps), eps inside the root: XPipe's form over Adam's state (PipeOptim, equation 6)."""
     if "exp_avg" not in state:
         return None
     beta1, beta2 = group["betas"]
     t = float(state["step"])
-    below = state["exp_avg_sq"].div(1 - beta2**t).add_(group["eps"]).sqrt_()
-    return state["exp_avg"].div(below).mul_(group["lr"] / (1 - beta1**t))
+    bias = 1 - beta2**t  # mhat / sqrt(v / bias + eps) = sqrt(bias) mhat / sqrt(v + bias eps)
+    below = state["exp_avg_sq"].add(bias * group["eps"]).sqrt_()
+    return Scaled(torch.div(state["exp_avg"], below, out=below), group["lr"] * math.sqrt(bias) / (1 - beta1**t))
 
 
 def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torch.Tensor) -> torch.Tensor | None:
@@ -124,11 +142,11 @@ def rule_of(optimizer: Optimizer) -> Rule:
     )
 
 
-def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
+def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | Scaled | None:
     """lr times the smoothed gradient that the optimizer keeps, None where there is none yet (SpecTrain, equation 4)."""
     for key in ("momentum_buffer", "exp_avg"):
         if state.get(key) is not None:
-            return state[key] * group["lr"]
+            return Scaled(state[key], group["lr"])
     return state.get("velocity")
 
 
@@ -140,4 +158,5 @@ def keeps_velocity(optimizer: Optimizer) -> bool:
 
 
 # The rules that treat every number by itself: these may as well be given larger pieces than parameters.
-BY_NUMBER: set[Callable[..., torch.Tensor | None]] = {sgd, adam, nadam, moments, velocity}
+BY_NUMBER: set[Rule] = {sgd, adam, nadam, moments, velocity}
+AT_HAND: set[Rule] = {sgd, velocity}  # the state's own tensors, of which two predictions share no work

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import BY_NUMBER, prediction_rule
+from pipelag.methods.prediction import AT_HAND, BY_NUMBER, prediction_rule
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 _MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
@@ -68,6 +68,7 @@ def caffe(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | 
 
 
 BY_NUMBER.add(caffe)
+AT_HAND.add(caffe)
 
 
 class LARS(Optimizer):
