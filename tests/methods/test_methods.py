@@ -17,7 +17,7 @@ import pipelag
 from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
-from pipelag.methods.prediction import prediction_rule
+from pipelag.methods.prediction import Scaled, moments, prediction_rule, rule_of
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.training import SimulatedTraining
@@ -453,6 +453,19 @@ def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
         from pipelag.methods.prediction import RULES
 
         del RULES[Alien]
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.NAdam])
+def test_float16_predicts_nothing_where_nothing_has_moved(make: Any) -> None:
+    """Of an epsilon that float16 holds, a part would be none, and 0 / 0 no number."""
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+    optimizer = make([weight], lr=0.01, eps=1e-6)
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    for rule in (rule_of(optimizer), moments):
+        step = rule(optimizer.state[weight], optimizer.param_groups[0])
+        assert isinstance(step, Scaled)
+        assert not step.direction.any() and step.direction.isfinite().all()
 
 
 def test_what_cannot_be_combined_is_refused_with_the_reason() -> None:

@@ -16,7 +16,6 @@ from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.models.recurrent import states
-from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.guard import Origins, unpacked
 from pipelag.stage.phase import Phase
 from pipelag.stage.weights import FlatParameters
@@ -77,64 +76,6 @@ def test_every_kind_of_layer_reads_the_weights_of_the_backwards_time(name: str, 
     swapped = gradient(name, device, swap=True)
     torch.testing.assert_close(swapped, gradient(name, "cpu", swap=True, plain=True), rtol=1e-3, atol=1e-4)
     assert (swapped - gradient(name, device, swap=False)).abs().max() > 0.01
-
-
-class Sliced(nn.Conv2d):
-    """A convolution by a view of its weights."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.conv2d(x, self.weight[:], padding=1)
-
-
-class Around(nn.Module):
-    """Takes a convolution's weights for a linear layer's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(6, 6, 1, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.convolution.weight.view(6, 6))
-
-
-class Scale(nn.Module):
-    """One number, so that what follows has a gradient to give."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.by
-
-
-POINTED = {"convolution", "grouped convolution", "transposed convolution", "batch norm", "group norm", "layer norm"}
-OTHERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
-    "slopes": (IMAGE, lambda: nn.PReLU(8)),
-    "subclass": (IMAGE, lambda: Sliced(8, 8, 3)),
-    "from outside": (IMAGE, Around),
-    "norm and linear": (WORDS, lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))),
-}
-
-
-@pytest.mark.parametrize("method", ["stale_weights", "pipemare"])
-@pytest.mark.parametrize("name", [*POINTED, "linear", "attention", *OTHERS])
-def test_where_no_view_of_weights_is_kept_a_backward_is_pointed_at_its_own(name: str, method: str, device: str) -> None:
-    """It trains as where weights are written over others'."""
-    shape, make = (KINDS | OTHERS)[name]
-    generator, ends = torch.Generator().manual_seed(1), []
-    batches = [(torch.randn(shape, generator=generator).to(device), torch.zeros(shape[0]).long()) for _ in range(6)]
-    for copied in (False, True):
-        torch.manual_seed(0)
-        model = nn.Sequential(Scale(), make(), nn.Sequential(nn.Flatten(), nn.LazyLinear(3))).to(device)
-        model(batches[0][0])
-        phase = Phase(get(method), 6, (1, 2), microbatches=2)
-        trained = SimulatedTraining(
-            model, [phase], sgd, nn.functional.cross_entropy, device=torch.device(device), graphs=copied
-        )
-        ends.append([trained.step(x, y.to(device)) for x, y in batches] + [p.detach() for p in model.parameters()])
-        assert trained.pipeline.weights[1].pointed is (name in POINTED)
-    assert all(map(torch.equal, *ends))
 
 
 class Halved(nn.Module):

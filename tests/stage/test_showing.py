@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
@@ -13,11 +15,14 @@ from torch.utils._pytree import tree_leaves
 
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
+from pipelag.methods.carriers import Correction
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.showing import ByReference, Copies, InPlace
-from tests.toy import Noise, adamw, convolutional, simulated
+from pipelag.stage.weights import FlatParameters
+from tests.stage.test_guard import IMAGE, KINDS, WORDS
+from tests.toy import Noise, adamw, convolutional, sgd, simulated
 
 CUTS, STEPS = (1, 2, 4), 9
 loss_of = nn.functional.cross_entropy
@@ -27,7 +32,7 @@ def training_of(
     method: str, parts: int = 1, copied: bool = False, bf16: bool = False, linear: bool = False
 ) -> SimulatedTraining:
     """copied: graphs were asked for; without a GPU steps are eager then, and weights are copied to where they lie for
-    good. linear: the first layer is not a convolution but one whose graph keeps a view of its weights.
+    good. linear: the first stage is of layers whose graphs keep views of their weights.
     """
     momentum = 0.0 if method == "nesterov_async" else 0.9  # it brings its own
     sgd = partial(torch.optim.SGD, lr=0.02, momentum=momentum, weight_decay=1e-3)
@@ -36,7 +41,7 @@ def training_of(
     rate = lambda t: 1 / (1 + t / 4)  # noqa: E731
     model = convolutional()
     if linear:
-        model[0] = nn.Sequential(nn.Flatten(), nn.Linear(192, 512), nn.Unflatten(1, (8, 8, 8)))
+        model[0] = nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.Linear(20, 512), nn.Unflatten(1, (8, 8, 8)))
     return SimulatedTraining(model.train(), phases, make, loss_of, rate, 5, bf16=bf16, graphs=copied)
 
 
@@ -90,7 +95,7 @@ def test_weights_are_read_where_they_are_kept(method: str, parts: int, linear: b
         assert held(training) == live
     kept = {buffer.untyped_storage().data_ptr() for ring in first.rings for each in ring for buffer in each}
     assert isinstance(first.showing, ByReference)
-    assert first.pointed is (method != "pipedream" and not linear)
+    assert first.showing.pointed is (method != "pipedream" and not linear)
     assert bool(first.showing.own) is copies
     assert len(seen[-1] - live) >= 1 and (copies or seen[-1] <= kept)
 
@@ -125,17 +130,217 @@ def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method:
     assert all(torch.equal(training.step(*batches[t]), loss) for t, loss in zip(range(7, STEPS), expected, strict=True))
 
 
-def test_a_live_version_that_a_backward_has_read_in_a_copy_is_kept_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_live_version_that_a_backward_has_read_in_a_copy_is_kept_there(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And not copied once more: the ring takes the place that was written over."""
-    training, batches = training_of("stale_weights", linear=True), Noise()
+    training, batches = training_of("stale_weights", parts, linear=True), Noise()
     first, copied = training.pipeline.weights[0], set[int]()
+    showing = first.showing
+    assert isinstance(showing, ByReference)
     training.step(*batches[0])
     monkeypatch.setattr(Copies, "keep", lambda self, stage, there: copied.add(stage.stage))
     for t in range(1, STEPS):
-        places = {id(each) for each in first.plain}
+        places = {id(each) for each in [*first.plain, showing.own] if each}
         training.step(*batches[t])
-        assert {id(each) for each in first.plain} == places or t < first.back
+        assert {id(each) for each in [*first.plain, showing.own] if each} == places or t <= first.back
     assert copied == {2, 3}  # whose graphs keep no views, so that nothing is written over
+
+
+class Sliced(nn.Conv2d):
+    """A convolution by a view of its weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv2d(x, self.weight[:], padding=1)
+
+
+class Around(nn.Module):
+    """Takes a convolution's weights for a linear layer's, from a call on."""
+
+    def __init__(self, since: int = 0) -> None:
+        super().__init__()
+        self.convolution, self.since = nn.Conv2d(6, 6, 1, bias=False), since
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.since -= 1
+        if self.since >= 0:
+            return self.convolution(x.transpose(1, 3)).transpose(1, 3)
+        return nn.functional.linear(x, self.convolution.weight.view(6, 6))
+
+
+class Detached(nn.Module):
+    """Whose graph keeps a tensor of its own on the weights' memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t):
+            return self.convolution(x)
+
+
+class Scale(nn.Module):
+    """One number, so that what follows has a gradient to give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
+
+POINTED = {"convolution", "grouped convolution", "transposed convolution", "batch norm", "group norm", "layer norm"}
+OTHERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+    "slopes": (IMAGE, lambda: nn.PReLU(8)),
+    "subclass": (IMAGE, lambda: Sliced(8, 8, 3)),
+    "from outside": (IMAGE, Around),
+    "from outside, later": (IMAGE, lambda: Around(5)),
+    "from outside, from a minibatch's last part on": (IMAGE, lambda: Around(8)),
+    "detached": (IMAGE, Detached),
+    "norm and linear": (WORDS, lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))),
+}
+
+
+def small(name: str, device: str, copied: bool, method: str, parts: int, loss: Any = loss_of) -> SimulatedTraining:
+    """Three stages, of which the middle one is such a layer."""
+    shape, make = (KINDS | OTHERS)[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(Scale(), make(), nn.Sequential(nn.Flatten(), nn.LazyLinear(3))).to(device)
+    model(torch.zeros(shape, device=device))
+    phases, where = [Phase(get(method), 8, (1, 2), microbatches=parts)], torch.device(device)
+    loss = partial(loss, model) if loss is not loss_of else loss
+    return SimulatedTraining(model, phases, sgd, loss, device=where, graphs=copied)
+
+
+def drawn(name: str, device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    shape, generator = (KINDS | OTHERS)[name][0], torch.Generator().manual_seed(1)
+    shape = (4 * shape[0], *shape[1:])
+    batches = [(torch.randn(shape, generator=generator), torch.zeros(shape[0], dtype=torch.int64)) for _ in range(8)]
+    return [(x.to(device), y.to(device)) for x, y in batches]
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare"])
+@pytest.mark.parametrize("name", [*sorted(POINTED), "linear", "attention", *OTHERS])
+def test_where_no_view_of_weights_is_kept_a_backward_is_pointed_at_its_own(
+    name: str, method: str, parts: int, device: str
+) -> None:
+    """It trains as where weights are written over others', also where a view is kept from some minibatch on."""
+    ends = []
+    for copied in (False, True):
+        trained = small(name, device, copied, method, parts)
+        ends.append([trained.step(*batch) for batch in drawn(name, device)])
+        ends[-1] += [parameter.detach() for parameter in trained.model.parameters()]
+        showing = trained.pipeline.weights[1].showing
+        assert copied or (isinstance(showing, ByReference) and showing.pointed is (name in POINTED))
+    assert all(map(torch.equal, *ends))
+
+
+def orthogonal(model: nn.Sequential, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Filters that should be so: a loss that keeps a view of a stage's weights."""
+    rows = model[1].weight.flatten(1)
+    return loss_of(output, target) + 0.1 * (rows @ rows.t() - torch.eye(8)).square().sum()
+
+
+def smooth(model: nn.Sequential, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A loss with a gradient in it."""
+    loss = loss_of(output, target)
+    slopes = torch.autograd.grad(loss, [model[1].weight, model[0].by], create_graph=True)
+    return loss + 0.1 * sum(slope.square().sum() for slope in slopes)
+
+
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain"])
+@pytest.mark.parametrize("loss", [orthogonal, smooth])
+def test_a_loss_over_a_stages_weights_reads_those_of_the_backward_too(loss: Any, method: str) -> None:
+    """Unbroken, and taken up again: a pipeline's first forward is one that is looked at."""
+    batches = drawn("convolution", "cpu")
+    whole, copied = (small("convolution", "cpu", graphs, method, 1, loss) for graphs in (False, True))
+    states, losses = [], []
+    for batch in batches:
+        states.append(deepcopy(whole.state_dict()))
+        losses.append(whole.step(*batch))
+        assert torch.equal(losses[-1], copied.step(*batch))
+    for done in (1, 3, 6):
+        again = small("convolution", "cpu", False, method, 1, loss)
+        again.load_state_dict(states[done])
+        assert [again.step(*batch) for batch in batches[done:]] == losses[done:]
+
+
+def test_replicas_are_taken_up_again_between_two_minibatches_of_an_update() -> None:
+    """Though a backward has written over a copy of what later minibatches of it read, too."""
+    phases, batches, losses = [Phase(get("stale_weights"), 10, CUTS, replicas=(2, 2, 1, 1))], Noise(), []
+
+    def made() -> SimulatedTraining:
+        model = convolutional()
+        model[0] = nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.Linear(20, 512), nn.Unflatten(1, (8, 8, 8)))
+        return SimulatedTraining(model.train(), phases, sgd, loss_of)
+
+    whole, states = made(), []
+    for t in range(10):
+        states.append(deepcopy(whole.state_dict()))
+        losses.append(whole.step(*batches[t]))
+    for t in (3, 4):
+        again = made()
+        again.load_state_dict(states[t])
+        assert [again.step(*batches[each]) for each in range(t, 10)] == losses[t:]
+
+
+def stops_at(real: Any, calls: list[int], which: int, after: bool, *given: Any, **named: Any) -> Any:
+    """Do as asked, but break off before or after the call of that number."""
+    if "_foreach" in real.__name__ and sys._getframe(1).f_globals["__name__"] != ByReference.__module__:
+        return real(*given, **named)  # it moves something else
+    calls[0] += 1
+    if calls[0] == which and not after:
+        raise KeyboardInterrupt
+    out = real(*given, **named)
+    if calls[0] == which:
+        raise KeyboardInterrupt
+    return out
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare", "pipedream"])
+@pytest.mark.parametrize("name", ["convolution", "linear"])
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize(
+    ("where", "what"), [(FlatParameters, "point"), (torch, "_foreach_copy_"), (Correction, "write_all")]
+)
+def test_a_step_stopped_while_weights_are_shown_is_taken_again_or_refused(
+    where: Any, what: str, closed: bool, name: str, method: str, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before or after each of the operations that move them; it never trains on with others' weights.
+
+    closed: from what a checkpoint holds that is written then.
+    """
+    batches, whole = drawn(name, "cpu"), small(name, "cpu", False, method, parts)
+    losses = [whole.step(*batch) for batch in batches]
+    real = getattr(where, what)
+    for done, after in [(0, False), (5, False), (5, True)]:
+        for which in range(1, 40):
+            training, calls = small(name, "cpu", False, method, parts), [0]
+            assert [training.step(*batch) for batch in batches[:done]] == losses[:done]
+
+            stopped = partial(stops_at, real, calls, which, after)
+            with monkeypatch.context() as patch:
+                patch.setattr(where, what, stopped if where is torch else partialmethod(stopped))
+                try:
+                    training.step(*batches[done])
+                    break
+                except KeyboardInterrupt:
+                    pass
+            training.model.zero_grad()
+            try:
+                if closed:
+                    training.close()
+                    state = deepcopy(training.state_dict())
+                    training = small(name, "cpu", False, method, parts)
+                    training.load_state_dict(state)
+                assert [training.step(*batch) for batch in batches[done:]] == losses[done:]
+            except PipelagError as error:
+                assert "broke off; go on from a checkpoint" in str(error)
 
 
 STOPS = {"load": 6, "restore": 3, "before_step": 3}  # three stages; a forward and a backward load

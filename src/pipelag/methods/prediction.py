@@ -81,9 +81,15 @@ def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
 
 def _over_root(first: torch.Tensor, second: torch.Tensor, bias: float, eps: float, rate: float) -> Scaled:
     """rate * first / (sqrt(second / bias) + eps), its constants taken out of the root."""
+    second, bias = _unbiased(second, bias)
     root = math.sqrt(bias)
     below = second.sqrt().add_(eps * root)
     return Scaled(torch.div(first, below, out=below), rate * root)
+
+
+def _unbiased(second: torch.Tensor, bias: float) -> tuple[torch.Tensor, float]:
+    """second / bias as (tensor, number to divide it by): none in float16, in which eps times it would be nothing."""
+    return (second / bias, 1.0) if second.dtype == torch.float16 else (second, bias)
 
 
 def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
@@ -92,8 +98,8 @@ def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None
         return None
     beta1, beta2 = group["betas"]
     t = float(state["step"])
-    bias = 1 - beta2**t  # mhat / sqrt(v / bias + eps) = sqrt(bias) mhat / sqrt(v + bias eps)
-    below = state["exp_avg_sq"].add(bias * group["eps"]).sqrt_()
+    second, bias = _unbiased(state["exp_avg_sq"], 1 - beta2**t)
+    below = second.add(bias * group["eps"]).sqrt_()  # mhat / sqrt(v / bias + eps) = sqrt(bias) mhat / this
     return Scaled(torch.div(state["exp_avg"], below, out=below), group["lr"] * math.sqrt(bias) / (1 - beta1**t))
 
 

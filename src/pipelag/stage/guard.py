@@ -5,9 +5,6 @@ another form of them instead, its backward reads the forward's weights: every me
 stashing. Recurrent layers by cuDNN do so (it packs the weights): they run on torch's own operators meanwhile. Autocast
 does so (it casts the weights), and a layer that scales, norms or adapts its weights before it uses them: a method that
 this would falsify is refused.
-
-The other way round, convolutions and norms keep their parameters themselves and no view of them, so that a backward
-reads whatever these point at by then: a stage of such layers alone needs no weights written where others lie.
 """
 
 from __future__ import annotations
@@ -29,9 +26,6 @@ from pipelag.stage.policy import StageWeights
 from pipelag.tensors import kept_for_backward
 
 Weights = frozenset[int] | None
-# Layers, of no subclass, whose passes keep `weight` for the backward as the parameter that it is.
-KEPT_AS_THEY_ARE = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d}
-KEPT_AS_THEY_ARE |= {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm}
 
 
 class Origins(TorchDispatchMode):
@@ -103,7 +97,6 @@ class Guard:
         self.needed = apart and trained and not weights.stashed and not recompute
         self.unseen = self.needed
         self.copies: set[int] = set()
-        self.views = not all(map(_kept_as_they_are, module.modules()))  # of weights, which graphs may keep
         self.origins: Origins | None = None
         self.recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if self.needed else []
 
@@ -129,15 +122,13 @@ class Guard:
         return self.origins if self.origins is not None else nullcontext()
 
     def look(self, tensor: torch.Tensor) -> None:
-        """Note whether what autograd keeps is another form of weights, or a view."""
+        """Note whether what autograd keeps is another form of weights."""
         if self.origins is not None:
             self.copies |= self.origins.copied(tensor)
-            self.views |= place_of(tensor) in self.origins.own and id(tensor) not in self.origins.shapes
 
     def check(self) -> None:
         """Once a forward has been looked at. Raises `PipelagError` where it kept copies."""
         self.unseen, self.origins = False, None
-        self.weights.pointed = self.needed and not self.views
         name = next((name for name, one in self.module.named_parameters() if id(one) in self.copies), None)
         if name is not None:
             raise PipelagError(
@@ -146,12 +137,6 @@ class Guard:
                 "autocast and layers that scale or norm their weights make one; use weights as they are and of the "
                 "precision wanted, or recompute"
             )
-
-
-def _kept_as_they_are(part: nn.Module) -> bool:
-    """Whether a module's own parameters are kept so. By other names, they make a weight up."""
-    own = {name for name, one in part.named_parameters(recurse=False) if one is not None}
-    return not own or (type(part) in KEPT_AS_THEY_ARE and own <= {"weight", "bias"})
 
 
 @contextmanager

@@ -101,15 +101,13 @@ class StageWeights:
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
         both = self.readings.get("F"), self.readings.get("B")
         self.alike_made = both[0] is not None and both[1] is not None and both[0].does_as(both[1])
-        self.corrected: dict[float, Buffers] = {}
-        if self.alike_made or not by_reference:  # else as they are shown
-            self.correct_ahead()
+        ahead = self.alike_made or not by_reference  # else as they are shown
+        self.corrected: dict[float, Buffers] = self.ahead() if ahead else {}
         self.again: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
         self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
         self.begun = self.previous  # the weights that the update under way began with
         self.saved = -1  # the version whose copy `plain` holds last
         self.rested = False  # since the last pass: the live version is in its place, and kept where it has to be
-        self.pointed = False  # a backward reads what parameters point at by then (`pipelag.stage.guard`)
         self.showing = ByReference(self) if by_reference else InPlace(self)
 
     @property
@@ -247,9 +245,9 @@ class StageWeights:
             self.again = {amount: self._ring(self.back + 1) for amount in self._different("R")}
             self.prepared = False
 
-    def correct_ahead(self) -> None:
-        """Keep what backwards read of the live version beside it, from the next `prepare` on."""
-        self.corrected = {amount: self.like() for amount in self._different("B")}
+    def ahead(self) -> dict[float, Buffers]:
+        """Room for what backwards read of the live version, by amount."""
+        return {amount: self.like() for amount in self._different("B")}
 
     def load(
         self,
@@ -399,7 +397,12 @@ class StageWeights:
         return sum(buffer.numel() * buffer.element_size() for buffers in kept for buffer in buffers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything beyond the live weights and the optimizer's state (between two steps)."""
+        """Everything beyond the live weights and the optimizer's state (between two steps).
+
+        Raises:
+            PipelagError: the last step broke off and has written over what it would read if it were taken again.
+        """
+        self.showing.check()
         return {
             "version": self.version,
             "steps": self.steps,

@@ -1,8 +1,8 @@
 """How the parameters of a stage come to hold what a pass reads: by copies where they lie, or by reference.
 
-A graph that waits for its backward keeps some weights as the parameter and some as a view of its memory. So while one
-is alive, other weights have to be written into the memory that its forward read. Where no graph is alive, parameters
-may as well be pointed at other memory: that costs no copy, and the live weights stay where they are.
+A graph that waits for its backward keeps some weights as the parameter and some as a view of its memory: for the latter,
+other weights have to be written into the memory that its forward read. Else parameters may as well be pointed at other
+memory: that costs no copy, and the live weights stay where they are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pipelag.stage.weights import publish
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import Content, StageWeights
+
+UNKNOWN: Content = ("", -1, 0.0)
+BROKEN = "this step was begun before and broke off; go on from a checkpoint"
 
 
 class Copies:
@@ -89,16 +92,20 @@ class InPlace:
         """Let the parameters hold the live version, once the copies are made."""
         self.show(self.weights.alive, False, False, copies)
 
+    def check(self) -> None:
+        """No version is written over before its time."""
+
     def reset(self) -> None:
         """The live buffers hold the live version: it is new, or was loaded."""
         self.content = self.weights.alive
 
 
 class ByReference:
-    """Parameters point at what their pass reads, if its backward reads the same or what they point at by then
-    (`StageWeights.pointed`). Else the backward's weights are written where the forward's lay: in the place of a version
-    that no later pass reads, or in one buffer of their own, into which the forward's were copied. Between two steps
-    parameters lie in the live buffers.
+    """Parameters point at what their pass reads. Where a graph keeps views of what its forward read, and its backward
+    reads other weights, these are written there: into the place of a version that no later pass reads, or into one
+    buffer of their own, into which the forward's were copied. Convolutions and norms keep no views but the parameters
+    themselves, so that their backward reads what these point at by then. Which it is, is asked of the memory at every
+    backward: who else uses it than when the forward began. Between two steps parameters lie in the live buffers.
 
     For an executor that takes one microbatch at a time through its forward and its backward.
     """
@@ -109,6 +116,8 @@ class ByReference:
         self.own: Buffers = []
         self.apart: Buffers = []  # where a forward's weights lie that its backward writes over
         self.read = self.overwritten = weights.alive  # by the last forward whose backward reads other weights
+        self.users: list[int] = []  # of what that forward reads, as it began
+        self.pointed = False  # the last backward found no views
 
     @torch.no_grad()
     def show(self, content: Content, apart: bool, forward: bool, copies: Copies | None = None) -> None:
@@ -117,39 +126,81 @@ class ByReference:
         Raises:
             PipelagError: it was written over by a step that broke off.
         """
-        weights = self.weights
-        apart &= not weights.pointed
-        if content == self.content and (not apart or self.buffers is self.apart):
+        if content == self.content and not apart:
             return
-        self.content, place = content, weights.source(content)
-        if place is None and weights.pointed:
-            weights.correct_ahead()
-            weights.readings[content[0]].write_all([(kept, amount) for amount, kept in weights.corrected.items()])
-            place = weights.source(content)
-        if place is None or apart:
-            if forward:
-                self.apart, self.read = self._apart(content, place), content
-            else:
-                self.overwritten = self.read
-            if place is None:
-                weights.readings[content[0]].write_all([(self.apart, content[2])])
-            elif place is not self.apart:
-                torch._foreach_copy_(self.apart, place)
-            place = self.apart
-        if place is self.buffers:
-            publish([(weights.flat, place)])
+        self.content = UNKNOWN  # until it is there
+        if not apart:
+            place = self.weights.source(content)
+            assert place is not None
+            self._point(place)
+        elif forward:
+            self._begin(content)
+        elif users_of(self.buffers) == self.users:
+            self.pointed = True
+            self._point(self._made(content))
         else:
-            weights.flat.point(place)
+            self.pointed = False
+            self._write(content)
+        self.content = content
+
+    def _point(self, place: Buffers) -> None:
+        self.buffers = []  # so that `restore` points all of them again if this breaks off
+        self.weights.flat.point(place)
         self.buffers = place
 
-    def _apart(self, content: Content, place: Buffers | None) -> Buffers:
+    def _begin(self, content: Content) -> None:
+        """A forward whose backward reads other weights."""
+        weights, place = self.weights, self.weights.source(content)
+        assert place is not None
+        self.apart, self.read = [], content
+        if not self.pointed or place is weights.live:
+            self.apart = self._apart(content, place)
+            if place is not self.apart:
+                torch._foreach_copy_(self.apart, place)
+        self._point(self.apart or place)
+        self.users = users_of(self.buffers)
+
+    def _made(self, content: Content) -> Buffers:
+        """Where a backward's weights lie by themselves."""
+        weights, place = self.weights, self.weights.source(content)
+        if place is None:
+            made = weights.ahead()
+            weights.readings[content[0]].write_all([(buffers, amount) for amount, buffers in made.items()])
+            weights.corrected, place = made, made[content[2]]
+        return place
+
+    def _write(self, content: Content) -> None:
+        """Let a backward's weights lie where its forward's did, of which there are views."""
+        weights = self.weights
+        if self.buffers is not self.apart:
+            self._set_aside()
+        if self.apart is not self.own:
+            self.overwritten = self.read
+        place = weights.source(content)
+        if place is None:
+            weights.readings[content[0]].write_all([(self.apart, content[2])])
+        else:
+            torch._foreach_copy_(self.apart, place)
+        publish([(weights.flat, self.apart)])
+
+    def _set_aside(self) -> None:
+        """What the forward read may be written over; a version that later passes read goes on elsewhere."""
+        if not self.weights.read_last(self.read):
+            other = self.weights.like()
+            torch._foreach_copy_(other, self.buffers)
+            for ring in self.weights.rings:
+                ring[:] = [other if each is self.buffers else each for each in ring]
+            self.own = self.buffers
+        self.apart = self.buffers
+
+    def _apart(self, content: Content, place: Buffers) -> Buffers:
         """Where a forward's weights are to lie that its backward writes over."""
         weights = self.weights
-        if place is None or not weights.read_last(content):
+        if not weights.read_last(content):
             self.own = self.own or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
             return self.own
         if content == self.overwritten:
-            raise PipelagError("this step was begun before and broke off; go on from a checkpoint")
+            raise PipelagError(BROKEN)
         self.own = []  # the pipeline is full: from now on, the oldest version is it
         return place
 
@@ -159,24 +210,34 @@ class ByReference:
         if self.buffers is not weights.live:
             if self.buffers is self.apart and self.content == weights.alive and len(weights.plain) > 1:
                 self._keep()
-            self.buffers, self.apart = weights.live, []
-            weights.flat.point(self.buffers)
-        self.content, self.own = weights.alive, [] if weights.pointed else self.own
+            self.content = UNKNOWN
+            self._point(weights.live)
+        self.apart, self.content = [], weights.alive
+        self.own = [] if self.pointed else self.own
 
     def _keep(self) -> None:
         """A backward read a copy of the live version: that is the one to keep, and its place is exchanged."""
-        weights = self.weights
+        weights, copy = self.weights, self.apart
         if weights.saved == weights.version:
             return
         ring, place = weights.plain, weights.version % len(weights.plain)
-        free, ring[place] = ring[place], self.apart
-        if self.apart is self.own:
-            self.own = free
-        else:
-            ring[self.overwritten[1] % len(ring)] = free
+        free, own = ring[place], copy is self.own
+        self.own = [] if own else self.own
+        ring[:] = [copy if n == place else free if each is copy else each for n, each in enumerate(ring)]
         weights.saved = weights.version
+        self.own = free if own else self.own
+
+    def check(self) -> None:
+        """Raises `PipelagError` where a step that broke off has written over what it would read again."""
+        if self.overwritten != self.weights.alive:
+            raise PipelagError(BROKEN)
 
     def reset(self) -> None:
         """The live buffers hold the live version: it is new, or was loaded."""
         self.restore()
         self.overwritten = self.weights.alive
+
+
+def users_of(buffers: Buffers) -> list[int]:
+    """How many tensors use each one's memory: parameters, and views of them that a graph or anybody keeps."""
+    return [torch._C._storage_Use_Count(buffer.untyped_storage()._cdata) for buffer in buffers]  # type: ignore[attr-defined]
