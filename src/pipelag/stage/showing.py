@@ -1,7 +1,7 @@
 """How the parameters of a stage come to hold what a pass reads: by copies where they lie, or by reference.
 
-A graph that waits for its backward keeps some weights as the parameter and some as a view of its memory. Where there are
-such views, other weights have to be written into the memory that its forward read. Else parameters may as well be
+A graph that waits for its backward keeps some weights as the parameter and some as a view of its memory. Where there
+are such views, other weights have to be written into the memory that its forward read. Else parameters may as well be
 pointed at other memory: that costs no copy, and the live weights stay where they are.
 """
 
