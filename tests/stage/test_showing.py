@@ -95,7 +95,7 @@ def test_weights_are_read_where_they_are_kept(method: str, parts: int, linear: b
         assert held(training) == live
     kept = {buffer.untyped_storage().data_ptr() for ring in first.rings for each in ring for buffer in each}
     assert isinstance(first.showing, ByReference)
-    assert first.showing.pointed is (method != "pipedream" and not linear)
+    assert bool(first.showing.pointed) is (method != "pipedream" and not linear)
     assert bool(first.showing.own) is copies
     assert len(seen[-1] - live) >= 1 and (copies or seen[-1] <= kept)
 
@@ -192,6 +192,18 @@ class Scale(nn.Module):
         return x * self.by
 
 
+class Caching(nn.Module):
+    """Holds on to the view that it uses until it makes the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(6, 6, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows = self.convolution.weight.view(6, 6)
+        return nn.functional.linear(x, self.rows)
+
+
 POINTED = {"convolution", "grouped convolution", "transposed convolution", "batch norm", "group norm", "layer norm"}
 OTHERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "slopes": (IMAGE, lambda: nn.PReLU(8)),
@@ -200,6 +212,7 @@ OTHERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "from outside, later": (IMAGE, lambda: Around(5)),
     "from outside, from a minibatch's last part on": (IMAGE, lambda: Around(8)),
     "detached": (IMAGE, Detached),
+    "caching": (IMAGE, Caching),
     "norm and linear": (WORDS, lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))),
 }
 

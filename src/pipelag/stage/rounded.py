@@ -135,6 +135,11 @@ class RoundedParameters(FlatParameters):
         """The weights, and what shows them."""
         return self.buffers + self.shown
 
+    @property
+    def pointed(self) -> Iterable[nn.Parameter]:
+        """Those that are not rounded."""
+        return (parameter for parameter, rounds in zip(self.parameters, self.rounds, strict=True) if not rounds)
+
     def point(self, buffers: list[torch.Tensor]) -> None:
         """Round what lies in other buffers; what is not rounded lies in them."""
         for parameter, view, rounds in zip(self.parameters, self.views(buffers), self.rounds, strict=True):

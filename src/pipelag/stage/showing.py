@@ -105,7 +105,7 @@ class ByReference:
     reads other weights, these are written there: into the place of a version that no later pass reads, or into one
     buffer of their own, into which the forward's were copied. Convolutions and norms keep no views but the parameters
     themselves, so that their backward reads what these point at by then. Which it is, is asked of the memory at every
-    backward: who else uses it than when the forward began. Between two steps parameters lie in the live buffers.
+    backward until one finds somebody else's tensors there. Between two steps parameters lie in the live buffers.
 
     For an executor that takes one microbatch at a time through its forward and its backward.
     """
@@ -116,8 +116,7 @@ class ByReference:
         self.own: Buffers = []
         self.apart: Buffers = []  # where a forward's weights lie that its backward writes over
         self.read = self.overwritten = weights.alive  # by the last forward whose backward reads other weights
-        self.users: list[int] = []  # of what that forward reads, as it began
-        self.pointed = False  # the last backward found no views
+        self.pointed: bool | None = None  # no backward has found views; None: none has looked for them yet
 
     @torch.no_grad()
     def show(self, content: Content, apart: bool, forward: bool, copies: Copies | None = None) -> None:
@@ -135,7 +134,7 @@ class ByReference:
             self._point(place)
         elif forward:
             self._begin(content)
-        elif users_of(self.buffers) == self.users:
+        elif self.pointed is not False and self.weights.flat.alone(self.buffers):
             self.pointed = True
             self._point(self._made(content))
         else:
@@ -158,7 +157,6 @@ class ByReference:
             if place is not self.apart:
                 torch._foreach_copy_(self.apart, place)
         self._point(self.apart or place)
-        self.users = users_of(self.buffers)
 
     def _made(self, content: Content) -> Buffers:
         """Where a backward's weights lie by themselves."""
@@ -236,8 +234,3 @@ class ByReference:
         """The live buffers hold the live version: it is new, or was loaded."""
         self.restore()
         self.overwritten = self.weights.alive
-
-
-def users_of(buffers: Buffers) -> list[int]:
-    """How many tensors use each one's memory: parameters, and views of them that a graph or anybody keeps."""
-    return [torch._C._storage_Use_Count(buffer.untyped_storage()._cdata) for buffer in buffers]  # type: ignore[attr-defined]

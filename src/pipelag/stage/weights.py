@@ -7,6 +7,7 @@ is exactly "the backward pass runs with other weights than the forward pass".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,11 @@ class Laid(list[torch.Tensor]):
 
     views: list[torch.Tensor] | None = None
     pieces: list[torch.Tensor] | None = None  # as `pipelag.stage.flat_step` takes them
+
+    @property
+    def cut(self) -> list[torch.Tensor]:
+        """The views of them that are kept."""
+        return [tensor for tensor in (*(self.views or ()), *(self.pieces or ())) if all(tensor is not b for b in self)]
 
 
 class FlatParameters:
@@ -81,9 +87,27 @@ class FlatParameters:
         for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
             parameter.data = view
 
+    @property
+    def pointed(self) -> Iterable[nn.Parameter]:
+        """The parameters that `point` lets lie in other buffers."""
+        return self.parameters
+
+    def alone(self, buffers: list[torch.Tensor]) -> bool:
+        """Whether in buffers that the parameters point at nobody else's tensors lie: no graph keeps a view of them."""
+        own = Counter(map(_memory, buffers))
+        own.update(map(_memory, self.pointed))
+        own.update(map(_memory, buffers.cut if isinstance(buffers, Laid) else ()))
+        # One more is what `_memory` asks.
+        return all(torch._C._storage_Use_Count(each) == own[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
+
     def roundings(self, buffers: list[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """(what shows weights otherwise, their places in these buffers); see `pipelag.stage.rounded`."""
         return ()
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """The memory that a tensor lies in, which others may lie in, too."""
+    return tensor.untyped_storage()._cdata
 
 
 @torch.no_grad()
