@@ -192,6 +192,43 @@ class Scale(nn.Module):
         return x * self.by
 
 
+class ByView(torch.autograd.Function):
+    """A product that keeps a view of its weights where autograd does not see it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.weight, ctx.x = weight.t(), x.flatten(0, -2)
+        return x @ ctx.weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradient @ ctx.weight.t(), gradient.flatten(0, -2).t() @ ctx.x
+
+
+class Owned(nn.Linear):
+    """A layer by it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ByView.apply(x, self.weight) + self.bias
+
+
+class Beside(nn.Module):
+    """Every other call makes an output that nobody uses, and which the next one drops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.calls = nn.Conv2d(6, 6, 1, bias=False), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.unused = None
+        rows = nn.functional.linear(x, self.convolution.weight.view(6, 6))
+        if self.calls % 2:
+            self.unused = rows
+            return self.convolution(x.transpose(1, 3)).transpose(1, 3)
+        return rows
+
+
 class Caching(nn.Module):
     """Holds on to the view that it uses until it makes the next one."""
 
@@ -200,8 +237,8 @@ class Caching(nn.Module):
         self.convolution = nn.Conv2d(6, 6, 1, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.rows = self.convolution.weight.view(6, 6)
-        return nn.functional.linear(x, self.rows)
+        self.same = self.convolution.weight[:]
+        return nn.functional.conv2d(x.transpose(1, 3), self.same).transpose(1, 3)
 
 
 POINTED = {"convolution", "grouped convolution", "transposed convolution", "batch norm", "group norm", "layer norm"}
@@ -213,6 +250,8 @@ OTHERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "from outside, from a minibatch's last part on": (IMAGE, lambda: Around(8)),
     "detached": (IMAGE, Detached),
     "caching": (IMAGE, Caching),
+    "a function's own": (WORDS, lambda: Owned(8, 8)),
+    "unused beside": (IMAGE, Beside),
     "norm and linear": (WORDS, lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))),
 }
 
@@ -236,7 +275,7 @@ def drawn(name: str, device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("method", ["stale_weights", "pipemare"])
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain"])
 @pytest.mark.parametrize("name", [*sorted(POINTED), "linear", "attention", *OTHERS])
 def test_where_no_view_of_weights_is_kept_a_backward_is_pointed_at_its_own(
     name: str, method: str, parts: int, device: str
