@@ -1036,6 +1036,12 @@ def fewer_epochs() -> Pair:
     return both(PAPER, "figure_15", warmed_up(taken), warmed_up(taken | {"W = 10/60": 55}))
 
 
+@case(PAPER, "figure_15", "better_here")
+def better_here() -> Pair:
+    ends = {"W = 3/60": 20.0, "W = 5/60": 24.0, "W = 10/60": 27.0, "Sync": 34.5}
+    return both(PAPER, "figure_15", training(ends), training(ends | {"W = 10/60": 19.0}))
+
+
 @case(PAPER, "figure_15", "lower_utilisation")
 def lower_utilisation() -> Pair:
     taken = {"W = 3/60": 50, "W = 5/60": 40, "W = 10/60": 35}

@@ -21,6 +21,7 @@ from pipelag.results.pipemare.quality import (
     BySeed,
     area,
     below,
+    best,
     each,
     evaluations,
     log_in,
@@ -144,6 +145,15 @@ def fewer_epochs(context: Context) -> Finding:
     text = f"epochs to {target:.1f} BLEU: " + ", ".join(f"{arm} {fmean(by_arm[arm].values()):.2f}" for arm in arms)
     holds = all_of([*(step.above(-1e-9) for step in steps), whole.above()])
     return trend(context, holds, text, f"a good BLEU: the target of table 2, as a share of Sync's best; {SEEDS}")
+
+
+@judge(PAPER, "figure_15", "better_here")
+def better_here(context: Context) -> Finding:
+    """The best score of the largest W above that of the smallest."""
+    arms = grid(context, "W", "translation")
+    gain = Difference.of(*[best(context, task="translation", arm=arm) for arm in (arms[-1], arms[0])])
+    text = f"{each(context, *arms, task='translation')}; the last {gain.text()} above the first"
+    return trend(context, gain.above(), text, f"the largest W against the smallest; {SEEDS}")
 
 
 @judge(PAPER, "figure_15", "lower_utilisation")
