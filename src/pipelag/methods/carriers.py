@@ -13,7 +13,7 @@ import torch
 from torch.optim import SGD, Adam, NAdam
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import AT_HAND, BY_NUMBER, Rule, Scaled, keeps_velocity, rule_of, sgd_again, velocity
+from pipelag.methods.prediction import AT_HAND, BY_NUMBER, Rule, keeps_velocity, rule_of, sgd_again, step_by, velocity
 from pipelag.methods.prediction import moments as moments_of
 
 if TYPE_CHECKING:
@@ -176,14 +176,13 @@ class ByRule(Reading):
         amounts = [amount for _, amount in outs]
         buffers = [stage.live, *[out for out, _ in outs]]
         for state, group, live, *places in stage.state_beside(buffers, self.rule in BY_NUMBER):
-            step = self.rule(state, group)
+            step = step_by(self.rule, state, group)
             found |= step is not None
-            direction, factor = step if isinstance(step, Scaled) else (step, 1.0)
             for place, amount in zip(places, amounts, strict=True):
-                if direction is None:
+                if step is None:
                     place.copy_(live)
                 else:
-                    torch.sub(live, direction, alpha=amount * factor, out=place)
+                    torch.sub(live, step.direction, alpha=amount * step.factor, out=place)
         if stage.steps and not found and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "

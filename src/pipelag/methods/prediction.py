@@ -50,6 +50,12 @@ def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Calla
     return add
 
 
+def step_by(rule: Rule, state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
+    """What a rule answers, as a direction and its factor."""
+    step = rule(state, group)
+    return Scaled(step, 1.0) if isinstance(step, torch.Tensor) else step
+
+
 @prediction_rule(SGD)
 def sgd(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
     """lr m_t, m_t = u m_{t-1} + (1 - dampening) g_t (table I, SGDM). Nesterov's form settles to the same step."""

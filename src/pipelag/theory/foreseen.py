@@ -38,7 +38,7 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """
     import torch
 
-    from pipelag.methods.prediction import Scaled, rule_of
+    from pipelag.methods.prediction import rule_of, step_by
 
     known = optimizers()
     if options["optimizer"] not in known:
@@ -57,12 +57,11 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         for s, foreseen, before in waiting.pop(step, []):
             squares[s][0] += float((foreseen - weight.detach()).square().mean())
             squares[s][1] += float((before - weight.detach()).square().mean())
-        found = rule(optimizer.state.get(weight, {}), group)
-        if found is not None and step >= 2 * steps // 3 - max(horizons):
+        made = step_by(rule, optimizer.state.get(weight, {}), group)
+        if made is not None and step >= 2 * steps // 3 - max(horizons):
             before = weight.detach().clone()
-            direction, factor = found if isinstance(found, Scaled) else (found, 1.0)
             for s in horizons:
-                waiting.setdefault(step + s, []).append((s, before - s * factor * direction, before))
+                waiting.setdefault(step + s, []).append((s, before - s * made.factor * made.direction, before))
         noise = torch.randn(SIZE, generator=draw, dtype=torch.float64)
         weight.grad = mean + options.get("noise", 0.0) * noise
         optimizer.step()
