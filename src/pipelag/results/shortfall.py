@@ -79,6 +79,13 @@ def smaller(spec: RunSpec, theirs: RunSpec) -> bool:
     return any(spec.model.options.get(size) != theirs.model.options.get(size) for size in SIZES)
 
 
+def _differing(rank: int, words: str, sides: Iterable[object], plural: str = "") -> Iterator[tuple[Reason, Values]]:
+    """A reason where two values, here and in the paper, differ; they fill its blanks, where it has some."""
+    here, there = sides
+    if here != there:
+        yield Reason(rank, words, plural), (here, there) if "{}" in words else ()
+
+
 def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """What one run differs in: a `Reason`, and what fills its blanks."""
     if spec.kind == "plan" and theirs.published and not spec.published:
@@ -93,70 +100,60 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
         yield Reason(LENGTH, f"{spec.model.name} for {{}} of {{}} steps"), (spec.steps, theirs.steps)
     if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
         yield Reason(REST, "passes in bfloat16"), ()
-    if spec.data.name != theirs.data.name and training:
-        yield Reason(REST, "{} instead of {}"), (spec.data.name, theirs.data.name)
-    if spec.model.name != theirs.model.name:
-        yield (
-            Reason(REST, "network {} instead of {}", "networks {} instead of {}"),
-            (spec.model.name, theirs.model.name),
-        )
-    stages, printed = (max((phase.stages for phase in each.phases), default=1) for each in (spec, theirs))
-    if stages != printed and not (training and all(map(in_time, spec.phases))):
-        yield Reason(REST, "{} stages instead of {}"), (stages, printed)
+    if training:
+        yield from _differing(REST, "{} instead of {}", (spec.data.name, theirs.data.name))
+    network, networks = "network {} instead of {}", "networks {} instead of {}"
+    yield from _differing(REST, network, (spec.model.name, theirs.model.name), networks)
+    if not (training and all(map(in_time, spec.phases))):
+        stages = (max((phase.stages for phase in each.phases), default=1) for each in (spec, theirs))
+        yield from _differing(REST, "{} stages instead of {}", stages)
     scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
-    if scaled[0] != scaled[1]:
-        yield Reason(REST, "inputs standardised" if scaled[0] else "inputs from 0 to 1"), ()
+    yield from _differing(REST, "inputs standardised" if scaled[0] else "inputs from 0 to 1", scaled)
     if training:
         yield from _trained(spec, theirs)
+        yield from _regularised(spec, theirs)
+        yield from _tested(spec, theirs)
     pieces = [sorted({phase.microbatches for phase in each.phases}) for each in (spec, theirs)]
-    if pieces[0] != pieces[1]:
-        words = [" and ".join(map(str, each)) for each in pieces]
-        yield Reason(REST, "{} microbatches instead of {}"), tuple(words)
+    yield from _differing(REST, "{} microbatches instead of {}", (" and ".join(map(str, each)) for each in pieces))
 
 
 def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """What a training run differs in besides: minibatches, optimizer, rates, regularisation, and how it is tested."""
+    """What a training run differs in besides: minibatches, the optimizer and its rates."""
     tokens = [each.options.get("tokens") for each in (spec, theirs)]
     sizes = [each or run.batch for each, run in zip(tokens, (spec, theirs), strict=True)]
-    if sizes[0] != sizes[1]:
-        kinds = ["tokens" if each else "sentences" if any(tokens) else "" for each in tokens]
-        words = "minibatches of {} " + (f"{kinds[0]} " if kinds[0] != kinds[1] else "") + "instead of {} " + kinds[1]
-        yield Reason(REST, words.strip()), tuple(sizes)
-    optimizers = [each.optimizer for each in (spec, theirs)]
-    if all(optimizers):
-        names, rates, decays = (
-            tuple(getattr(each, name) for each in optimizers) for name in ("name", "lr", "weight_decay")
-        )
-        if names[0] != names[1]:
-            yield Reason(REST, "the optimizer {} instead of {}"), names
-        if rates[0] != rates[1]:
-            yield Reason(RATE, "a rate of {} instead of {}", "rates of {} instead of {}"), rates
-        if decays[0] != decays[1]:
-            yield Reason(DETAIL, "a weight decay of {} instead of {}"), decays
-        rest = [each.model_dump(exclude={"name", "lr", "weight_decay"}) for each in optimizers if each]
-        if names[0] == names[1] and rest[0] != rest[1]:
-            yield Reason(DETAIL, "other settings of the optimizer"), ()
+    kinds = ["tokens" if each else "sentences" if any(tokens) else "" for each in tokens]
+    counted = f"{kinds[0]} " if kinds[0] != kinds[1] else ""
+    yield from _differing(REST, f"minibatches of {{}} {counted}instead of {{}} {kinds[1]}".strip(), sizes)
+    if (ours := spec.optimizer) and (printed := theirs.optimizer):
+        yield from _differing(REST, "the optimizer {} instead of {}", (ours.name, printed.name))
+        yield from _differing(RATE, "a rate of {} instead of {}", (ours.lr, printed.lr), "rates of {} instead of {}")
+        yield from _differing(DETAIL, "a weight decay of {} instead of {}", (ours.weight_decay, printed.weight_decay))
+        if ours.name == printed.name:
+            rest = [each.model_dump(exclude={"name", "lr", "weight_decay"}) for each in (ours, printed)]
+            yield from _differing(DETAIL, "other settings of the optimizer", rest)
     yield from _scheduled(spec, theirs)
+
+
+def _regularised(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
+    """Otherwise: dropout, smoothed labels, the length of sequences, the augmentation of images."""
     dropouts = [each.model.options.get("dropout") if each.model else None for each in (spec, theirs)]
-    if dropouts[0] != dropouts[1]:
-        yield Reason(DETAIL, "no dropout" if dropouts[0] == 0 else "another dropout"), ()
-    smoothing = [each.options.get("label_smoothing", 0.0) for each in (spec, theirs)]
-    if smoothing[0] != smoothing[1]:
-        yield Reason(DETAIL, "a label smoothing of {} instead of {}"), tuple(smoothing)
+    yield from _differing(DETAIL, "no dropout" if dropouts[0] == 0 else "another dropout", dropouts)
+    smoothing = (each.options.get("label_smoothing", 0.0) for each in (spec, theirs))
+    yield from _differing(DETAIL, "a label smoothing of {} instead of {}", smoothing)
     lengths = [each.options.get("length", each.data and each.data.options.get("length")) for each in (spec, theirs)]
-    if lengths[0] != lengths[1]:
-        yield (
-            Reason(DETAIL, "sequences of {} instead of {}" if all(lengths) else "sequences of another length"),
-            (tuple(lengths) if all(lengths) else ()),
-        )
-    if spec.data and theirs.data and spec.data.augment != theirs.data.augment:
-        yield Reason(DETAIL, "images augmented otherwise"), ()
-    tested = [each.data.options.get("test") if each.data else None for each in (spec, theirs)]
-    if tested[0] != tested[1]:
-        yield Reason(DETAIL, "tested with {} samples"), (tested[0] or "all",)
-    beams = [each.options.get("beam", 1) for each in (spec, theirs)]
-    if beams[0] != beams[1]:
-        yield Reason(DETAIL, "beams of {} instead of {}"), tuple(beams)
+    words = "sequences of {} instead of {}" if all(lengths) else "sequences of another length"
+    yield from _differing(DETAIL, words, lengths)
+    augmented = (each.data and each.data.augment for each in (spec, theirs))
+    yield from _differing(DETAIL, "images augmented otherwise", augmented)
+
+
+def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
+    """Tested otherwise: with other samples, or beams of another width."""
+    here, there = (each.data.options.get("test") if each.data else None for each in (spec, theirs))
+    if here != there:
+        yield Reason(DETAIL, "tested with {} samples"), (here or "all",)
+    beams = (each.options.get("beam", 1) for each in (spec, theirs))
+    yield from _differing(DETAIL, "beams of {} instead of {}", beams)
 
 
 def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
@@ -166,9 +163,8 @@ def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]
     ends = [(each.horizon or run.steps) / run.steps for each, run in ((here, spec), (there, theirs))]
     if here.model_dump(exclude=apart) != there.model_dump(exclude=apart) or abs(ends[0] - ends[1]) > 0.05:
         yield Reason(DETAIL, "another schedule of rates"), ()
-    by_stage = [[phase.stage_lr for phase in each.phases] for each in (spec, theirs)]
-    if by_stage[0] != by_stage[1]:
-        yield Reason(DETAIL, "other rates by stage"), ()
+    by_stage = ([phase.stage_lr for phase in each.phases] for each in (spec, theirs))
+    yield from _differing(DETAIL, "other rates by stage", by_stage)
     shares = [min(1.0, each.lr_schedule.warmup / each.steps) for each in (spec, theirs)]
     if abs(shares[0] - shares[1]) > 0.005:
         yield Reason(DETAIL, "a warm-up over {} of the steps instead of {}"), tuple(f"{share:.1%}" for share in shares)
