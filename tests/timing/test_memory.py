@@ -21,7 +21,9 @@ from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.cluster import flat
+from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.pipelined import Pipelined, straight_plan
+from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.schedules import schedule
 from pipelag.stage.phase import Phase
 from pipelag.timing.by_batch import Profiles
@@ -86,6 +88,53 @@ def placed(
     ground = Ground(profiles_of(build), flat(2), DEVICES["p100"], memory, OPTIMIZERS[optimizer], BATCH)
     arm = Arm.of("arm", {"method": method, "microbatches": parts, "recompute": recompute})
     return Pipelined(arm, ground, straight_plan(ground, 2, (2,)))
+
+
+REPLICATED = [
+    (method, replicas, optimizer)
+    for method in ("pipedream", "spectrain", "pipemare")
+    for replicas in ((2, 1), (3, 1), (1, 2))
+    for optimizer in OPTIMIZERS
+]
+
+
+def laid(method: str, replicas: tuple[int, ...], optimizer: str) -> Laid:
+    """A method over the two stages of `even`, which have so many replicas."""
+    workers = sum(replicas)
+    ground = Ground(profiles_of(even), flat(workers), DEVICES["p100"], 1e9, OPTIMIZERS[optimizer], BATCH, "free")
+    plan = Plan((PlanStage(1, 2, replicas[0]), PlanStage(3, 4, replicas[1])))
+    return Laid(Arm.of("arm", {"method": method}), ground, plan)
+
+
+def train_replicated(job: Job) -> list[list[dict[str, int]]]:
+    """What the workers of a case with as many as this job's held, case by case."""
+    memory = []
+    for method, replicas, optimizer in REPLICATED:
+        if sum(replicas) != job.world:
+            continue
+        batches, phases = Noise(BATCH), [Phase(get(method), 36, (2,), replicas=replicas)]
+        loss = nn.functional.cross_entropy
+        training = RealTraining(job, even().train(), phases, OPTIMIZERS[optimizer], loss, lambda step: 1.0, 0)
+        records = training.run(batches.inputs, batches.targets)[0]
+        memory.append([records[rank].memory for rank in sorted(records)])
+    return memory
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("workers", [3, 4])
+def test_replicas_hold_what_is_counted_for_them(workers: int) -> None:
+    """Their delays, in updates, are shorter than a straight pipeline's of as many stages, and so are their rings."""
+    cases = [case for case in REPLICATED if sum(case[1]) == workers]
+    for case, records in zip(cases, launch(train_replicated, workers, "cpu", 1), strict=True):
+        method, replicas, optimizer = case
+        pipeline, rank = laid(*case), 0
+        for stage, ours in enumerate(pipeline.memory(BATCH)):
+            for record in records[rank : rank + replicas[stage]]:
+                assert ours.rings + ours.remembered == record["weight_copies"], (case, stage)
+                assert ours.optimizer == record["optimizer"], (case, stage)
+            held = [record["activations"] for record in records[rank : rank + replicas[stage]]]
+            assert ours.inputs + ours.activations == max(held), (case, stage)
+            rank += replicas[stage]
 
 
 def train_all(job: Job) -> Records:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Literal
 
 from pipelag.errors import PipelagError
-from pipelag.methods import Method
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.pipelined import Pipelined
 from pipelag.partitioner.plan import Plan, timed_period
 from pipelag.schedules import Schedule
 from pipelag.timing.breakdown import steady_seconds
-from pipelag.timing.costs import uniform
 from pipelag.timing.layers import Profile
-from pipelag.timing.timed import time_schedule
 
 
 class Laid(Pipelined):
@@ -39,11 +35,8 @@ class Laid(Pipelined):
                 f"'{arm.method.name}' over replicated stages is timed without the moving of weights; take "
                 "moving='free', or a straight plan"
             )
-        super().__init__(arm, ground, plan)
+        super().__init__(arm, ground, plan, self.replicas)
         self.delays = self.method.delays(len(replicas), arm.options.microbatches, self.replicas)
-        if self.replicas:
-            self.copies = self.method.weight_copies(len(replicas), 1, self.replicas)
-            self.under_way = most_under_way(self.method, self.replicas)
 
     def recomputing(self) -> Laid:
         """The same, with every forward run again before its backward."""
@@ -74,18 +67,6 @@ class Laid(Pipelined):
         """
         lags = self.delays.forward if kind == "F" else self.delays.backward
         return tuple(lag * per // self.parts for lag, per in zip(lags, self.delays.periods, strict=True))
-
-
-def most_under_way(method: Method, replicas: Sequence[int]) -> list[int]:
-    """Per stage, the most minibatches that one of its replicas keeps between their two passes at any time."""
-    stages = len(replicas)
-    rounds = 1
-    for count in replicas:
-        rounds *= count
-    minibatches = -(-4 * sum(replicas) // rounds) * rounds
-    schedule = method.schedule(stages, minibatches, 1, replicas)
-    peaks = time_schedule(schedule, uniform(stages, kept_bytes=1.0)).peak_memory
-    return [round(max(peaks[worker] for worker in workers)) for workers in schedule.replicas]
 
 
 def recomputed(profile: Profile) -> Profile:

@@ -16,10 +16,10 @@ from pipelag.timing.costs import StageCost, Topology
 
 
 class Pipelined(Placed):
-    """A method over the stages of `plan`."""
+    """A method over the stages of `plan`; replicas: as of `Placed`."""
 
-    def __init__(self, arm: Arm, ground: Ground, plan: Plan) -> None:
-        super().__init__(arm, ground, plan.workers, plan.stages)
+    def __init__(self, arm: Arm, ground: Ground, plan: Plan, replicas: Sequence[int] = ()) -> None:
+        super().__init__(arm, ground, plan.workers, plan.stages, replicas)
         self.plan = plan
         self.topology = replace(links(self.cluster, plan), overlap=self.options.overlap is not False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,9 +22,12 @@ class Placed:
 
     Args:
         stages: the layers of each stage; the one stage of data parallelism has them all.
+        replicas: workers of each stage, where one has several.
     """
 
-    def __init__(self, arm: Arm, ground: Ground, workers: int, stages: Sequence[PlanStage]) -> None:
+    def __init__(
+        self, arm: Arm, ground: Ground, workers: int, stages: Sequence[PlanStage], replicas: Sequence[int] = ()
+    ) -> None:
         self.arm, self.ground, self.workers, self.stages = arm, ground, workers, stages
         self.method, self.options, self.parts = arm.method, arm.options, arm.parts(workers)
         self.cluster = ground.cluster.first(workers)
@@ -32,11 +36,13 @@ class Placed:
         self.weights = [float(sum(sizes)) for sizes in tensors]
         count, microbatches = len(stages), self.options.microbatches
         self.rehearsed = [
-            rehearse(self.method, ground.optimizer, number, count, microbatches) for number in range(1, count + 1)
+            rehearse(self.method, ground.optimizer, number, count, microbatches, replicas)
+            for number in range(1, count + 1)
         ]
         self.held = [one.held(sizes) for one, sizes in zip(self.rehearsed, tensors, strict=True)]
-        self.copies = self.method.weight_copies(count, microbatches)
-        self.under_way = microbatches_under_way(self.method.schedule(count, 4 * count, microbatches))
+        self.copies = self.method.weight_copies(count, microbatches, replicas)
+        minibatches = -(-4 * max(count, sum(replicas)) // math.prod(replicas)) * math.prod(replicas)  # whole rounds
+        self.under_way = microbatches_under_way(self.method.schedule(count, minibatches, microbatches, replicas))
 
     def charge(self, stage: int, *kinds: str) -> float:
         """Seconds per minibatch that a stage (from 0) spends on moving weights for these kinds of `moved`."""

@@ -56,14 +56,16 @@ class StageMemory:
 
 
 def microbatches_under_way(schedule: Schedule) -> list[int]:
-    """Per stage, the most microbatches that are between their forward and the end of their backward at any time."""
-    owners = [schedule.owners["F", stage] for stage in range(1, schedule.stages + 1)]
-    if len(set(owners)) < schedule.stages:
+    """Per stage, the most microbatches that are between their forward and the end of their backward at any time, on one
+    of its replicas where there are some.
+    """
+    workers = [worker for replicas in schedule.replicas for worker in replicas]
+    if len(set(workers)) < len(workers):
         raise PipelagError(
             f"in the schedule '{schedule.name}' a worker has several stages; memory is counted with one stage each"
         )
     peaks = time_schedule(schedule, uniform(schedule.stages, kept_bytes=1.0)).peak_memory
-    return [round(peaks[owner]) for owner in owners]
+    return [round(max(peaks[worker] for worker in replicas)) for replicas in schedule.replicas]
 
 
 def activations_of(entering: float, inside: float, under_way: int, recompute: bool) -> tuple[float, float]:

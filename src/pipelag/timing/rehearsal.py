@@ -7,6 +7,7 @@ today.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from pipelag.stage.weights import FlatParameters, shadows
 KINDS = ("F", "B", "U", "step")
 FLOAT = 4
 PADDED = 64  # bytes; weights begin on multiples of it (`FlatParameters`), so that a tensor as large needs no padding
-COUNTED = 2  # minibatches that traffic is counted over: in the steady state each is like the one before
+COUNTED = 2  # updates that traffic is counted over: in the steady state each is like the one before
 UNMOVED = ("aten::detach", "aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::lift")
 OVERWRITES = ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_")  # these do not read what they fill
 
@@ -63,9 +64,9 @@ class Held:
 class Rehearsed:
     """What a method does with the weights of one stage of a full pipeline.
 
-    moved: for a minibatch, by what it is for. "F", "B": bringing in what the forwards and backwards of all its
-        microbatches read. "U": what an update does beyond the optimizer's step (predictions of the new version among
-        it), "step": that step.
+    moved: for an update, of a minibatch or a round of replicas, by what it is for. "F", "B": bringing in what the
+        forwards and backwards of all its microbatches read. "U": what it does beyond the optimizer's step (predictions
+        of the new version among it), "step": that step.
     copies, remembered, state: bytes held per byte of weights (see `Held`); numbers: bytes of the optimizer's counts of
         steps, per tensor.
     """
@@ -132,19 +133,25 @@ def operands(func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], lis
 
 
 class Rehearsal:
-    """A stage with one tensor of weights, before its first minibatch."""
+    """A stage with one tensor of weights, or the first of its replicas, before its first minibatch."""
 
     def __init__(
-        self, method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1
+        self,
+        method: Method,
+        optimizer: OptimizerFactory,
+        stage: int,
+        stages: int,
+        microbatches: int = 1,
+        replicas: Sequence[int] = (),
     ) -> None:
-        self.method, self.stage, self.microbatches = method, stage, microbatches
+        self.method, self.stage = method, stage
         flat = FlatParameters([nn.Parameter(torch.ones(PADDED // FLOAT))])
         self.shadows = shadows(flat.parameters)
         made = group_by_stage(optimizer, [self.shadows], {}, [stage])
         assert made is not None
         self.optimizer = made
-        self.delays = method.delays(stages, microbatches)
-        back = method.versions_back(stages, microbatches)[stage - 1]
+        self.delays = method.delays(stages, microbatches, replicas)
+        back = method.versions_back(stages, microbatches, replicas)[stage - 1]
         self.weights = StageWeights(flat, method, stage, stages, self.delays, made, self.shadows, back)
         set_rates(made, lambda _: 1.0)
         self.weights.begin_at(0)
@@ -165,9 +172,9 @@ class Rehearsal:
         if action.kind not in ("F", "B"):
             return
         lags = (self.delays.forward_lags if action.kind == "F" else self.delays.backward_lags)[self.stage - 1]
-        minibatch, j = divmod(action.number, self.microbatches)
+        update, j = divmod(action.number, self.delays.periods[self.stage - 1])
         with self.counting(action.kind):
-            self.weights.load(action.kind, max(0, minibatch - lags[j]), j)
+            self.weights.load(action.kind, max(0, update - lags[j]), j)
 
     def update(self) -> None:
         """An update, as the executors make one."""
@@ -182,13 +189,13 @@ class Rehearsal:
         with self.counting("U"):
             self.weights.prepare()
 
-    def result(self, minibatches: int) -> Rehearsed:
-        """Per byte of weights, what so many minibatches have moved and the stage holds."""
+    def result(self, updates: int) -> Rehearsed:
+        """Per byte of weights, what was moved per update, of so many, and what the stage holds."""
         remembered = sum(size_of(memory.buffers) for memory in self.weights.memories.values())
         values = [value for entry in self.optimizer.state.values() for value in entry.values()]
         state = [value for value in values if isinstance(value, torch.Tensor)]
         large = size_of(value for value in state if value.dim())
-        each = minibatches * PADDED
+        each = updates * PADDED
         return Rehearsed(
             {kind: Moved(one.separate / each, one.fused / each) for kind, one in self.moved.items()},
             (self.weights.bytes - remembered) / PADDED,
@@ -203,16 +210,24 @@ def size_of(tensors: Iterable[torch.Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def rehearse(method: Method, optimizer: OptimizerFactory, stage: int, stages: int, microbatches: int = 1) -> Rehearsed:
-    """Rehearse a stage until its pipeline is full, and count from there.
+def rehearse(
+    method: Method,
+    optimizer: OptimizerFactory,
+    stage: int,
+    stages: int,
+    microbatches: int = 1,
+    replicas: Sequence[int] = (),
+) -> Rehearsed:
+    """Rehearse a stage (of several replicas: the first) until its pipeline is full, and count from there.
 
     Raises:
-        PipelagError: a method that the optimizer or the number of microbatches does not suit.
+        PipelagError: a method that the optimizer, the number of microbatches or replicas do not suit.
     """
-    rehearsal = Rehearsal(method, optimizer, stage, stages, microbatches)
+    rehearsal = Rehearsal(method, optimizer, stage, stages, microbatches, replicas)
     fill = max(*rehearsal.delays.forward_lags[stage - 1], *rehearsal.delays.backward_lags[stage - 1]) + 2
-    schedule = method.schedule(stages, fill + COUNTED + 2 * stages, microbatches)
-    row = [action for action in schedule.workers[schedule.owners["U", stage]] if action.stage == stage]
+    rounds = (fill + COUNTED + 2 * stages) * math.prod(replicas)
+    schedule = method.schedule(stages, rounds, microbatches, replicas)
+    row = [action for action in schedule.workers[schedule.replicas[stage - 1][0]] if action.stage == stage]
     full, end = (row.index(Action("U", stage, last)) + 1 for last in (fill - 1, fill + COUNTED - 1))
     for action in row[:full]:
         rehearsal.perform(action)
