@@ -171,7 +171,7 @@ def test_anybodys_recurrent_layer_runs_without_cudnn_where_the_backward_reads_ot
 
 
 def test_what_counts_as_another_form() -> None:
-    """Of weights alone, as large as these, in other memory; not what a minibatch went into, nor views."""
+    """Of weights alone, in other memory, whatever its shape; not what a minibatch went into, nor views."""
     module = nn.Module()
     module.register_parameter("w", nn.Parameter(torch.randn(4, 4)))
     module.register_parameter("table", nn.Parameter(torch.randn(9, 4)))
@@ -193,7 +193,13 @@ def test_what_counts_as_another_form() -> None:
     assert kept(lambda: x @ (weight * module.scale)) == {"w"}
     assert kept(lambda: x @ (torch.ones(4, 4) + weight)) == {"w"}
     assert kept(lambda: x @ (weight / weight.norm())) == {"w"}
-    assert kept(lambda: x @ (weight + table[:, :2][:4] @ table[:2])) == {"w"}
+    assert kept(lambda: x @ (weight + table[:, :2][:4] @ table[:2])) == {"w", "table"}
+    assert kept(lambda: x @ torch.cat([weight, table]).t()) == {"w", "table"}
+    assert kept(lambda: x @ weight / weight.norm()) == {"w"}  # a number
+    assert kept(lambda: x @ weight.repeat(1, 3)) == {"w"}
+    assert kept(lambda: x + weight.exp()) == {"w"}  # its backward multiplies with what it made
+    assert kept(lambda: x + nn.functional.dropout(weight, 0.5)) == set()
+    assert kept(lambda: x * torch.ones_like(weight) * weight.new_ones(4)) == set()
 
 
 class Scaled(nn.Module):
@@ -209,19 +215,68 @@ class Scaled(nn.Module):
         return nn.functional.linear(x, self.w if self.c == 1 else self.w * self.c)
 
 
-@pytest.mark.parametrize("norm", ["scaled", "weight_norm", "spectral_norm", "orthogonal"])
-def test_weights_that_a_layer_computes_are_refused_where_they_would_stash(norm: str) -> None:
-    layer = Scaled(2.0) if norm == "scaled" else getattr(nn.utils.parametrizations, norm)(nn.Linear(8, 8))
+class Joined(nn.Module):
+    """Two layers in one product, as attentions have their queries and keys; or each by itself."""
+
+    def __init__(self, joined: bool = True) -> None:
+        super().__init__()
+        self.joined = joined
+        self.parts = nn.ParameterList(torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1)).unbind())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, 8) -> (samples, 8)."""
+        if self.joined:
+            return nn.functional.linear(x, torch.cat(list(self.parts)))
+        return torch.cat([nn.functional.linear(x, part) for part in self.parts], 1)
+
+
+class Divided(nn.Linear):
+    """What comes of it, by the norm of its weights: another form of them is a number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / self.weight.norm()
+
+
+FORMS: dict[str, Callable[[], nn.Module]] = {
+    "scaled": lambda: Scaled(2.0),
+    "joined": Joined,
+    "divided": lambda: Divided(8, 8),
+    "weight_norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)),
+    "spectral_norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
+    "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1])  # a first layer keeps no weights for the gradient of its input
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_that_a_layer_computes_are_refused_where_they_would_stash(form: str, place: int) -> None:
     batches = [(torch.randn(4, 8), torch.zeros(4, dtype=torch.int64))] * 3
 
     def train(method: str, **how: Any) -> pipelag.TrainedRun:
-        model = [nn.Linear(8, 8), layer, nn.Tanh(), nn.Linear(8, 2)]
+        model = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)]
+        model.insert(place, FORMS[form]())
         return pipelag.train(model, batches, method=method, cuts=(3,), **how)
 
-    with pytest.raises(PipelagError, match="another form of the forward's '1"):
-        train("stale_weights")
+    if (form, place) not in {("scaled", 0), ("joined", 0)}:  # of which a first layer's backward needs nothing
+        with pytest.raises(PipelagError, match=f"another form of the forward's '{place}"):
+            train("stale_weights")
     train("stale_weights", recompute=True)
     train("stale_weights_stashed")
+
+
+@pytest.mark.parametrize("method", ["stale_weights", "pipemare_t1", "dualpipe"])
+def test_joined_weights_with_recomputation_are_trained_as_each_by_itself(method: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    batches = [(x, (x.sum(1) > 0).long()) for x in torch.randn(9, 16, 8, generator=generator, dtype=torch.float64)]
+
+    def trained(joined: bool) -> nn.Sequential:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), Joined(joined), nn.Tanh(), nn.Linear(8, 2)).double()
+        pipelag.train(model, batches, method=method, cuts=(2,), optimizer="sgd", lr=0.5, recompute=True)
+        return model
+
+    for mine, each in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+        torch.testing.assert_close(mine, each, rtol=0, atol=1e-12)
 
 
 def test_scaled_weights_are_stashed_as_plain_ones() -> None:

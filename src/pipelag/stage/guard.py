@@ -3,8 +3,8 @@
 Autograd keeps a layer's weights by reference, and a policy writes other weights where they lie. Where a layer works on
 another form of them instead, its backward reads the forward's weights: every method would silently become weight
 stashing. Recurrent layers by cuDNN do so (it packs the weights): they run on torch's own operators meanwhile. Autocast
-does so (it casts the weights), and a layer that scales, norms or adapts its weights before it uses them: a method that
-this would falsify is refused.
+does so (it casts the weights), and a layer that joins, scales, norms or adapts its weights before it uses them: a
+method that this would falsify is refused.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from pipelag.stage.policy import StageWeights
 from pipelag.tensors import kept_for_backward
 
 Weights = frozenset[int] | None
+NONE: Weights = frozenset()
+# These take of a tensor its shape and kind alone.
+ITS_SHAPE = ("aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand", "aten::new_")
 
 
 class Origins(TorchDispatchMode):
@@ -37,13 +40,12 @@ class Origins(TorchDispatchMode):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.shapes = {id(p): sorted(p.shape) for p in module.parameters()}
         self.own = {place_of(p) for p in module.parameters()}  # several lie in one buffer
         self.weights = sorted((p.data_ptr(), id(p)) for p in module.parameters())
         # By place: the storage, which may have gone, and the `id`s of the weights; None: a minibatch's, too.
         self.known: dict[int, tuple[StorageWeakRef, Weights]] = {}
         for buffer in module.buffers():
-            self.note(buffer, frozenset())
+            self.note(buffer, NONE)
 
     def note(self, tensor: torch.Tensor, weights: Weights) -> None:
         """A tensor lies where it lies, of these weights."""
@@ -58,9 +60,8 @@ class Origins(TorchDispatchMode):
         return None if storage is None or storage.expired() else weights
 
     def copied(self, tensor: torch.Tensor) -> set[int]:
-        """The weights of which it is another form: computed from them alone, as large, in other memory."""
-        weights = self.weights_of(tensor) if place_of(tensor) not in self.own else None
-        return {one for one in weights or () if self.shapes[one] == sorted(tensor.shape)}
+        """The weights of which it is another form: computed from them alone, in other memory."""
+        return set(self.weights_of(tensor) or ()) if place_of(tensor) not in self.own else set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do it, and note what came of it."""
@@ -68,9 +69,13 @@ class Origins(TorchDispatchMode):
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and place_of(t)]
         each = [self.weights_of(tensor) for tensor in given]
         weights = None if None in each else frozenset[int]().union(*filter(None, each))
+        if func.name().startswith(ITS_SHAPE):
+            weights = NONE
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor) and place_of(tensor) and place_of(tensor) not in self.own:
                 self.note(tensor, weights)
+        if func.overloadpacket is torch.ops.aten.native_dropout:
+            self.note(out[1], NONE)  # its mask is drawn
         return out
 
 
@@ -134,8 +139,8 @@ class Guard:
             raise PipelagError(
                 f"method '{self.weights.method.name}' reads other weights in the backward than in the forward, and "
                 f"stage {self.weights.stage} keeps another form of the forward's '{name}' for its backward, as "
-                "autocast and layers that scale or norm their weights make one; use weights as they are and of the "
-                "precision wanted, or recompute"
+                "autocast and layers that join, scale or norm their weights make one; use weights as they are and of "
+                "the precision wanted, or recompute"
             )
 
 
