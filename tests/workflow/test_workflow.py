@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelag.experiments import arms, load_paper, load_scale, papers, run_dir
+from pipelag.runs.folder import digest_of, seal
 from tests.workflow import forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +38,14 @@ def planned(folder: Path, *words: str) -> dict[str, int]:
             name, count = line.split()
             jobs[name] = int(count)
     return jobs
+
+
+def write_log(folder: Path, run: str) -> None:
+    """An empty log of a finished run."""
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("")
+    summary = {"id": run, "log": seal("")}
+    (folder / "summary.json").write_text(json.dumps(summary | {"seal": digest_of(summary)}))
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +86,7 @@ def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> 
     everything = planned(project)
     assert planned(project, target) == {"figure": 1, "run": len(runs), target: 1, "total": len(runs) + 2}
     for run in runs:
-        folder = project / run_dir(load_scale("quick"), run)
-        folder.mkdir(parents=True)
-        for name in ("metrics.jsonl", "summary.json"):
-            (folder / name).write_text("")
+        write_log(project / run_dir(load_scale("quick"), run), run)
     try:
         made = planned(project)
         assert (made["figure"], made["run"]) == (everything["figure"] + 1, everything["run"])
@@ -103,6 +110,15 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     logs[0].unlink()
     assert planned(project, target) == {"figure": 1, "run": 1, target: 1, "total": 3}
     assert snakemake(project, target).returncode == 0
+
+    whole = logs[1].read_text()
+    logs[1].write_text(whole[:100])
+    told = snakemake(project, target)
+    assert told.returncode == 0 and f"the log in {logs[1].parent.relative_to(project)} is damaged" in told.stderr
+    assert [json.loads(line)["step"] for line in logs[1].read_text().splitlines()] == [
+        json.loads(line)["step"] for line in whole.splitlines()
+    ]
+    assert "Nothing to be done" in snakemake(project, target).stderr
 
     paper = project / "config/papers/stale_weights.yaml"
     text = paper.read_text()
@@ -129,12 +145,14 @@ def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_
     scale = load_scale("published", "cpu")
     there = arms(load_paper("stale_weights"), "figure_5a", scale)[0]
     folder = project / run_dir(scale, there.spec.id)
-    folder.mkdir(parents=True)
-    for name in ("metrics.jsonl", "summary.json"):
-        (folder / name).write_text("")
+    write_log(folder, there.spec.id)
     assert planned(project, "--config", "scale=published", "--", target) == {"figure": 1, target: 1, "total": 2}
     retrained = planned(project, "--config", "scale=published", "retrain=true", "--", target)
     assert retrained == {"fetch": 1, "figure": 1, "run": 14, target: 1, "total": 17}  # the log that is there stands
+    (folder / "metrics.jsonl").write_text("{}")
+    refused = snakemake(project, "--config", "scale=published", "--", target)
+    assert refused.returncode != 0 and f"{there.spec.id} is not what its run wrote" in refused.stderr
+    assert "git restore" in refused.stderr and (folder / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
 import difflib
 import hashlib
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from pipelag import job as client
 from pipelag.data.files import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
+from pipelag.results.logs import Item
 from pipelag.results.named import check_results
 from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
@@ -67,6 +69,25 @@ def is_done(run_id):
     """Whether a run's log is there."""
     folder = experiments.run_dir(scale, run_id)
     return (folder / "summary.json").exists() and (folder / "metrics.jsonl").exists()
+
+
+def set_damaged_aside():
+    """A finished log that is not what its run wrote is made anew; one that is published is refused.
+
+    Snakemake knows a file by its date alone, and would draw what is left without it.
+    """
+    for arm in {arm.spec.id: arm for arms in plan.values() for arm in arms if not arm.left_out}.values():
+        damaged, folder = Item.of(arm, scale).damaged, experiments.run_dir(scale, arm.spec.id)
+        if damaged and trains_nothing:
+            refuse(f"{damaged}, or restore it as it was published (git restore {folder})")
+        if damaged:
+            summary = folder / "summary.json"
+            try:
+                os.replace(summary, summary.with_suffix(".damaged"))
+            except OSError as error:
+                refuse(f"{damaged}: its summary cannot be set aside ({error.strerror})")
+            print(f"pipelag: {damaged.split(';')[0]}; its summary was set aside as {summary.stem}.damaged, so that "
+                  "the run is made anew where it is asked for", file=sys.stderr)
 
 
 def log_files(paper, result):
@@ -181,6 +202,7 @@ except PipelagError as error:
 has_gpu = config["device"] == "cuda" or (config["device"] == "auto" and shutil.which("nvidia-smi") is not None)
 check_targets(sys.argv[1:])
 trains_nothing = scale.frozen and not config["retrain"]
+set_damaged_aside()
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
