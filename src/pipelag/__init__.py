@@ -70,6 +70,11 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOMES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """For completion: names that are loaded on first use are none of the module's yet."""
+    return sorted({*globals(), *_HOMES, *_ROOMS, "__version__"})
+
+
 def _version() -> str:
     """That of the installed package; "0+unknown" where the source runs without being installed."""
     metadata = import_module("importlib.metadata")
@@ -114,9 +119,18 @@ def time(
         topology: the links between workers; none: messages take no time.
         method: the method whose weight copies are to be counted in the memory; none: one copy per stage.
     """
+    from pipelag.errors import expect
+    from pipelag.schedules import SUCH_AS, Schedule
+    from pipelag.timing.costs import Topology
+    from pipelag.timing.layers import Profile
     from pipelag.timing.timed import time_schedule, weight_versions
 
-    if not isinstance(costs, list):
+    expect("the schedule", schedule, Schedule, SUCH_AS)
+    expect("topology", topology, (Topology, type(None)), "a pipelag.Topology(bandwidth, latency), or None")
+    expect("costs", costs, (Profile, list), "a pipelag.Profile, or a list of pipelag.StageCost")
+    if isinstance(costs, Profile):
         costs = costs.cut(cuts, schedule.microbatches)
+    elif cuts:
+        raise PipelagError("cuts are given beside costs of stages, which are cut; leave cuts out, or give a profile")
     copies = weight_versions(method, schedule.stages, schedule.microbatches) if method is not None else None
     return time_schedule(schedule, costs, topology, copies)

@@ -1,11 +1,20 @@
-"""Keep freed memory in the process, where the C library would give it back to the system after every step."""
+"""The machine's memory: how much there is, and that a process keeps what it frees.
+
+The C library would give it back to the system after every step.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+def machine_memory() -> int:
+    """Bytes of this machine, as far as it tells."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**63
 
 
 def keep_freed_memory() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelag import asked, methods
-from pipelag.errors import PipelagError, Stop, unknown
+from pipelag.errors import PipelagError, Stop, expect, unknown
 from pipelag.library.kept import kept_in, told_again
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
@@ -113,7 +113,7 @@ def train(
         recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
             number from 2 on: that of so many stages together (PipeMare Recompute).
         replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
-            in turn and make one update of every r. None: one each.
+            in turn and make one update of every r. Empty: one each.
         steps: minibatches to train on; by default, those of one epoch.
         epochs: instead of steps, for batches with a length: how often to go through them, each time as they are
             iterated anew (a `DataLoader` shuffles). Beside phases: how often their steps may.
@@ -175,6 +175,10 @@ def train(
         raise unknown("executor", str(executor), EXECUTORS)
     asked.check_numbers(seed, threads, workers, checkpoint_every)
     asked.check_folder("checkpoints", checkpoints, empty=False)
+    if checkpoint_every and checkpoints is None:
+        raise PipelagError("checkpoint_every is given, and no checkpoints are written; give checkpoints=...")
+    expect("uneven", uneven, bool, "True or False")
+    expect("patience", patience, (int, float, type(None)), "a number of seconds, or None")
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
     asked.check_recompute(recompute)
     asked.check_passes(executor, graphs=graphs, grouped=grouped)

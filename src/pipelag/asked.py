@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from pipelag.errors import PipelagError, a, unknown
+from pipelag.errors import PipelagError, a, shown, unknown
 from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.stage.phase import Phase
 from pipelag.tensors import trainable
-from pipelag.typed import MOST_STEPS, MOST_WORKERS, shown
+from pipelag.typed import MOST_STEPS, MOST_WORKERS
 
 PRECISIONS = ("fp32", "bf16")
 PAIRS = "give minibatches as pairs (inputs, targets) of tensors"
@@ -259,6 +259,8 @@ def check_pair(item: Any, step: int, unpacked: bool = False) -> tuple[Any, Any]:
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         if not tensors:
             raise PipelagError(f"the {name} of minibatch {step} are {_kind(value)}; they should be {_fitting(value)}")
+        if any(tensor.dim() and not len(tensor) for tensor in tensors):
+            raise PipelagError(f"the {name} of minibatch {step} have no samples; leave such a minibatch out")
         if all(tensor.dim() == 0 for tensor in tensors):
             raise PipelagError(
                 f"the {name} of minibatch {step} are a single number: this is a sample, not a minibatch; gather "

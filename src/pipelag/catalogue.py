@@ -47,7 +47,7 @@ GIVEN = {
     "bottleneck:resnet_bottleneck": ("depth",),
     "imagenet:from_torchvision": ("name",),
 }
-DEEPEST = 2000  # layers of a ResNet: the deepest that anybody published has 1,202
+DEEPEST = 2000  # layers: the deepest ResNet that anybody published has 1,202
 # How many layers there are to cut after, where the options say so at once.
 LAYERS = {"lenet5": 5, "alexnet": 8, "vgg16": 16, "alexnet_imagenet": 8, "vgg16_imagenet": 16, "s2vt": 4}
 BESIDE = {"snn": (0, 32), "awd_lm": (2, 6), "gnmt": (2, 8), "residual_lstm": (2, 8)}  # beside `layers`, and its default
@@ -62,6 +62,7 @@ NAMED: dict[str, Any] = {
     "activation_dropout": Share,
     "noise": Share,
     "negated": Share,
+    "layers": Annotated[int, Field(ge=1, le=DEEPEST)],
     "train": Annotated[int, Field(ge=1, le=10**9)],
     "most": Annotated[int, Field(ge=1, le=10**9)],
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class PipelagError(ValueError):
@@ -95,3 +97,24 @@ def shortened(text: str, most: int = 60) -> str:
     """The beginning of a long text, on one line."""
     text = " ".join(str(text).split()) if any(c in str(text) for c in "\n\r\t") else str(text)
     return text if len(text) <= most else text[:most] + "..."
+
+
+def shown(value: Any) -> str:
+    """A value as a refusal shows it: short, whatever it is."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    try:
+        return short.repr(value)
+    except ValueError:  # Python writes no number of so many digits
+        return "a number of very many digits"
+
+
+def expect(name: str, value: Any, kind: type | tuple[type, ...], fitting: str) -> None:
+    """Refuse what is of another kind. fitting: what would fit, in words.
+
+    >>> expect("the schedule", "1f1b", dict, "a mapping")
+    Traceback (most recent call last):
+    pipelag.errors.PipelagError: the schedule is '1f1b'; it should be a mapping
+    """
+    if not isinstance(value, kind):
+        raise PipelagError(f"{name} is {shown(value)}; it should be {fitting}")

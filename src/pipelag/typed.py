@@ -6,7 +6,6 @@ No torch. What pydantic finds wrong is said in this project's words by one funct
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from inspect import Parameter, signature
@@ -28,7 +27,7 @@ from typing import (
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipelag.errors import PipelagError, named, nearest, unknown
+from pipelag.errors import PipelagError, named, nearest, shown, unknown
 from pipelag.files import plain
 
 if TYPE_CHECKING:
@@ -97,7 +96,8 @@ def checked(model: type[M], content: Any, kind: str) -> M:
         found = mistake(error, content, model)
         if found.key:
             raise PipelagError(f"unknown {named(kind, found.place)}{found.near}") from error
-        whole = found.said.replace("it is", f"the {kind}s are", 1)
+        first, _, rest = kind.partition(" ")
+        whole = re.sub(r"\bit is\b", f"the {first}s {rest}".strip() + " are", found.said, count=1)
         raise PipelagError(f"the {named(kind, found.place)} {found.said}" if found.place else whole) from error
 
 
@@ -213,16 +213,6 @@ def check_passes(stages: int, microbatches: int) -> None:
         raise PipelagError(
             f"{microbatches:,} microbatches on {stages:,} stages are too many: {MOST_PASSES:,} passes at most"
         )
-
-
-def shown(value: Any) -> str:
-    """A value as a refusal shows it: short, whatever it is."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = 60
-    try:
-        return short.repr(value)
-    except ValueError:  # Python writes no number of so many digits
-        return "a number of very many digits"
 
 
 def keys_at(model: type[BaseModel] | None, place: Sequence[Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipelag import data
 from pipelag.__main__ import main
 from pipelag.commands import run as run_command
 from pipelag.errors import PipelagError
@@ -65,6 +66,11 @@ def phase(**changes: Any) -> dict[str, Any]:
         ({"executor": "real", "workers": 2} | phase(method="hogwild"), "draws its delays at random"),
         ({"workers": 10**6}, "workers is 1000000; it should be 4,096 or less"),
         ({"seed": -1}, "seed is -1; it should be 0 or more"),
+        ({"optimizer": {"lr": 1e300}}, r"optimizer.lr is 1e\+300; it should be"),
+        (
+            {"model": {"name": "snn", "options": {"layers": 10**6}}},
+            "'layers' of model 'snn' is 1000000; it should be 2,000",
+        ),
         ({"seed": 2**40}, "seed is 1099511627776; it should be below"),
         ({"optimizer": {"lr": "0.1"}}, "optimizer.lr is '0.1'; it should be a number"),
         ({"optimizer": {"lr": True}}, "optimizer.lr is True; it should be a number"),
@@ -136,6 +142,9 @@ def test_sizes_are_judged_before_time_is_spent() -> None:
     profile = Profile(tuple(LayerTime(i, "layer", 1.0, 2.0, 10, 10, 10) for i in range(1, 201)))
     with pytest.raises(PipelagError, match="200 layers on 4,096 workers are more than can be searched in minutes"):
         partition(profile, flat(4096, 1e9))
+    for images in ({"train": 10**9}, {"size": 10**6}):
+        with pytest.raises(PipelagError, match="shapes of .* take more than .* GiB of memory; take fewer, or smaller"):
+            data.load("shapes", **images)
     for cuts in ("54/1000000000", "999999999/999999999", "1-999999999"):
         with pytest.raises(PipelagError, match="are too many; the limit is 10,000"):
             specs.cuts_of([cuts] if cuts != "54/1000000000" else "10001/1000000000", "here")

@@ -133,6 +133,9 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"evaluate_every": -1}, "evaluate_every is -1"),
     ({"on_step": 5}, "on_step is 5; it should be a function"),
     ({"on_checkpoint": print}, "no checkpoints are written; give checkpoints=..."),
+    ({"checkpoint_every": 5}, "checkpoint_every is given, and no checkpoints are written; give checkpoints=..."),
+    ({"uneven": "x"}, "uneven is 'x'; it should be True or False"),
+    ({"patience": "x"}, "patience is 'x'; it should be a number of seconds, or None"),
     ({"progress": "no"}, "progress is 'no'"),
     *(
         ({name: 5}, f"{name} is 5; it should be the path of a folder")
@@ -204,6 +207,7 @@ def test_an_argument_that_does_not_fit_is_refused(given: dict[str, Any], said: s
         ([([[1.0, 2.0]], [1])], "the inputs of minibatch 0 are a list"),
         ([(torch.ones(4, 2), None)], "the targets of minibatch 0 are None"),
         ([(torch.ones(2), torch.tensor(1))], "this is a sample, not a minibatch"),
+        ([(torch.ones(0, 2), torch.zeros(0))], "the inputs of minibatch 0 have no samples; leave such a minibatch out"),
         (Samples(), "gather samples with torch.utils.data.DataLoader"),
         (Stream(), "how long to train is not given"),
         (iter(PAIRS), "how long to train is not given"),

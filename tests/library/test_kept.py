@@ -152,7 +152,7 @@ def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, cap
         ({"optimizer": "adam", "lr": 0.1}, "with optimizer SGD, and this one has optimizer Adam"),
         (
             {"optimizer": faster},
-            "with groups of the optimizer .*lr=0.05.*, and this one has groups of the optimizer .*lr=0.2",
+            "with groups of the optimizer base_lr=0.05, and this one has groups of the optimizer base_lr=0.2:",
         ),
         ({"stage_lr": {2: 0.5}}, "with groups of the optimizer .*base_lr=0.05.*, and this one has .*base_lr=0.5"),
         ({"method": pipelag.methods.get("pipemare", decay=0.3)}, "with the method's settings .*decay=0.1.*decay=0.3"),

@@ -267,6 +267,14 @@ def test_a_folder_belongs_to_one_run(broken: Path, unbroken: Path) -> None:
             assert before == {path: path.read_bytes() for path in folder.rglob("*.json*")}
 
 
+def test_what_a_run_has_logged_before_its_first_checkpoint_is_its_own_too(broken: Path, unbroken: Path) -> None:
+    for path in (broken / "partial").glob("checkpoint*"):
+        path.unlink()
+    with pytest.raises(PipelagError, match=f"holds the run {spec().id}, and this is {spec(seed=3).id}"):
+        trained(broken, seed=3)
+    assert trained(broken) == lines(unbroken)
+
+
 def test_weights_that_are_no_numbers_are_divergence_even_if_the_last_loss_was_one(tmp_path: Path) -> None:
     last = {"phases": [{"method": "sequential", "steps": 1}], "optimizer": {"lr": 1e38, "weight_decay": 1e38}}
     trained(tmp_path, **last)

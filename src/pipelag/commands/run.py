@@ -119,6 +119,7 @@ def read_spec(text: str | None, path: Path | None) -> RunSpec:
     try:
         spec = RunSpec.model_validate(value)
     except ValidationError as error:
-        raise mistake(error, value, RunSpec).at("the run's spec is wrong") from error
+        where = "the run's spec" if path is None else f"the run's spec '{path}'"
+        raise mistake(error, value, RunSpec).at(f"{where} is wrong") from error
     check_names(spec, "the run's spec")
     return spec

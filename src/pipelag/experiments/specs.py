@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelag.errors import PipelagError, shortened, unknown
+from pipelag.errors import PipelagError, shortened, shown, unknown
 from pipelag.experiments.names import check_names
 from pipelag.experiments.schema import ArmConfig, Setup, proper
 from pipelag.runs.spec import RunSpec
-from pipelag.typed import MOST_STAGES, mistake, shown
+from pipelag.typed import MOST_STAGES, mistake
 
 
 def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:

@@ -103,10 +103,22 @@ class Kept:
                 now = now | {"steps": str(self.phases[number].steps)}
             for name, value in now.items():
                 if was.get(name) != value:
+                    before, here = apart(str(was.get(name)), value)
                     raise PipelagError(
-                        f"the checkpoint {path} is of a training with {name} {was.get(name)}, and this one has {name} "
-                        f"{value}: where simulated, the same training alone goes on; name another folder"
+                        f"the checkpoint {path} is of a training with {name} {before}, and this one has {name} {here}: "
+                        "where simulated, the same training alone goes on; name another folder"
                     )
+
+
+def apart(one: str, other: str) -> tuple[str, str]:
+    """Where two lists of settings told alike differ first; both whole where they are not alike.
+
+    >>> apart("betas=(0.9, 0.999), lr=0.01, of 2; lr=0.01, of 4", "betas=(0.9, 0.999), lr=0.02, of 2; lr=0.02, of 4")
+    ('lr=0.01', 'lr=0.02')
+    """
+    pairs = list(zip(re.split("[;,] (?=[a-z])", one), re.split("[;,] (?=[a-z])", other), strict=False))
+    found = [(a, b) for a, b in pairs if a != b and "=" in a and a.split("=")[0] == b.split("=")[0]]
+    return found[0] if found else (one, other)
 
 
 def settings_of(method: Method, stages: int) -> str:

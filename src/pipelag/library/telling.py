@@ -15,11 +15,11 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.asked import check_folder, whole
-from pipelag.errors import PipelagError, noting
+from pipelag.errors import PipelagError, noting, shown
 from pipelag.files import folder_for
 from pipelag.library.validation import LOSS, Validation
 from pipelag.runs.folder import finite
-from pipelag.typed import MOST_STEPS, shown
+from pipelag.typed import MOST_STEPS
 
 CALLBACKS = ("on_step", "on_evaluation", "on_checkpoint")
 

@@ -12,14 +12,13 @@ import torch
 from torch import nn
 
 from pipelag.asked import check_batches
-from pipelag.errors import PipelagError, noting, unknown
+from pipelag.errors import PipelagError, noting, shown, unknown
 from pipelag.library.supply import Supply, to
 from pipelag.randomness import others_preserved, preserved_randomness, seed_stage
 from pipelag.runs.objectives import METRICS
 from pipelag.stage.rounded import computing
 from pipelag.stage.where import layer_of, shape_of
 from pipelag.tensors import unchanged_buffers
-from pipelag.typed import shown
 
 Metric = Callable[[Any, Any], Any]
 LOSS = "validation_loss"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from pipelag.allocator import machine_memory
 from pipelag.catalogue import HOMES, check_model
 from pipelag.errors import PipelagError, kind_of
 from pipelag.models.alexnet import alexnet
@@ -91,8 +91,7 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
 @contextmanager
 def fitting(name: str) -> Iterator[None]:
     """Refuse a model whose weights would not fit into this machine's memory, before they are written to."""
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**63
-    taken = 0
+    room, taken = machine_memory(), 0
 
     def count(module: nn.Module, own: str, parameter: nn.Parameter | None) -> None:
         nonlocal taken

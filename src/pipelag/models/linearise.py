@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, expect, shown, unknown
 from pipelag.models.pieces import Piece, is_weight, thing, weighted, writes
 from pipelag.models.steps import Ref, Step, Traced, refs
 from pipelag.models.tracing import trace
@@ -72,13 +72,20 @@ def linearise(
     """
     if layers not in LAYERS:
         raise unknown("kind of layers", layers, LAYERS)
-    if crossing is not None and crossing < 1:
-        raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {crossing}")
+    expect("the model", model, nn.Module, "an nn.Module")
+    if crossing is not None and not (isinstance(crossing, int) and crossing >= 1):
+        raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {shown(crossing)}")
     examples = isinstance(inputs, Mapping)
     if isinstance(inputs, str) or (whole and examples) or (output is not None and not examples):
         raise PipelagError(
             "inputs is a list of names, or a dict of examples by name; output= goes with examples, and whole= without"
         )
+    for name, example in inputs.items() if isinstance(inputs, Mapping) else ():
+        if isinstance(example, torch.Tensor) and example.dim() and len(example) == 1:
+            raise PipelagError(
+                f"the example '{name}' has one sample; give two or more, by which the number of samples is told from "
+                "other sizes"
+            )
     traced = trace(model, whole, inputs, output)
     row = laid_out(model, traced, layers, crossing)
     if isinstance(inputs, Mapping):

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd, prod
 from numbers import Real
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, expect, shown, unknown
 from pipelag.files import read_yaml
-from pipelag.typed import MOST_WORKERS, Typed, checked, shown
+from pipelag.typed import MOST_WORKERS, Typed, checked
 
 
 class LevelOptions(Typed):
@@ -139,6 +140,7 @@ class Cluster:
     @classmethod
     def load(cls, path: Path | str, workers: int | None = None) -> Cluster:
         """Read a YAML file."""
+        expect("the cluster's file", path, (str, PathLike), "a path")
         content = read_yaml(Path(path), "a cluster file")
         if not isinstance(content, dict):
             raise PipelagError(f"'{path}' is not a cluster file: it must have the key levels")

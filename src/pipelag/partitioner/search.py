@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, expect
 from pipelag.partitioner.cluster import Cluster, Level, sync_of
 from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.timing.layers import Profile
@@ -18,7 +19,7 @@ MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second doe
 def partition(
     profile: Profile,
     cluster: Cluster,
-    communication: str = "paper",
+    communication: str = "ring",
     straight: bool = False,
     hierarchical: bool | None = None,
     data_parallel: bool = True,
@@ -26,7 +27,8 @@ def partition(
     """The plan with the shortest predicted time per minibatch.
 
     Args:
-        communication: the cost of summing gradients: "paper" as the recurrence prints it, or "ring" (`SYNC`).
+        communication: the cost of summing gradients: "ring", as a ring of workers takes, or "paper" as the recurrence
+            prints it (`SYNC`).
         straight: no replicas, one stage per worker.
         hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
             collapsed cluster, where replicas may cross servers (15-1); None: the better of the two.
@@ -36,6 +38,11 @@ def partition(
         PipelagError: a profile without times, fewer layers than workers for a straight plan, or no plan that fits
             into the workers' memory.
     """
+    expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
+    expect("the cluster", cluster, Cluster, "a pipelag.Cluster, such as pipelag.Cluster.load('cluster.yaml')")
+    expect("straight", straight, bool, "True or False")
+    expect("hierarchical", hierarchical, (bool, NoneType), "True, False or None")
+    expect("data_parallel", data_parallel, bool, "True or False")
     check_times(profile)
     sync_of(communication)
     if (len(profile.layers) * cluster.workers) ** 2 > MOST_WORK:

@@ -34,7 +34,7 @@ class Known:
 
 
 OPTIMIZERS: dict[str, Known] = {}
-Rate = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0, le=1e38)]  # beyond it float32 has no numbers
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

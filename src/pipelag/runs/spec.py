@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, shown, unknown
 from pipelag.methods import METHODS
 from pipelag.runs.kinds import KINDS
 from pipelag.runs.optimizers import OptimizerSpec, Rate
@@ -30,7 +30,6 @@ from pipelag.typed import (
     Tuple,
     Typed,
     check_passes,
-    shown,
 )
 
 M = TypeVar("M", bound=Typed)

@@ -1,12 +1,13 @@
 """Pipeline schedules, the staleness that follows from them, and whether they are possible."""
 
-from pipelag.schedules.actions import Action, Schedule
+from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 from pipelag.schedules.check import check
 from pipelag.schedules.delays import Delays, delays, lagged, steady_delays
 from pipelag.schedules.library import SCHEDULES, register_schedule, schedule
 
 __all__ = [
     "SCHEDULES",
+    "SUCH_AS",
     "Action",
     "Delays",
     "Schedule",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pipelag.schedules.table import Table
 
 Kind = Literal["F", "B", "R", "U", "S"]
+SUCH_AS = "a pipelag.Schedule, such as pipelag.schedule('1f1b', stages=4, minibatches=8)"
 
 
 class Action(NamedTuple):

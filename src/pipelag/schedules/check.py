@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipelag.errors import PipelagError
-from pipelag.schedules.actions import Action, Kind, Schedule
+from pipelag.errors import PipelagError, expect
+from pipelag.schedules.actions import SUCH_AS, Action, Kind, Schedule
 
 
 def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
@@ -30,6 +30,7 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
 
 def check(schedule: Schedule) -> None:
     """Raise `PipelagError` unless every pass happens once, updates come in order and no worker waits for ever."""
+    expect("the schedule", schedule, Schedule, SUCH_AS)
     _check_complete(schedule)
     rows, position = [list(row) for row in schedule.workers], [0] * len(schedule.workers)
     done: set[Action] = set()

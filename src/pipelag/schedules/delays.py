@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pipelag.errors import PipelagError, kind_of
-from pipelag.schedules.actions import Action, Schedule
+from pipelag.errors import PipelagError, expect, kind_of
+from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 from pipelag.schedules.check import check
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def delays(schedule: Schedule) -> Delays:
 
     from pipelag.schedules.table import B, F
 
+    expect("the schedule", schedule, Schedule, SUCH_AS)
     table, read, periods = schedule.table, versions_read(schedule), schedule.periods
     total, per = schedule.minibatches * schedule.microbatches, schedule.microbatches
     forward, backward = table.places(F, total, read), table.places(B, total, read)

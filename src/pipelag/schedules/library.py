@@ -202,8 +202,10 @@ def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple
     Args:
         depth: minibatches in the pipeline per replica of stage 1, in NOAM's place (Figure 18); 1 is no pipelining. Of
             fewer than NOAM, a stage holds the share that it holds of NOAM: the minibatches follow one another at equal
-            distances, and a stage that began further forwards first would wait for them. More than NOAM wait in front
-            of the later stages, but for the last, which runs a backward right after its forward.
+            distances, and a stage that began further forwards first would wait for them. No other numbers are faster
+            where a stage's forwards and backwards alternate: over 4 equal stages depth 3 is no faster than 2 (who ran
+            whatever is ready would gain a third). More than NOAM wait in front of the later stages, but for the last,
+            which runs a backward right after its forward.
     """
     noam, held = -(-sum(replicas) // replicas[0]), []
     depth = noam if depth is None else depth

@@ -10,12 +10,12 @@ from numbers import Real
 
 import torch
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shown
 from pipelag.methods import Method
 from pipelag.schedules import Delays, Schedule
 from pipelag.schedules.replicated import check_replicas
 from pipelag.stage.recompute import recompute_lags, segmented
-from pipelag.typed import check_passes, shown
+from pipelag.typed import check_passes
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shown
 from pipelag.methods import Method
 from pipelag.methods.carriers import Buffers, Memory, Reading
 from pipelag.methods.prediction import coupled_decay
@@ -26,7 +26,6 @@ from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage.showing import ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
-from pipelag.typed import shown
 
 if TYPE_CHECKING:
     from pipelag.stage.flat_step import FlatState

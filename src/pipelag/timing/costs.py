@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, expect, shown
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class StageCost:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and value < 0:
-                raise PipelagError(f"a stage's {name} cannot be negative, and {value} is")
+            if value is not None and not (isinstance(value, Real) and float(value) >= 0):
+                raise PipelagError(f"a stage's {name} is {shown(value)}; it should be a number from 0 on")
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,14 @@ class Topology:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if self.bandwidth <= 0 or self.latency < 0:
+        numbers = isinstance(self.bandwidth, Real) and isinstance(self.latency, Real)
+        if not (numbers and self.bandwidth > 0 and self.latency >= 0):
             raise PipelagError(
-                f"a link needs a bandwidth above 0 and a latency from 0 on, not {self.bandwidth} and {self.latency}"
+                "a link needs a bandwidth above 0 and a latency from 0 on, not "
+                f"{shown(self.bandwidth)} and {shown(self.latency)}"
             )
+        for name in ("shared", "overlap"):
+            expect(f"a link's {name}", getattr(self, name), bool, "True or False")
 
     def seconds(self, size: float) -> float:
         """How long a message of `size` bytes is on a free link."""
@@ -60,6 +65,8 @@ class Topology:
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
     """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time."""
+    if not isinstance(stages, int) or stages < 1:
+        raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
     return [StageCost(forward, backward, **sizes)] * stages
 
 

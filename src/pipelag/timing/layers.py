@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, expect, shown
 from pipelag.files import json_of, read_text, write_whole
 from pipelag.timing.costs import StageCost
 from pipelag.typed import Typed, checked
@@ -158,10 +158,11 @@ def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -
     Raises:
         PipelagError: more stages than layers.
     """
+    expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
     times = [layer.total_ms for layer in profile.layers]
     count = len(times)
-    if not 1 <= stages <= count:
-        raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {stages}")
+    if not isinstance(stages, int) or not 1 <= stages <= count:
+        raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {shown(stages)}")
     prefix = [0.0]
     for t in times:
         prefix.append(prefix[-1] + t)

@@ -14,12 +14,11 @@ from torch import nn
 from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
-from pipelag.errors import PipelagError, kind_of, noting
+from pipelag.errors import PipelagError, kind_of, noting, shown
 from pipelag.models.cut import layers_of
 from pipelag.stage.where import shape_of
 from pipelag.tensors import as_tuple, kept_for_backward, own_outputs, unchanged_buffers, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
-from pipelag.typed import shown
 
 
 def profile(
@@ -65,6 +64,8 @@ def _checked(model: Any, batch: Any, repeats: Any, warmup: Any) -> list[nn.Modul
         raise PipelagError(
             f"the batch is {kind_of(batch)}; it should be the model's input, a tensor or a tuple of tensors"
         )
+    if not all(part.numel() for part in as_tuple(batch)):
+        raise PipelagError("the batch has no samples, on which nothing can be timed; give the model's input")
     for name, value, least in (("repeats", repeats, 1), ("warmup", warmup, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PipelagError(f"{name} is {shown(value)}; it should be a whole number from {least} on")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
+from pipelag.allocator import machine_memory
 from pipelag.data.images.dataset import Dataset
 from pipelag.errors import PipelagError
 
@@ -78,6 +79,7 @@ def shapes(
             f"shapes need difficulty 0 to 4, size 8 or more, 2 to {len(SHAPES)} classes and at least one image in each "
             f"part, not difficulty {difficulty}, size {size}, {classes} classes, {train} and {test} images"
         )
+    check_fits(train + test, size)
     (train_images, train_labels), (test_images, test_labels) = (
         _part(count, difficulty, size, classes, (seed, part)) for part, count in enumerate((train, test))
     )
@@ -93,6 +95,16 @@ def shapes(
         test_images=test_images,
         test_labels=test_labels,
     )
+
+
+def check_fits(images: int, size: int) -> None:
+    """Refuse what does not fit into this machine's memory before hours go into drawing it."""
+    needed = 3 * max(images, 8 * _BLOCK) * size**2  # a block is drawn in float32, and in a few such at a time
+    if needed > machine_memory():
+        raise PipelagError(
+            f"{images:,} shapes of {size}x{size} take more than {needed / 2**30:,.0f} GiB, and this machine has "
+            f"{machine_memory() / 2**30:,.0f} GiB of memory; take fewer, or smaller ones"
+        )
 
 
 def _part(
