@@ -294,11 +294,13 @@ class Loss:
 
 
 def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -> None:
-    """Refuse a loader's last, partial minibatch where it cannot be trained on, before anything is.
+    """Refuse a loader's last, partial minibatch where it cannot be trained on, and a list's, before anything is.
 
     Args:
         count: minibatches to train on; even: all have to be of one size, as real workers want them.
     """
+    if even and isinstance(batches, (list, tuple)):
+        _check_even(batches[:count])
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset) or batches.drop_last:
         return
     tail = len(batches.dataset) % batches.batch_size if batches.batch_size else 0  # type: ignore[arg-type]
@@ -311,6 +313,22 @@ def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -
             f"the loader's last minibatch has {tail} samples of {batches.batch_size}, which {why}; give the DataLoader "
             "drop_last=True"
         )
+
+
+def _check_even(batches: Sequence[Any]) -> None:
+    """Refuse minibatches of several sizes, where their sizes are seen at once."""
+    sizes = [len(item[0]) for item in batches if _is_pair(item)]
+    other = next((n for n, size in enumerate(sizes) if size != sizes[0]), 0)
+    if other and len(sizes) == len(batches):
+        raise PipelagError(
+            f"minibatch {other} has {sizes[other]} samples and those before it {sizes[0]}, and real workers take all of "
+            "one size; leave it out, or say uneven=True, with which each message tells its shapes"
+        )
+
+
+def _is_pair(item: Any) -> bool:
+    pair = isinstance(item, (tuple, list)) and len(item) == 2
+    return pair and isinstance(item[0], torch.Tensor) and item[0].dim() > 0
 
 
 def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) -> None:

@@ -24,6 +24,7 @@ LISTS = {  # the commands that list more
     "model": "`pipelag models` lists them",
     "schedule": "`pipelag schedules` lists them",
     "schedule or method": "`pipelag schedules` and `pipelag methods` list them",
+    "loss": "docs/extending.md says how to add one",
 }
 
 
@@ -50,7 +51,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
     unknown method 'xyz'; `pipelag methods` lists them
     """
     names = sorted(set(known))
-    lists = LISTS.get(kind, "") if len(names) > MANY else ""
+    lists = LISTS.get(kind, "") if len(names) > MANY or not names else ""
     return PipelagError(f"unknown {named(kind, shortened(name))}{nearest(name, names, 'it should be', lists)}")
 
 

@@ -98,6 +98,12 @@ def test_autocast_around_a_training_does_not_travel() -> None:
         train(executor="real")
 
 
+def test_a_lists_smaller_minibatch_is_foreseen() -> None:
+    batches = [(INPUTS[:20], TARGETS[:20])] * 2 + [(INPUTS[:10], TARGETS[:10])]
+    with pytest.raises(PipelagError, match="minibatch 2 has 10 samples and those before it 20, and real workers take"):
+        train(batches, executor="real")
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("how", "said"),

@@ -62,7 +62,8 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
 def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str) -> str:
     """The plan as lines: stages, then predictions against data parallelism."""
     alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
-    lines = [f"plan {plan.config}: {len(plan.stages)} stages on {plan.workers} workers, NOAM {plan.noam}"]
+    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    lines = [f"plan {plan.config}: {stages} on {plan.workers} workers, NOAM {plan.noam}"]
     memory = memory_of(profile, plan)
     for place, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
         layers = profile.layers[stage.first - 1 : stage.last]
