@@ -321,8 +321,8 @@ def _check_even(batches: Sequence[Any]) -> None:
     other = next((n for n, size in enumerate(sizes) if size != sizes[0]), 0)
     if other and len(sizes) == len(batches):
         raise PipelagError(
-            f"minibatch {other} has {sizes[other]} samples and those before it {sizes[0]}, and real workers take all of "
-            "one size; leave it out, or say uneven=True, with which each message tells its shapes"
+            f"minibatch {other} has {sizes[other]} samples and those before it {sizes[0]}, and real workers take all "
+            "of one size; leave it out, or say uneven=True, with which each message tells its shapes"
         )
 
 
