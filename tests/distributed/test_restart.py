@@ -96,8 +96,9 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
 
 def train(folder: Path | None, batches: Noise | None = None, **how: Any) -> pipelag.TrainedRun:
     how = {"method": "pipedream", "cuts": (3,), "steps": STEPS} | how
+    every = EVERY if folder is not None else 0
     return pipelag.train(
-        convolutional(), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=EVERY,
+        convolutional(), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=every,
         seed=5, **how,
     )  # fmt: skip
 

@@ -76,9 +76,9 @@ def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, mem
     fitting = [p for p in all_plans(len(profile.layers), workers) if max(memory_of(profile, p)) <= memory]
     if not fitting:
         with pytest.raises(PipelagError, match="no plan fits"):
-            partition(profile, cluster)
+            partition(profile, cluster, "paper")
         return
-    found = partition(profile, cluster)
+    found = partition(profile, cluster, "paper")
     assert max(memory_of(profile, found)) <= memory
     assert found.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
 
@@ -157,7 +157,7 @@ def test_of_equally_good_plans_the_same_as_by_plain_loops(
 @settings(max_examples=30, deadline=None)
 def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: int) -> None:
     cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
-    found = partition(profile, cluster, hierarchical=True)
+    found = partition(profile, cluster, "paper", hierarchical=True)
     assert found.period == pytest.approx(recurrence(profile, cluster))
     assert found.workers == inner * outer
 
@@ -194,7 +194,7 @@ def test_several_stages_may_be_a_pipeline_inside_servers_with_replicas(
     """Only plans whose workers all hold the whole model are left out, on whichever level they would be made."""
     cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
     allowed = [seconds for seconds, stages in nested(profile, cluster) if data_parallel or stages > 1]
-    found = partition(profile, cluster, hierarchical=True, data_parallel=data_parallel)
+    found = partition(profile, cluster, "paper", hierarchical=True, data_parallel=data_parallel)
     assert found.period == pytest.approx(min(allowed))
     assert found.workers == inner * outer
     assert data_parallel or len(found.stages) > 1

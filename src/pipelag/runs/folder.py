@@ -59,7 +59,8 @@ class RunFolder:
     def _owner(self) -> str | None:
         """The run that is here, finished or not; None where there is none."""
         growing, finished = self.partial / "id", self.path / "summary.json"
-        logged = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        # What trains has hours in its lines; of other kinds they may be those of a run that was refused.
+        logged = self.spec.kind == "train" and self.metrics.is_file() and self.metrics.stat().st_size > 0
         if growing.is_file() and (logged or any(self.partial.glob("checkpoint*"))):  # else there is nothing to lose
             found = growing.read_text(errors="replace").strip()
             return found if re.fullmatch("[0-9a-f]{12}", found) else None  # damaged: checkpoints say whose they are
