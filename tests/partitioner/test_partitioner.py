@@ -415,8 +415,8 @@ def test_the_timed_pace_is_that_of_a_long_run(times: list[int], replicas: list[i
     round_ = lcm(*replicas[:stages])
     count = -(-800 // round_) * round_
     short, long = (time_plan(profile, cluster, plan, n).makespan for n in (count, 2 * count))
-    # Neither count need be whole cycles of the steady state, so that the two may end a message or a pass apart.
-    apart = max(max(sizes) / 1e8, max(times) / 1e3)
+    # Neither count need be whole cycles of the steady state, so that the two may end some messages or passes apart.
+    apart = 2 * max(max(sizes) / 1e8, max(times) / 1e3)
     assert timed_period(profile, cluster, plan) == pytest.approx((long - short) / count, rel=1e-3, abs=apart / count)
 
 
