@@ -19,7 +19,7 @@ class Stop(Exception):
 
 
 MANY = 12  # names that a sentence lists
-LISTS = {  # the commands that list more
+LISTS = {  # the commands that list more, or where there may be none, what to do
     "method": "`pipelag methods` lists them",
     "model": "`pipelag models` lists them",
     "schedule": "`pipelag schedules` lists them",

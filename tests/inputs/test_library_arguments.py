@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -63,6 +64,7 @@ def test_what_fits_is_taken() -> None:
     assert pipelag.time(SCHEDULE, PROFILE, pipelag.Topology(1e9), cuts=(2,)).throughput > 0
     assert pipelag.partition(PROFILE, CLUSTER, straight=True, hierarchical=None).config == "straight"
     assert len(linearise(MODEL)) >= 2
+    assert len(pipelag.uniform(np.int64(3))) == 3 and balanced_cuts(PROFILE, np.int64(2)) == (2,)
 
 
 def test_names_complete_before_they_are_loaded() -> None:

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def linearise(
     if layers not in LAYERS:
         raise unknown("kind of layers", layers, LAYERS)
     expect("the model", model, nn.Module, "an nn.Module")
-    if crossing is not None and not (isinstance(crossing, int) and crossing >= 1):
+    if crossing is not None and not (isinstance(crossing, Integral) and crossing >= 1):
         raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {shown(crossing)}")
     examples = isinstance(inputs, Mapping)
     if isinstance(inputs, str) or (whole and examples) or (output is not None and not examples):

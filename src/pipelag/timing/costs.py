@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 
 from pipelag.errors import PipelagError, expect, shown
 
@@ -65,9 +65,9 @@ class Topology:
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
     """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time."""
-    if not isinstance(stages, int) or stages < 1:
+    if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
-    return [StageCost(forward, backward, **sizes)] * stages
+    return [StageCost(forward, backward, **sizes)] * int(stages)
 
 
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated
 
@@ -161,7 +162,7 @@ def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -
     expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
     times = [layer.total_ms for layer in profile.layers]
     count = len(times)
-    if not isinstance(stages, int) or not 1 <= stages <= count:
+    if not isinstance(stages, Integral) or not 1 <= stages <= count:
         raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {shown(stages)}")
     prefix = [0.0]
     for t in times:
