@@ -41,7 +41,8 @@ class Placed:
         ]
         self.held = [one.held(sizes) for one, sizes in zip(self.rehearsed, tensors, strict=True)]
         self.copies = self.method.weight_copies(count, microbatches, replicas)
-        minibatches = -(-4 * max(count, sum(replicas)) // math.prod(replicas)) * math.prod(replicas)  # whole rounds
+        rounds = math.prod(replicas)  # a schedule has whole ones
+        minibatches = -(-4 * max(count, sum(replicas)) // rounds) * rounds
         self.under_way = microbatches_under_way(self.method.schedule(count, minibatches, microbatches, replicas))
 
     def charge(self, stage: int, *kinds: str) -> float:

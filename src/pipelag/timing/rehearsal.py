@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipelag.methods import Method
-from pipelag.schedules import Action
+from pipelag.schedules import Action, Delays
 from pipelag.stage.optimizers import OptimizerFactory, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.weights import FlatParameters, shadows
@@ -133,26 +133,21 @@ def operands(func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], lis
 
 
 class Rehearsal:
-    """A stage with one tensor of weights, or the first of its replicas, before its first minibatch."""
+    """A stage with one tensor of weights, or the first of its replicas, before its first minibatch.
 
-    def __init__(
-        self,
-        method: Method,
-        optimizer: OptimizerFactory,
-        stage: int,
-        stages: int,
-        microbatches: int = 1,
-        replicas: Sequence[int] = (),
-    ) -> None:
-        self.method, self.stage = method, stage
+    Args:
+        back: versions that it keeps behind the live one (`Method.versions_back`).
+    """
+
+    def __init__(self, method: Method, optimizer: OptimizerFactory, stage: int, delays: Delays, back: int) -> None:
+        self.stage, self.delays = stage, delays
         flat = FlatParameters([nn.Parameter(torch.ones(PADDED // FLOAT))])
         self.shadows = shadows(flat.parameters)
         made = group_by_stage(optimizer, [self.shadows], {}, [stage])
         assert made is not None
         self.optimizer = made
-        self.delays = method.delays(stages, microbatches, replicas)
-        back = method.versions_back(stages, microbatches, replicas)[stage - 1]
-        self.weights = StageWeights(flat, method, stage, stages, self.delays, made, self.shadows, back)
+        stages = len(delays.forward_lags)
+        self.weights = StageWeights(flat, method, stage, stages, delays, made, self.shadows, back)
         set_rates(made, lambda _: 1.0)
         self.weights.begin_at(0)
         self.moved = {kind: Moved() for kind in KINDS}
@@ -223,8 +218,10 @@ def rehearse(
     Raises:
         PipelagError: a method that the optimizer, the number of microbatches or replicas do not suit.
     """
-    rehearsal = Rehearsal(method, optimizer, stage, stages, microbatches, replicas)
-    fill = max(*rehearsal.delays.forward_lags[stage - 1], *rehearsal.delays.backward_lags[stage - 1]) + 2
+    delays = method.delays(stages, microbatches, replicas)
+    back = method.versions_back(stages, microbatches, replicas)[stage - 1]
+    rehearsal = Rehearsal(method, optimizer, stage, delays, back)
+    fill = max(*delays.forward_lags[stage - 1], *delays.backward_lags[stage - 1]) + 2
     rounds = (fill + COUNTED + 2 * stages) * math.prod(replicas)
     schedule = method.schedule(stages, rounds, microbatches, replicas)
     row = [action for action in schedule.workers[schedule.replicas[stage - 1][0]] if action.stage == stage]
