@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 import pipelag
+from pipelag.data import GENERATED
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
+from pipelag.experiments import arms, load_paper, load_scale, papers
 from pipelag.methods import get
 from pipelag.models.recurrent import states
+from pipelag.runs.tasks import open_task
 from pipelag.stage.guard import Origins, unpacked
 from pipelag.stage.phase import Phase
 from pipelag.stage.weights import FlatParameters
@@ -197,9 +200,29 @@ def test_what_counts_as_another_form() -> None:
     assert kept(lambda: x @ torch.cat([weight, table]).t()) == {"w", "table"}
     assert kept(lambda: x @ weight / weight.norm()) == {"w"}  # a number
     assert kept(lambda: x @ weight.repeat(1, 3)) == {"w"}
+    assert kept(lambda: nn.functional.embedding(torch.zeros(4, dtype=torch.int64), table) @ weight) == set()
     assert kept(lambda: x + weight.exp()) == {"w"}  # its backward multiplies with what it made
     assert kept(lambda: x + nn.functional.dropout(weight, 0.5)) == set()
     assert kept(lambda: x * torch.ones_like(weight) * weight.new_ones(4)) == set()
+
+
+TRAINED = {
+    arm.spec.model.name: arm.spec
+    for paper in map(load_paper, papers())
+    for result in paper.results
+    for arm in arms(paper, result, load_scale("quick"))
+    if arm.spec.kind == "train" and arm.spec.model and arm.spec.data and arm.spec.data.name in GENERATED
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_no_model_that_is_trained_without_a_download_keeps_another_form(name: str) -> None:
+    """SpecTrain's Transformer has a decoder whose only word is looked up by a constant: an input as any other."""
+    task, found = open_task(TRAINED[name], torch.device("cpu")), set[int]()
+    model = task.model(TRAINED[name], torch.device("cpu"))
+    with Origins(model) as origins, kept_for_backward(set(), lambda tensor: found.update(origins.copied(tensor))):
+        model(task.batches[0][0])
+    assert [name for name, one in model.named_parameters() if id(one) in found] == []
 
 
 class Scaled(nn.Module):

@@ -27,6 +27,8 @@ from pipelag.tensors import kept_for_backward
 
 Weights = frozenset[int] | None
 NONE: Weights = frozenset()
+# Rows looked up are a layer's input, whatever looked them up: what follows keeps them as it keeps any activation.
+LOOKED_UP = (torch.ops.aten.embedding, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
 # These take of a tensor its shape and kind alone.
 ITS_SHAPE = ("aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand", "aten::new_")
 
@@ -69,7 +71,9 @@ class Origins(TorchDispatchMode):
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and place_of(t)]
         each = [self.weights_of(tensor) for tensor in given]
         weights = None if None in each else frozenset[int]().union(*filter(None, each))
-        if func.name().startswith(ITS_SHAPE):
+        if func.overloadpacket in LOOKED_UP:
+            weights = None
+        elif func.name().startswith(ITS_SHAPE):
             weights = NONE
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor) and place_of(tensor) and place_of(tensor) not in self.own:
