@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,6 +86,24 @@ def check_model(name: str, options: Mapping[str, Any], known: set[str]) -> None:
     elif name in HOMES:
         home = HOMES[name]
         check_options(f"models.{home}", options, f"option of model '{name}'", GIVEN.get(home, ()))
+
+
+def check_told(name: str, told: Iterable[str], data: str) -> None:
+    """Refuse data of another kind than a model of ours is for.
+
+    Args:
+        told: the options that a model is given by this data set, whose name is `data`.
+    """
+    home = HOMES.get(name)
+    options = options_model(f"models.{home}", GIVEN.get(home, ())) if home is not None else None
+    if options is None or options.model_config["extra"] == "allow":
+        return
+    strange = [each for each in told if each not in options.model_fields]
+    if strange:
+        raise PipelagError(
+            f"model '{name}' is not made for data such as '{data}', by which a model is told its {' and '.join(told)}; "
+            f"'{name}' has {', '.join(sorted(options.model_fields))}"
+        )
 
 
 def check_depth(depth: int) -> None:

@@ -91,6 +91,19 @@ def test_a_spec_that_no_run_can_have_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
+    ("model", "data", "told"),
+    [("lenet5", "opinions", "classes and words"), ("sentiment_transformer", "shapes", "classes and in_channels")],
+)
+def test_data_of_another_kind_than_the_model_is_for_are_refused(
+    model: str, data: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = changed(model={"name": model}, data={"name": data})
+    assert main(["run", "--spec", spec, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"'{model}' is not made for data such as '{data}', by which a model is told its {told};" in error
+
+
+@pytest.mark.parametrize(
     "words",
     [["--threads", "0"], ["--threads", "-1"], ["--threads", "x"], ["--threads", "9" * 5000], ["--device", "cuda:99"]],
 )

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pipelag import data, models
+from pipelag.catalogue import check_told
 from pipelag.data.images.batches import Batches, Evaluation
 from pipelag.data.images.dataset import Dataset
 from pipelag.data.images.imagenet import FolderBatches, FolderEvaluation, ImageFolders
@@ -46,7 +47,8 @@ class Task:
 
     def model(self, spec: RunSpec, device: torch.device) -> nn.Sequential:
         """The spec's model for these data, initialised from the run's seed; convolutions in channels_last."""
-        assert spec.model is not None
+        assert spec.model is not None and spec.data is not None
+        check_told(spec.model.name, self.shape, spec.data.name)
         model = models.build(spec.model.name, seed=spec.seed, **(self.shape | spec.model.options))
         return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
