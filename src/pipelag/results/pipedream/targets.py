@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -74,14 +74,14 @@ class Goal:
         rows = [row for row in log.rows if row.get(self.metric) is not None]
         return rows, next((n for n, row in enumerate(rows) if reaches(row[self.metric], self.value, self.metric)), None)
 
-    def at_a_fall(self, context: Context, **labels: str) -> bool:
-        """Whether every run reaches it at the first evaluation after a fall of the rate: then the fall decides when."""
+    def at_a_fall(self, context: Context, **labels: str) -> list[bool]:
+        """By run, whether it comes at the first evaluation after a fall of the rate: then the fall decides when."""
         found = []
         for item in trainings(context, **labels):
             if item.log is not None:
                 rows, at = self.arrival(item.log)
                 found.append(at is not None and after_a_fall(rows, at))
-        return bool(found) and all(found)
+        return found
 
 
 def goal_of(
@@ -112,14 +112,18 @@ def goal_of(
 class Efficiency:
     """Epochs of two arms to one goal. `gain`: how many times fewer the first needs, by seed; 0 where it never comes.
 
-    by_rate: every run of both comes at the first evaluation after a fall of the rate, so that the gain says nothing of
-    the arms.
+    falls: by run of both, whether it comes at the first evaluation after a fall of the rate.
     """
 
     goal: Goal
     first: Epochs
     second: Epochs
-    by_rate: bool = False
+    falls: Sequence[bool] = ()
+
+    @property
+    def by_rate(self) -> bool:
+        """Every run of both comes at a fall of the rate, so that the gain says nothing of the arms."""
+        return bool(self.falls) and all(self.falls)
 
     @property
     def gain(self) -> dict[int, float]:
@@ -147,7 +151,8 @@ class Efficiency:
     def text(self, first: str = PIPED, second: str = ALONE) -> str:
         """In words."""
         epochs = f"epochs to {self.goal.text}: {first} {said(self.first)}, {second} {said(self.second)}"
-        return epochs + (", all at the first evaluation after a fall of the rate" if self.by_rate else "")
+        many = "all" if self.by_rate else f"{sum(self.falls)} of {len(self.falls)}"
+        return epochs + (f", {many} at the first evaluation after a fall of the rate" if any(self.falls) else "")
 
 
 def said(epochs: Mapping[int, float | None]) -> str:
@@ -167,10 +172,24 @@ def compared(context: Context, goal: Goal, first: Mapping[str, str], second: Map
     for epochs, labels in zip(pair, (first, second), strict=True):
         if not epochs:
             raise NotLogged(f"the run {' '.join(labels.values())} has no log")
-    return Efficiency(goal, pair[0], pair[1], all(goal.at_a_fall(context, **labels) for labels in (first, second)))
+    falls = [fell for labels in (first, second) for fell in goal.at_a_fall(context, **labels)]
+    return Efficiency(goal, pair[0], pair[1], falls)
 
 
 def against_data_parallelism(context: Context, model: str) -> Efficiency:
     """PipeDream's epochs and data parallelism's to a model's target."""
     alone = {"model": model, "arm": ALONE}
     return compared(context, goal_of(context, model, alone), {"model": model, "arm": PIPED}, alone)
+
+
+def arrivals(context: Context, models: Iterable[str]) -> list[str]:
+    """What "to target" rests on: the target of each model, and when it is reached."""
+    said = []
+    for model in models:
+        try:
+            efficiency = against_data_parallelism(context, model)
+        except NotLogged:
+            continue
+        repeats = "; so 'to target' says no more than the epoch's speedup" if efficiency.by_rate else ""
+        said.append(f"{model}, {efficiency.text()}{repeats}")
+    return said

@@ -19,9 +19,9 @@ from pipelag.results.pipedream.targets import (
     METRICS,
     PIPED,
     STYLES,
-    UNITS,
     Efficiency,
     against_data_parallelism,
+    arrivals,
     curve,
     goal_of,
 )
@@ -56,7 +56,7 @@ def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
         goal = goal_of(context, model, runs)
     except NotLogged:
         return {}
-    return {f"target of {model}: {goal.value:.3g} {UNITS[goal.metric]}": goal.value}
+    return {f"target of {model}: {goal.text}": goal.value}
 
 
 def styles_of(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
@@ -235,6 +235,7 @@ def headline_tta(context: Context) -> Drawn:
     short = context.shortfall(what="training")
     notes = ["the paper's configurations: epochs as trained, time per epoch as timed; S2VT is not trained"]
     notes += [f"trained not as in the paper: {short}"] if short else []
+    notes += arrivals(context, [model for models in TASKS.values() for model in models])
     return Drawn(table=table(context.result.reported.items(), cols, context.result.caption, notes))
 
 

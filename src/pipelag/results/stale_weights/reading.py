@@ -208,10 +208,14 @@ def phase_of(log: RunLog) -> Mapping[str, Any]:
     return phase
 
 
-def early_share(context: Context) -> float | None:
-    """Percent of ResNet-20's time in the first three residual functions: layers 2 to 7."""
+def early_share(context: Context, first: int = 2) -> float | None:
+    """Percent of ResNet-20's time in the first three residual functions: layers 2 to 7; from 1 on with the convolution.
+
+    Args:
+        first: the first of the layers that are counted.
+    """
     log = context.log()
     if log is None:
         return None
     total = {row["layer"]: row["forward_ms"] + row["backward_ms"] for row in log.rows}
-    return 100 * sum(ms for layer, ms in total.items() if 2 <= layer <= 7) / sum(total.values())
+    return 100 * sum(ms for layer, ms in total.items() if first <= layer <= 7) / sum(total.values())

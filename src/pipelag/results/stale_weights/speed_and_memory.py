@@ -302,9 +302,11 @@ def full_speed(log: RunLog | None) -> float | None:
 @drawing(PAPER, "text_early_layers_runtime")
 def early_layers(context: Context) -> Drawn:
     """Where ResNet-20's time goes."""
-    what = "first convolution and first three residual functions, share of the runtime (%)"
+    share = "share of the runtime (%)"
+    three, with_first = f"first three residual functions, {share}", f"the first convolution and these, {share}"
     said = [f"Ours: {log.environment.get('device')}, minibatch {log.summary['batch']}." for log in context.logs()]
-    return quantities(context, [(what, "more than 50", early_share(context))], said)
+    rows = [(three, "more than 50", early_share(context)), (with_first, None, early_share(context, 1))]
+    return quantities(context, rows, said)
 
 
 @drawing(PAPER, "text_potential_speedup")
