@@ -53,7 +53,7 @@ def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: 
             continue
         labelled = x
         place = {"textcoords": "offset points", "xytext": (0, 4 if over else -9), "ha": "center"}
-        apart = [withStroke(linewidth=1.5, foreground="white")]  # from the lines that it lies on
+        apart = [withStroke(linewidth=2.5, foreground="white")]  # from the lines that it lies on
         axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, path_effects=apart, **place)
 
 

@@ -326,7 +326,7 @@ def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:
     """The axis of long curves, which shows their end rather than their rise; of short ones, which are shown whole."""
     if frame.empty or frame.groupby(["arm", "seed"]).size().max() <= MANY:
         return None, None
-    low, top = float(frame["accuracy"].quantile(0.08)), float(frame["accuracy"].max())
+    low, top = float(frame["accuracy"].quantile(0.03)), float(frame["accuracy"].max())
     return low - 0.03 * (top - low), top + 0.1 * (top - low) + 1e-9
 
 
