@@ -118,7 +118,7 @@ class Context:
             what = f"{spec.model.name} on {data.get('title', data.get('name', '?'))}"
             said.setdefault(what, []).append(spec.steps)
         replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
-        unit = "minibatches (a stage updates once for as many as it has replicas)" if replicated else "updates"
+        unit = "minibatches (a stage with replicas updates once for as many)" if replicated else "updates"
         lengths = [
             f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + f" {unit}"
             for what, steps in said.items()

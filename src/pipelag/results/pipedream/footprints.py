@@ -309,18 +309,27 @@ def stages_differ(context: Context) -> Finding:
     return measured(context, max(held) >= PAR * min(held), why, "the largest is at least a tenth above the smallest")
 
 
+PAPERS_PLAN = "ours, the paper's plan"
+
+
 @drawing(PAPER, "text_communication_reduction")
 def communication(context: Context) -> Drawn:
-    """Bytes saved by both plans."""
+    """Bytes saved by the paper's plan and by both of ours."""
 
     def percent(entry: Entry, reading: str) -> float | None:
         share = saving(entry, reading)
         return None if share is None else 100 * share
 
+    def papers_plan(entry: Entry) -> str:
+        config = str(entry.paper["config"])
+        return ALONE if config.isdigit() else config
+
     cols = [
         Col("Model", lambda e: e.paper["model"] + (f" ({e.note})" if e.note else "")),
         Col("Servers", lambda e: e.paper["servers"]),
         Col("paper (%)", lambda e: context.result.reported.get(e.paper["model"]), "{:.0f}"),
+        Col("plan", lambda e: e.paper["config"], group=PAPERS_PLAN),
+        Col("saved (%)", lambda e: percent(e, papers_plan(e)), "{:.0f}", PAPERS_PLAN),
         Col("plan", lambda e: e.config(PRINTED), group="ours, recurrence as printed"),
         Col("saved (%)", lambda e: percent(e, PRINTED), "{:.0f}", "ours, recurrence as printed"),
         Col("plan", lambda e: e.config(RING), group="ours, a ring's cost"),

@@ -27,9 +27,10 @@ def figure_13(context: Context) -> Drawn:
     panel = panel_of(VGG, items)
     for item in items:
         if item.log is not None:
-            arm, batch = item.arm.labels["arm"], item.arm.spec.batch
-            labels = dict(item.arm.labels) | ({"arm": f"{arm} (here {batch})"} if LARS.get(arm, batch) != batch else {})
-            named = Item(replace(item.arm, labels=labels), item.log)
+            arm, batch, optimizer = item.arm.labels["arm"], item.arm.spec.batch, item.arm.spec.optimizer
+            here = f" (here {batch})" if LARS.get(arm, batch) != batch else ""
+            rate = f", rate {optimizer.lr:g}" if arm in LARS and optimizer is not None else ""
+            named = Item(replace(item.arm, labels=dict(item.arm.labels) | {"arm": f"{arm}{here}{rate}"}), item.log)
             rows += points_of(named, "accuracy", panel)
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, what="training", arm=PIPED))
     chart = Lines(Axis("epoch", "epoch"), y, line="arm", panel="panel", styles=styles_of(rows))

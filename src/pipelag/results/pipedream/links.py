@@ -15,8 +15,9 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"
 ARMS = ("pipeline", "data parallelism")
+HOW = ("measured", "simulated by discrete events")
 BLOCKS = "none: every timed block counts; where some are on one side and some on the other it cannot be told"
-STYLES = {f"{arm}, {how}": (1 - i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(("measured", "timed"))}
+STYLES = {f"{arm}, {how}": (1 - i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(HOW)}
 
 
 def blocks(log: RunLog | None, arm: str, measured: bool) -> dict[float, list[float]]:
@@ -49,11 +50,13 @@ def links(context: Context) -> Drawn:
             continue
         reason = log.summary.get("why_not")
         reasons += [reason] if reason else []
-        panel = f"{model}, {log.summary['workers']} workers" + (" (timed only)" if reason else "")
+        widths = {i.arm.spec.model.options.get("width", 1) for i in context.select(model=model) if i.arm.spec.model}
+        wide = "".join(f" of width {width:g}" for width in widths if width != 1)
+        panel = f"{model}{wide}, {log.summary['workers']} workers" + (" (simulated only)" if reason else "")
         rows += [
             {"panel": panel, "method": f"{arm}, {how}", "gbit": gbit, "samples_per_second": rate}
             for arm in ARMS
-            for how in ("measured", "timed")
+            for how in HOW
             for gbit, each in blocks(log, arm, how == "measured").items()
             for rate in each
         ]

@@ -73,7 +73,7 @@ def figure_6(context: Context) -> Drawn:
         ("optimizer", f"{len(stages)} stages on {plan['config']} workers\nin {1e3 * plan['search_seconds']:.0f} ms"),
         (
             "runtime",
-            f"{stages[0]['versions']} minibatches in flight per input replica\n"
+            f"{stages[0]['versions']} minibatches in flight\nper input replica,\n"
             f"{1e3 * plan['timed']:.1f} ms per minibatch",
         ),
     ]

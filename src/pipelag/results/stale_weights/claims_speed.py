@@ -112,7 +112,7 @@ def utilisation(context: Context) -> Finding:
     """Half the speedup of ResNet-362."""
     used = [50 * speedup for speedup in blocks(context, model="ResNet-362", kind="speed")]
     holds = all_of((above(used, 87.5), below(used, 92.5)))
-    why = f"use of each worker in percent: {ranges({'ResNet-362': used})}"
+    why = f"speedup over the two workers, in percent: {ranges({'ResNet-362': used})}"
     tolerance = "2.5 points: 91 % is called about 90, which rounds to fives; every timed block counts"
     return on_gpus(context, holds, why, tolerance, model="ResNet-362", kind="speed")
 

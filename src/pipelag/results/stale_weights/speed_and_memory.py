@@ -116,8 +116,8 @@ def headline_speedup(context: Context) -> Drawn:
         Col("ResNet", "model"),
         Col("paper", "paper", "{:.2f}", "speedup"),
         Col("ours", "ours", "{}", "speedup"),
-        Col("paper", "theirs", "{:.0f}", "use of each worker %"),
-        Col("ours", "used", "{:.0f}", "use of each worker %"),
+        Col("paper", "theirs", "{:.0f}", "speedup / 2, %"),
+        Col("ours", "used", "{:.0f}", "speedup / 2, %"),
     ]
     return Drawn(table(rows, cols, context.result.caption, notes(context, *timed_on(context))))
 
