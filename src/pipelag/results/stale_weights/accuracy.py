@@ -330,6 +330,17 @@ def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:
     return low - 0.03 * (top - low), top + 0.1 * (top - low) + 1e-9
 
 
+def at_rate(context: Context) -> str:
+    """The control's name, with its rate beside the baseline's."""
+    rates = [
+        {item.arm.spec.optimizer.lr for item in context.select(curve=curve) if item.arm.spec.optimizer is not None}
+        for curve in ("control", "baseline")
+    ]
+    if any(len(each) != 1 for each in rates):
+        return CONTROL
+    return f"{CONTROL}, {rates[0].pop():g} for {rates[1].pop():g}"
+
+
 @drawing(PAPER, "figure_6")
 def figure_6(context: Context) -> Drawn:
     """Accuracy against the percentage of stale weights: more stages, or one register that slides."""
@@ -356,7 +367,7 @@ def figure_6(context: Context) -> Drawn:
                     }
                 )
     levels = {BASELINE: context.accuracy(curve="baseline").mean}
-    levels["non-pipelined at the pipelined rate"] = context.accuracy(curve="control").mean
+    levels[at_rate(context)] = context.accuracy(curve="control").mean
     log = next((item.log for item in context.items if item.log is not None), None)
     frame = pd.DataFrame(rows)
     if log is not None and rows:
