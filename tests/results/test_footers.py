@@ -83,7 +83,7 @@ def test_that_a_network_is_smaller_comes_first_and_its_rates_are_all_told() -> N
 
 @pytest.mark.usefixtures("in_project")
 def test_minibatches_of_replicated_stages_are_not_called_updates() -> None:
-    assert "minibatches (a stage updates once for as many as it has replicas)" in published("pipedream", "figure_11")
+    assert "minibatches (a stage with replicas updates once for as many)" in published("pipedream", "figure_11")
     assert " updates; " in published("spectrain", "figure_12")
 
 
