@@ -11,7 +11,7 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import learned
-from pipelag.results.leaderboard.scores import PAPER, SPREAD, UNREMEDIED, judged, loss_of, priced, score
+from pipelag.results.leaderboard.scores import LAST, PAPER, SPREAD, UNREMEDIED, judged, loss_of, place, priced, score
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
@@ -123,14 +123,14 @@ OLDEST = (
 
 @drawing(PAPER, "table_1", "table_2", "table_3")
 def table(context: Context) -> Drawn:
-    """A line per method, the most accurate first among those that finished."""
+    """A line per method, the most accurate first, below them what diverges with some seed."""
     profile = profile_of(context)
     arms = list(dict.fromkeys(i.arm.labels["arm"] for i in context.select(what="learning")))
-    means = {arm: context.accuracy(what="learning", arm=arm).mean for arm in arms}
-    order = sorted(arms, key=lambda arm: (means[arm] is None, -(means[arm] or 0.0)))
-    rows = [row_of(context, arm, profile) for arm in order]
+    arms.sort(key=lambda arm: place(context.select(what="learning", arm=arm)))
+    rows = [row_of(context, arm, profile) for arm in arms]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]
     notes = [NOTES[key] for key in (column.value for column in columns) if isinstance(key, str) and key in NOTES]
+    notes += [LAST] if any(0 < place(context.select(what="learning", arm=arm))[0] <= 1 for arm in arms) else []
     late = any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
     notes += [LATE] if late else []
     notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []

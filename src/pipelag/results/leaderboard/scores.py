@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from statistics import fmean
 from typing import TypeVar
@@ -35,6 +35,7 @@ STYLES = {
     )
 }
 SPREAD = "Accuracy: mean ± one standard deviation over seeds."
+LAST = "A method that diverges with some seed stands below all that do not."
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
 
 
@@ -54,6 +55,16 @@ def loss_of(item: Item) -> float:
     assert item.log is not None
     reached = item.log.rows[-1].get("loss") if item.log.rows and item.log.accuracy is not None else None
     return inf if reached is None else reached
+
+
+def place(items: Iterable[Item]) -> tuple[float, float]:
+    """Where an arm's runs stand in a table, the most accurate first, by their final accuracies.
+
+    A run that diverges is below any that does not: what diverges with some seed comes last, the more seeds the later.
+    """
+    logs = [item.log for item in items if item.log is not None]
+    ends = [log.accuracy for log in logs if log.accuracy is not None]
+    return (1 - len(ends) / len(logs), -fmean(ends) if ends else 0.0) if logs else (2.0, 0.0)
 
 
 def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
