@@ -163,11 +163,14 @@ def staleness_costs(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "remedies_help")
 def remedies_help(context: Context) -> Finding:
-    """Per paper that proposes a remedy, its best method against the same schedule without."""
-    for arms, _ in OF_THE_FIVE.values():
-        for arm in arms:
-            learned(context, arm, what="learning", arm=arm)
-    return judged(context, [(best_of(context, arms), unremedied) for arms, unremedied in OF_THE_FIVE.values()])
+    """Per paper that proposes a remedy, its best method against the same schedule without.
+
+    One better method is enough, so that a paper's other methods need not learn.
+    """
+    best = [(best_of(context, arms), unremedied) for arms, unremedied in OF_THE_FIVE.values()]
+    for arm, _ in best:
+        learned(context, arm, what="learning", arm=arm)
+    return judged(context, best)
 
 
 @judge(PAPER, "table_1", "newer_beat_five")
