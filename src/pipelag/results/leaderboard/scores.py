@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import fmean
 from typing import TypeVar
@@ -110,14 +111,16 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     if both:
         gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
         told.add(gain.above())
-    return told.pop() if len(told) == 1 else None, gain.text() if both else "an unknown amount (both end with no seed)"
+    return told.pop() if len(
+        told
+    ) == 1 else None, gain.text() if both else "an unknown amount (there is no seed with which both end)"
 
 
 def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
     """Whether an arm's price, its points below a base, is less in the second pair of base and arm than in the first.
 
-    With both prices, and by how much in words; of the seeds with which all four end. Where others do not, nothing is
-    told.
+    With both prices, and by how much less or more in words; of the seeds with which all four end. Where others do
+    not, nothing is told.
     """
     every = (*before, *after)
     seeds = ended(*every)
@@ -125,7 +128,8 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
     old, new = (fmean(price.values()) for price in prices)
-    return less.above() if whole else None, (old, new), less.text()
+    words = f"less by {less.text()}" if less.mean >= 0 else f"more by {replace(less, mean=-less.mean).text()}"
+    return less.above() if whole else None, (old, new), words
 
 
 def lost(price: Callable[[], Price]) -> str | None:
@@ -202,7 +206,7 @@ def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Findi
         holds, costs, less = cheaper(*arms.values())
         outcomes.append(holds)
         each = ", ".join(f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True))
-        words.append(f"{place}: {each}, less by {less}")
+        words.append(f"{place}: {each}, {less}")
         for arm, (base, end) in arms.items():
             scores |= {f"{place}, {arm}": end, f"{place}, sequential beside {arm}": base}
     text = f"points below sequential training: {'; '.join(words)}{diverging(scores)}"
