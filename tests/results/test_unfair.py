@@ -222,3 +222,13 @@ def test_translations_that_differ_are_named_with_how_far_they_are_apart() -> Non
     same, other = map(judged, leaderboard.same_translations())
     assert same.holds is True and "apart" not in same.why
     assert other.holds is False and "furthest apart, by 0.1000: " in other.why and "update" in other.why
+
+
+def test_what_only_the_baseline_moves_is_one_comparison() -> None:
+    """Of three pipelines at one rate the differences are one number, which is not a threefold finding."""
+    load_results(load_paper("leaderboard"))
+    judged = JUDGES["leaderboard", "table_13", "costs_more_at_own"]
+    still, moved = map(judged, leaderboard.costs_more_at_own())
+    assert still.holds is True and still.why.count("at the common rate") == 1
+    assert still.why.startswith("one comparison for 1F1B, latest weights, XPipe, PipeOptim, whose own rate is")
+    assert moved.holds is False and moved.why.count("at the common rate") == 2

@@ -16,7 +16,7 @@ from pipelag.report.tables import Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import all_of, trend
+from pipelag.results.judging import all_of, listing, trend
 from pipelag.results.leaderboard.board import BOTH_UNREMEDIED
 from pipelag.results.leaderboard.scores import (
     BASELINE,
@@ -269,21 +269,32 @@ judge(PAPER, "table_13", "look_ahead_cheaper_own")(cheaper_at_own(UNREMEDIED, AL
 
 @judge(PAPER, "table_13", "costs_more_at_own")
 def costs_more_at_own(context: Context) -> Finding:
-    """What pipelines cost where every method has its own rate, against the cost where all have the common one."""
+    """What pipelines cost where every method has its own rate, against the cost where all have the common one.
+
+    Of pipelines whose own rate is the common one the costs differ by what sequential training gains, whichever they
+    are: that is one comparison, made once.
+    """
     arms = (UNREMEDIED, *PREDICTING)
     own, common = at_its_own(context, BASELINE), score(context, BASELINE, rate=COMMON)
+    ends = {arm: score(context, arm, rate=COMMON) for arm in arms}
+    still = [arm for arm in arms if chosen(context, arm) == COMMON and all(end > 0 for end in ends[arm].values())]
     finding = priced(
         context,
         {
             arm: {
                 "at their own rates": (own, at_its_own(context, arm)),
-                "at the common rate": (common, score(context, arm, rate=COMMON)),
+                "at the common rate": (common, ends[arm]),
             }
             for arm in arms
+            if arm not in still[1:]
         },
     )
     rates = ", ".join(f"{arm} {own_rate(context, arm):g}" for arm in (BASELINE, *arms))
-    finding = replace(finding, why=f"{finding.why}; own rates: {rates}")
+    why = f"{finding.why}; own rates: {rates}"
+    if len(still) > 1:
+        alike = f"one comparison for {listing(still)}, whose own rate is the common one"
+        why = f"{alike}: only {BASELINE} training moves; {why}"
+    finding = replace(finding, why=why)
     return unless_beyond(context, finding, (BASELINE,) if finding.holds is False else arms)
 
 
