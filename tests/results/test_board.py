@@ -41,3 +41,30 @@ def test_what_diverges_with_some_seed_stands_below_all_that_do_not(result: str) 
 
     order = [row["method"] for row in rows(context("leaderboard", result, make))]
     assert order[0] == "sequential" and order[-3:] == list(gone)
+
+
+def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
+    """Of images by their distance from chance, of translations by BLEU, which stands in the table."""
+
+    def images(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] != "learning":
+            return None
+        chance = (arm.labels["arm"], arm.seed) == ("PipeDream", 1)
+        made = trained(12.0 if chance else 60.0, phases=[{"forward_delays": [0]}])
+        made.summary["data"] = {**made.summary["data"], "classes": 10}
+        return made
+
+    def words(arm: Arm) -> RunLog:
+        collapsed = arm.labels["arm"] == "Stale weights" and arm.seed < 2
+        return trained(bleu=0.5 if collapsed else 9.0, phases=[{"forward_delays": [0]}])
+
+    table = draw(context("leaderboard", "table_1", images)).table
+    assert table is not None and "BLEU" not in [column.heading for column in table.columns]
+    (note,) = [note for note in table.notes if "not learn" in note]
+    assert note.endswith("chance to all right: PipeDream (1 of 3 runs).")
+    found = context("leaderboard", "table_3", words)
+    table = draw(found).table
+    assert table is not None
+    (note,) = [note for note in table.notes if "not learn" in note]
+    assert "a BLEU of 1: Stale weights (2 of 3 runs). " in note
+    assert next(row for row in rows(found) if row["method"] == "sequential")["BLEU"] == "9.00 ± 0.00"

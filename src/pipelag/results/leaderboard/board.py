@@ -11,8 +11,19 @@ from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import learned
-from pipelag.results.leaderboard.scores import LAST, PAPER, SPREAD, UNREMEDIED, judged, loss_of, place, priced, score
-from pipelag.results.logs import RunLog
+from pipelag.results.leaderboard.scores import (
+    LAST,
+    PAPER,
+    SPREAD,
+    UNREMEDIED,
+    judged,
+    loss_of,
+    place,
+    priced,
+    score,
+    unlearned,
+)
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
 from pipelag.runs.speedup import speedups, spread
@@ -57,6 +68,12 @@ def averaged(logs: list[RunLog], key: str) -> float | None:
     return 1e3 * mean(values) if values else None
 
 
+def bleu_of(item: Item) -> float | None:
+    """Of a run's last evaluation; None of what does not translate, or diverged."""
+    final = item.log.summary.get("final") if item.log is not None else None
+    return final.get("bleu") if final else None
+
+
 def late_gradients(method: str) -> bool:
     """Whether a method's gradients are late, and not the weights that its passes read."""
     law = methods.get(method).random
@@ -71,6 +88,7 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     row: dict[str, Cell] = {
         "method": arm,
         "accuracy": Accuracy.of(items).text(),
+        "bleu": Accuracy.of(items, bleu_of).text() if any(bleu_of(item) is not None for item in items) else None,
     }
     if not late_gradients(phase.method):
         row["distance"] = averaged(logs, "forward_distance")
@@ -93,6 +111,7 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
 COLUMNS = [
     Col("method", "method"),
     Col("accuracy, %", "accuracy"),
+    Col("BLEU", "bleu"),
     Col("timed, 4 workers", "timed", "{:.2f}", "speedup"),
     Col("measured, 2 workers", "speed", group="speedup"),
     Col("torch's own, 2 workers", "torch", group="speedup"),
@@ -104,6 +123,7 @@ COLUMNS = [
 ]
 NOTES = {  # by the column that they are about
     "accuracy": f"{SPREAD} One learning rate for all: a method that needs a smaller one shows it here.",
+    "bleu": "BLEU: of the last evaluation; mean ± one standard deviation over seeds.",
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times "
     "profiled on this machine, links for nothing.",
     "speed": "Measured: 2 processes on this machine, cut in the middle; median of a run's blocks, the least and the "
@@ -135,6 +155,7 @@ def table(context: Context) -> Drawn:
     notes += [LATE] if late else []
     notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []
     notes += [OLDEST] if "ASP data parallel" in arms and "PipeDream, vertical sync" in arms else []
+    notes += unlearned(context)
     if profile is not None:
         weights = sum(layer.weight_bytes for layer in profile.layers) / 2**20
         notes.append(f"One copy of all weights takes {weights:.2f} MiB; what is kept of activations takes the rest.")

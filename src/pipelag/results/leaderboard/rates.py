@@ -36,6 +36,7 @@ from pipelag.results.leaderboard.scores import (
     rate_of,
     said,
     score,
+    unlearned,
 )
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
@@ -138,7 +139,7 @@ def table(context: Context) -> Drawn:
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
     why = context.left_out()
     notes = [*NOTES, *([LAST] if any(0 < row["place"][0] <= 1 for row in rows) else [])]
-    notes += [f"–: not run here; {why}."] if why else []
+    notes += unlearned(context) + ([f"–: not run here; {why}."] if why else [])
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 

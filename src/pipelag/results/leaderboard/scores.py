@@ -9,7 +9,16 @@ from statistics import fmean
 from typing import TypeVar
 
 from pipelag.results.context import Accuracy, Context
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.judging import (
+    LEAST_BLEU,
+    SEEDS,
+    Difference,
+    all_of,
+    best_bleu,
+    learns_nothing,
+    minus,
+    trend,
+)
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
 
@@ -66,6 +75,18 @@ def place(items: Iterable[Item]) -> tuple[float, float]:
     logs = [item.log for item in items if item.log is not None]
     ends = [log.accuracy for log in logs if log.accuracy is not None]
     return (1 - len(ends) / len(logs), -fmean(ends) if ends else 0.0) if logs else (2.0, 0.0)
+
+
+def unlearned(context: Context) -> list[str]:
+    """A table's note on the runs that end and do not learn, by `judging.learned`'s rule; none without any."""
+    said = context.counted(learns_nothing)
+    if not said:
+        return []
+    translates = any(best_bleu(log) is not None for log in context.logs())
+    if not translates:
+        return [f"Do not learn, ending less than a tenth of the way from chance to all right: {said}."]
+    words = f"Do not learn to translate, without an evaluation that has a BLEU of {LEAST_BLEU:g}: {said}. "
+    return [words + "A few words, the same whatever the sentence, have some accuracy of words, too."]
 
 
 def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
