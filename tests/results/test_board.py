@@ -10,6 +10,7 @@ import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
+from pipelag.results.leaderboard.scores import meanings
 from pipelag.results.logs import RunLog
 from tests.results.made_up import context, trained
 
@@ -68,3 +69,9 @@ def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
     (note,) = [note for note in table.notes if "not learn" in note]
     assert "a BLEU of 1: Stale weights (2 of 3 runs). " in note
     assert next(row for row in rows(found) if row["method"] == "sequential")["BLEU"] == "9.00 ± 0.00"
+
+
+def test_short_names_are_told_of_where_they_stand() -> None:
+    (whole,) = meanings(["LWP_w + SC", "DC-ASGD", "ASP data parallel", "PipeDream"])
+    assert [each in whole for each in ("LWP: ", "SC: ", "DC-ASGD: ", "ASP: ", "XPipe: ")] == [True] * 4 + [False]
+    assert meanings(["PipeDream", "sequential"]) == []

@@ -18,6 +18,7 @@ from pipelag.results.leaderboard.scores import (
     UNREMEDIED,
     judged,
     loss_of,
+    meanings,
     place,
     priced,
     score,
@@ -74,6 +75,12 @@ def bleu_of(item: Item) -> float | None:
     return final.get("bleu") if final else None
 
 
+def of_sgd(item: Item) -> bool:
+    """Whether a run's optimizer is SGD."""
+    optimizer = item.arm.spec.optimizer
+    return optimizer is not None and optimizer.name == "sgd"
+
+
 def late_gradients(method: str) -> bool:
     """Whether a method's gradients are late, and not the weights that its passes read."""
     law = methods.get(method).random
@@ -125,13 +132,18 @@ NOTES = {  # by the column that they are about
     "accuracy": f"{SPREAD} One learning rate for all: a method that needs a smaller one shows it here.",
     "bleu": "BLEU: of the last evaluation; mean ± one standard deviation over seeds.",
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times "
-    "profiled on this machine, links for nothing.",
+    "profiled on this machine, links for nothing; – where no schedule makes a method's delays.",
     "speed": "Measured: 2 processes on this machine, cut in the middle; median of a run's blocks, the least and the "
-    "greatest. One run of each, on different days: rows also differ by what else the machine did.",
-    "torch": "Torch's own: the same schedule by torch.distributed.pipelining.",
+    "greatest. One run of each, on different days: rows also differ by what else the machine did. "
+    "–: not measured.",
+    "torch": "Torch's own: the same schedule by torch.distributed.pipelining, which has none of the others.",
     "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor.",
 }
 LATE = "Hogwild: its gradients are late, of weights that are not: no distance."
+BEYOND = (
+    "Adam's steps move every weight by about the rate, and XPipe foresees such at SGD's rate: far longer ones than SGD "
+    "makes, hence its distance."
+)
 ALIKE = "With SGD and momentum LWP_v and PipeOptim are the same method: they foresee the same steps."
 
 
@@ -152,6 +164,8 @@ def table(context: Context) -> Drawn:
     notes = [NOTES[key] for key in (column.value for column in columns) if isinstance(key, str) and key in NOTES]
     notes += [LAST] if any(0 < place(context.select(what="learning", arm=arm))[0] <= 1 for arm in arms) else []
     late = any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
+    notes += meanings(arms)
+    notes += [BEYOND] if any(of_sgd(item) for item in context.select(what="learning", arm="XPipe")) else []
     notes += [LATE] if late else []
     notes += [ALIKE] if "LWP_v" in arms and "PipeOptim" in arms else []
     notes += [OLDEST] if "ASP data parallel" in arms and "PipeDream, vertical sync" in arms else []

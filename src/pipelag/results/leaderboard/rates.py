@@ -31,6 +31,7 @@ from pipelag.results.leaderboard.scores import (
     base_of,
     diverging,
     loss_of,
+    meanings,
     place,
     priced,
     rate_of,
@@ -139,6 +140,7 @@ def table(context: Context) -> Drawn:
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
     why = context.left_out()
     notes = [*NOTES, *([LAST] if any(0 < row["place"][0] <= 1 for row in rows) else [])]
+    notes += meanings(context.values("arm"))
     notes += unlearned(context) + ([f"–: not run here; {why}."] if why else [])
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 

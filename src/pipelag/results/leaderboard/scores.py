@@ -45,6 +45,13 @@ STYLES = {
     )
 }
 SPREAD = "Accuracy: mean ± one standard deviation over seeds."
+MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
+    "LWP": "LWP: linear weight prediction, along the optimizer's velocity (LWP_v) or the last step made (LWP_w)",
+    "SC": "SC: spike compensation, a step with momentum's share of the updates that were missed",
+    "DC-ASGD": "DC-ASGD: gradients corrected to first order for how far the weights have moved since they were read",
+    "ASP": "ASP: asynchronous data parallelism, whose workers hold all stages and wait for none",
+    "XPipe": "XPipe: prediction by Adam's moments, whatever the optimizer",
+}
 LAST = "A method that diverges with some seed stands below all that do not."
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
 
@@ -75,6 +82,13 @@ def place(items: Iterable[Item]) -> tuple[float, float]:
     logs = [item.log for item in items if item.log is not None]
     ends = [log.accuracy for log in logs if log.accuracy is not None]
     return (1 - len(ends) / len(logs), -fmean(ends) if ends else 0.0) if logs else (2.0, 0.0)
+
+
+def meanings(arms: Iterable[str]) -> list[str]:
+    """A table's note on what the short names of its methods mean; none where it has none of these."""
+    parts = {part for arm in arms for word in arm.split() for part in (word, word.partition("_")[0])}
+    said = [meaning for name, meaning in MEANINGS.items() if name in parts]
+    return [f"{'; '.join(said)}."] if said else []
 
 
 def unlearned(context: Context) -> list[str]:
