@@ -189,3 +189,46 @@ def test_an_order_of_five_is_not_that_of_three() -> None:
     assert order(XPipe=72, GPipe=71, PipeOptim=70, PipeDream=70.01, PipeDream_2BW=69)
     assert not order(XPipe=72, GPipe=70, PipeOptim=69, PipeDream=73, PipeDream_2BW=71.5)
     assert not order(XPipe=72, GPipe=71, PipeOptim=66, PipeDream=70, PipeDream_2BW=69)
+
+
+@pytest.mark.parametrize(("arm", "told"), [("PipeDream, vertical sync", True), ("PipeDream", False)])
+def test_of_a_papers_methods_the_one_that_is_compared_has_to_learn(arm: str, told: bool) -> None:
+    """That each paper has a better method needs no other of its methods to learn."""
+
+    def still(made: Arm, found: RunLog) -> RunLog:
+        if made.labels["arm"] != arm:
+            return found
+        rows = [row | {"accuracy": 10.0} for row in found.rows]
+        data = {"title": "CIFAR-10", "classes": 10, "official": True}
+        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+
+    made = changed(of(leaderboard.remedies_help), still)
+    if told:
+        assert verdict("leaderboard", "table_1", "remedies_help", made).holds is True
+    else:
+        with pytest.raises(NotLogged, match="PipeDream does not learn here"):
+            verdict("leaderboard", "table_1", "remedies_help", made)
+
+
+def test_a_price_that_is_greater_is_not_called_less_by_less_than_nought() -> None:
+    load_results(load_paper("leaderboard"))
+    found = JUDGES["leaderboard", "table_9", "look_ahead_hides_delay"](leaderboard.look_ahead_hides_delay_deeper()[1])
+    assert found.holds is False and "more by +" in found.why and "less by -" not in found.why
+
+
+def test_translations_that_differ_are_named_with_how_far_they_are_apart() -> None:
+    load_results(load_paper("leaderboard"))
+    judged = JUDGES["leaderboard", "table_5", "same_translations"]
+    same, other = map(judged, leaderboard.same_translations())
+    assert same.holds is True and "apart" not in same.why
+    assert other.holds is False and "furthest apart, by 0.1000: " in other.why and "update" in other.why
+
+
+def test_what_only_the_baseline_moves_is_one_comparison() -> None:
+    """Of three pipelines at one rate the differences are one number, which is not a threefold finding."""
+    load_results(load_paper("leaderboard"))
+    judged = JUDGES["leaderboard", "table_13", "costs_more_at_own"]
+    still, moved = map(judged, leaderboard.costs_more_at_own())
+    assert still.holds is True and still.why.count("at the common rate") == 1
+    assert still.why.startswith("one comparison for 1F1B, latest weights, XPipe, PipeOptim, whose own rate is")
+    assert moved.holds is False and moved.why.count("at the common rate") == 2

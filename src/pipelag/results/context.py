@@ -140,7 +140,12 @@ class Context:
         return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
-        """Which arms diverged, and how many of their runs, for their curves end early or are not there; or empty.
+        """Which arms diverged, for their curves end early or are not there; or empty."""
+        said = self.counted(lambda log: log.diverged_at is not None)
+        return f"Diverged: {said}." if said else ""
+
+    def counted(self, which: Callable[[RunLog], bool]) -> str:
+        """Of which trained arms there are such runs, and how many of theirs these are; or empty.
 
         An arm's runs are counted by the labels in which they differ: its panels, stages, rates.
         """
@@ -156,11 +161,11 @@ class Context:
             for item in runs:
                 place = ", ".join(f"{key} {shown_of(item, key)}" for key in keys if key in item.arm.labels)
                 assert item.log is not None
-                counts.setdefault(place, []).append(item.log.diverged_at is not None)
+                counts.setdefault(place, []).append(which(item.log))
             gone = {place: f"{sum(each)} of {len(each)}" for place, each in counts.items() if any(each)}
             if gone:
                 said.append(f"{arm} ({'; '.join(': '.join(filter(None, pair)) for pair in gone.items())} runs)")
-        return f"Diverged: {', '.join(said)}." if said else ""
+        return ", ".join(said)
 
     def _timed(self) -> str:
         """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""

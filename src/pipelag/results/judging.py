@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.logs import Item, Share
+from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
 from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, any_one, resting_on
 
@@ -140,17 +140,42 @@ def learned(context: Context, named: str, /, **labels: str) -> None:
     neither how many classes there are nor a BLEU pass.
     """
     for item in context.select(**labels):
-        bleu = ((item.log and item.log.summary.get("best")) or {}).get("bleu")
+        if item.log is None:
+            continue
+        bleu, classes = best_bleu(item.log), classes_of(item.log)
         if bleu is not None and bleu < LEAST_BLEU:
             words = f"its best of all evaluations is a BLEU of {bleu:.2f}"
             raise NotLogged(f"{named} does not learn to translate here: seed {item.arm.seed}: {words}")
-        classes = ((item.log and item.log.summary.get("data")) or {}).get("classes")
-        if item.log is None or not classes:
-            continue
-        end, chance = item.log.accuracy, 100 / classes
-        if end is None or end <= chance + (100 - chance) / 10:
+        end = item.log.accuracy
+        if classes and (end is None or near_chance(end, classes)):
             how = "diverges" if end is None else f"ends at {end:.1f} % of {classes} classes"
             raise NotLogged(f"{named} does not learn here, while in the paper it does: seed {item.arm.seed} {how}")
+
+
+def best_bleu(log: RunLog) -> float | None:
+    """The greatest BLEU of a run's evaluations; None of what does not translate."""
+    bleu: float | None = (log.summary.get("best") or {}).get("bleu")
+    return bleu
+
+
+def classes_of(log: RunLog) -> int | None:
+    """How many classes a run's data has, where that is logged."""
+    classes: int | None = (log.summary.get("data") or {}).get("classes")
+    return classes
+
+
+def near_chance(accuracy: float, classes: int) -> bool:
+    """Whether an accuracy in percent is less than a tenth of the way from chance to all right."""
+    chance = 100 / classes
+    return accuracy <= chance + (100 - chance) / 10
+
+
+def learns_nothing(log: RunLog) -> bool:
+    """Whether a run ends near chance, by the rule of `learned`."""
+    if log.accuracy is None:
+        return False
+    bleu, classes = best_bleu(log), classes_of(log)
+    return (bleu is not None and bleu < LEAST_BLEU) or bool(classes and near_chance(log.accuracy, classes))
 
 
 def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:

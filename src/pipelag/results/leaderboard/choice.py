@@ -24,8 +24,10 @@ from pipelag.results.leaderboard.scores import (
     base_of,
     ended,
     lost,
+    meanings,
     priced,
     told,
+    unlearned,
 )
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -70,7 +72,7 @@ def table(context: Context) -> Drawn:
         rows.append({"method": arm, "copies": copies(context, arm), **costs})
     columns = [Col("method", "method"), Col("weight copies", "copies")]
     columns += [Col(title, f"{work} {stages}", group=GROUPS[work]) for (work, stages), title in works.items()]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES))
+    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES + meanings(arms) + unlearned(context)))
 
 
 def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> dict[int, float]:

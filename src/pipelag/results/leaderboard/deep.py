@@ -22,6 +22,7 @@ from pipelag.results.leaderboard.scores import (
     end_text,
     said,
     score,
+    unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
 
@@ -42,7 +43,7 @@ def table(context: Context) -> Drawn:
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
     why = context.left_out()
-    notes = [SPREAD, *([f"–: not run here; {why}."] if why else [])]
+    notes = [SPREAD, *unlearned(context), *([f"–: not run here; {why}."] if why else [])]
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
 
 

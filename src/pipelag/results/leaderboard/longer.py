@@ -20,6 +20,7 @@ from pipelag.results.leaderboard.scores import (
     lost,
     priced,
     score,
+    unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
 
@@ -48,6 +49,7 @@ def table(context: Context) -> Drawn:
         SPREAD,
         "Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired.",
     ]
+    notes += unlearned(context)
     notes += [f"–: not run here; {why}."] if why else []
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 

@@ -20,6 +20,7 @@ from pipelag.results.leaderboard.scores import (
     priced,
     score,
     told,
+    unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
 
@@ -50,10 +51,11 @@ def table(context: Context) -> Drawn:
                 if arm != BASELINE:
                     row[f"lost {stages}"] = lost(partial(price, context, arm, optimizer, stages))
             rows.append(row)
+    notes = NOTES + unlearned(context)
     columns = [Col("optimizer", "optimizer"), Col("method", "method"), Col("1 stage", "1", group="accuracy %")]
     columns += [Col(f"{stages} stages", stages, group="accuracy %") for stages in numbers[1:]]
     columns += [Col(f"{stages} stages", f"lost {stages}", group="below sequential, points") for stages in numbers[1:]]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES, rule_by="optimizer"))
+    return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="optimizer"))
 
 
 def title(context: Context, optimizer: str) -> str:

@@ -169,15 +169,21 @@ def same_translations(context: Context) -> Finding:
             item.arm.seed: [row for row in item.log.rows if "bleu" in row] for item in items if item.log
         }
     pairs = [
-        (a, b)
+        (seed, a, b)
         for seed, rows in evaluations["ours"].items()
         for a, b in zip(rows, evaluations["fairseq's"][seed], strict=True)
     ]
-    if any(a["loss"] != b["loss"] for a, b in pairs):
+    if any(a["loss"] != b["loss"] for _, a, b in pairs):
         raise NotLogged("the two runs were not trained alike to the last bit, so they are not one network")
-    alike = sum(a["bleu"] == b["bleu"] for a, b in pairs)
-    last = ", ".join(f"{a['bleu']:.2f} and {b['bleu']:.2f}" for a, b in pairs[-1:])
-    return exact(alike == len(pairs), f"{alike} of {len(pairs)} evaluations have the same BLEU; the last {last}")
+    alike = sum(a["bleu"] == b["bleu"] for _, a, b in pairs)
+    why = f"{alike} of {len(pairs)} evaluations have the same BLEU"
+    if alike < len(pairs):
+        seed, a, b = max(pairs, key=lambda pair: abs(pair[1]["bleu"] - pair[2]["bleu"]))
+        off = abs(a["bleu"] - b["bleu"])
+        why += (
+            f"; furthest apart, by {off:.4f}: {a['bleu']:.4f} and {b['bleu']:.4f} (seed {seed}, update {a['step']:,})"
+        )
+    return exact(alike == len(pairs), why)
 
 
 def compared(context: Context, arm: str, network: str) -> BySeed:

@@ -12,14 +12,15 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Cell, Col
+from pipelag.report.tables import Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import all_of, trend
+from pipelag.results.judging import all_of, listing, trend
 from pipelag.results.leaderboard.board import BOTH_UNREMEDIED
 from pipelag.results.leaderboard.scores import (
     BASELINE,
+    LAST,
     PAIRED,
     PAPER,
     SPREAD,
@@ -30,10 +31,13 @@ from pipelag.results.leaderboard.scores import (
     base_of,
     diverging,
     loss_of,
+    meanings,
+    place,
     priced,
     rate_of,
     said,
     score,
+    unlearned,
 )
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
@@ -99,9 +103,9 @@ def bounded(rate: float, tried: set[float]) -> str:
     return {min(tried): "≤ ", max(tried): "≥ "}.get(rate, "") + f"{rate:g}"
 
 
-def row_of(context: Context, arm: str) -> dict[str, Cell]:
-    """One method's line."""
-    row: dict[str, Cell] = {"method": arm}
+def row_of(context: Context, arm: str) -> dict[str, Any]:
+    """One method's line, and its `place`."""
+    row: dict[str, Any] = {"method": arm, "place": place([])}
     for label in context.values("rate"):
         items = context.select(arm=arm, rate=label)
         row[f"at {label}"] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
@@ -114,16 +118,16 @@ def row_of(context: Context, arm: str) -> dict[str, Cell]:
     row |= {
         "rate": bounded(rate_of(own[0]), {rate_of(item) for item in searched_of(context, arm)}),
         "accuracy": Accuracy.of(own).text(),
-        "order": context.accuracy(arm=arm, rate=best).mean,
+        "place": place(own),
     }
     return row | ({"cost": cost} if arm != base_of(arm) else {})
 
 
 @drawing(PAPER, "table_4", "table_10", "table_13")
 def table(context: Context) -> Drawn:
-    """A line per method, the most accurate at its own rate first."""
+    """A line per method, the most accurate at its own rate first, below them what diverges there."""
     rows = [row_of(context, arm) for arm in context.values("arm")]
-    rows.sort(key=lambda row: -float(row.get("order") or 0.0))
+    rows.sort(key=lambda row: row["place"])
     columns = [
         Col("method", "method"),
         Col("its rate", "rate"),
@@ -135,7 +139,9 @@ def table(context: Context) -> Drawn:
         columns.append(Col(f"{rate:g}", f"at {label}", group="accuracy at a rate of, %"))
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
     why = context.left_out()
-    notes = [*NOTES, *([f"–: not run here; {why}."] if why else [])]
+    notes = [*NOTES, *([LAST] if any(0 < row["place"][0] <= 1 for row in rows) else [])]
+    notes += meanings(context.values("arm"))
+    notes += unlearned(context) + ([f"–: not run here; {why}."] if why else [])
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 
@@ -266,21 +272,32 @@ judge(PAPER, "table_13", "look_ahead_cheaper_own")(cheaper_at_own(UNREMEDIED, AL
 
 @judge(PAPER, "table_13", "costs_more_at_own")
 def costs_more_at_own(context: Context) -> Finding:
-    """What pipelines cost where every method has its own rate, against the cost where all have the common one."""
+    """What pipelines cost where every method has its own rate, against the cost where all have the common one.
+
+    Of pipelines whose own rate is the common one the costs differ by what sequential training gains, whichever they
+    are: that is one comparison, made once.
+    """
     arms = (UNREMEDIED, *PREDICTING)
     own, common = at_its_own(context, BASELINE), score(context, BASELINE, rate=COMMON)
+    ends = {arm: score(context, arm, rate=COMMON) for arm in arms}
+    still = [arm for arm in arms if chosen(context, arm) == COMMON and all(end > 0 for end in ends[arm].values())]
     finding = priced(
         context,
         {
             arm: {
                 "at their own rates": (own, at_its_own(context, arm)),
-                "at the common rate": (common, score(context, arm, rate=COMMON)),
+                "at the common rate": (common, ends[arm]),
             }
             for arm in arms
+            if arm not in still[1:]
         },
     )
     rates = ", ".join(f"{arm} {own_rate(context, arm):g}" for arm in (BASELINE, *arms))
-    finding = replace(finding, why=f"{finding.why}; own rates: {rates}")
+    why = f"{finding.why}; own rates: {rates}"
+    if len(still) > 1:
+        alike = f"one comparison for {listing(still)}, whose own rate is the common one"
+        why = f"{alike}: only {BASELINE} training moves; {why}"
+    finding = replace(finding, why=why)
     return unless_beyond(context, finding, (BASELINE,) if finding.holds is False else arms)
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import fmean
 from typing import TypeVar
 
 from pipelag.results.context import Accuracy, Context
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.judging import (
+    LEAST_BLEU,
+    SEEDS,
+    Difference,
+    all_of,
+    best_bleu,
+    learns_nothing,
+    minus,
+    trend,
+)
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
 
@@ -35,6 +45,14 @@ STYLES = {
     )
 }
 SPREAD = "Accuracy: mean ± one standard deviation over seeds."
+MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
+    "LWP": "LWP: linear weight prediction, along the optimizer's velocity (LWP_v) or the last step made (LWP_w)",
+    "SC": "SC: spike compensation, a step with momentum's share of the updates that were missed",
+    "DC-ASGD": "DC-ASGD: gradients corrected to first order for how far the weights have moved since they were read",
+    "ASP": "ASP: asynchronous data parallelism, whose workers hold all stages and wait for none",
+    "XPipe": "XPipe: prediction by Adam's moments, whatever the optimizer",
+}
+LAST = "A method that diverges with some seed stands below all that do not."
 PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
 
 
@@ -54,6 +72,35 @@ def loss_of(item: Item) -> float:
     assert item.log is not None
     reached = item.log.rows[-1].get("loss") if item.log.rows and item.log.accuracy is not None else None
     return inf if reached is None else reached
+
+
+def place(items: Iterable[Item]) -> tuple[float, float]:
+    """Where an arm's runs stand in a table, the most accurate first, by their final accuracies.
+
+    A run that diverges is below any that does not: what diverges with some seed comes last, the more seeds the later.
+    """
+    logs = [item.log for item in items if item.log is not None]
+    ends = [log.accuracy for log in logs if log.accuracy is not None]
+    return (1 - len(ends) / len(logs), -fmean(ends) if ends else 0.0) if logs else (2.0, 0.0)
+
+
+def meanings(arms: Iterable[str]) -> list[str]:
+    """A table's note on what the short names of its methods mean; none where it has none of these."""
+    parts = {part for arm in arms for word in arm.split() for part in (word, word.partition("_")[0])}
+    said = [meaning for name, meaning in MEANINGS.items() if name in parts]
+    return [f"{'; '.join(said)}."] if said else []
+
+
+def unlearned(context: Context) -> list[str]:
+    """A table's note on the runs that end and do not learn, by `judging.learned`'s rule; none without any."""
+    said = context.counted(learns_nothing)
+    if not said:
+        return []
+    translates = any(best_bleu(log) is not None for log in context.logs())
+    if not translates:
+        return [f"Do not learn, ending less than a tenth of the way from chance to all right: {said}."]
+    words = f"Do not learn to translate, without an evaluation that has a BLEU of {LEAST_BLEU:g}: {said}. "
+    return [words + "A few words, the same whatever the sentence, have some accuracy of words, too."]
 
 
 def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
@@ -99,14 +146,16 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     if both:
         gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
         told.add(gain.above())
-    return told.pop() if len(told) == 1 else None, gain.text() if both else "an unknown amount (both end with no seed)"
+    return told.pop() if len(
+        told
+    ) == 1 else None, gain.text() if both else "an unknown amount (there is no seed with which both end)"
 
 
 def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
     """Whether an arm's price, its points below a base, is less in the second pair of base and arm than in the first.
 
-    With both prices, and by how much in words; of the seeds with which all four end. Where others do not, nothing is
-    told.
+    With both prices, and by how much less or more in words; of the seeds with which all four end. Where others do
+    not, nothing is told.
     """
     every = (*before, *after)
     seeds = ended(*every)
@@ -114,7 +163,8 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
     old, new = (fmean(price.values()) for price in prices)
-    return less.above() if whole else None, (old, new), less.text()
+    words = f"less by {less.text()}" if less.mean >= 0 else f"more by {replace(less, mean=-less.mean).text()}"
+    return less.above() if whole else None, (old, new), words
 
 
 def lost(price: Callable[[], Price]) -> str | None:
@@ -191,7 +241,7 @@ def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Findi
         holds, costs, less = cheaper(*arms.values())
         outcomes.append(holds)
         each = ", ".join(f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True))
-        words.append(f"{place}: {each}, less by {less}")
+        words.append(f"{place}: {each}, {less}")
         for arm, (base, end) in arms.items():
             scores |= {f"{place}, {arm}": end, f"{place}, sequential beside {arm}": base}
     text = f"points below sequential training: {'; '.join(words)}{diverging(scores)}"

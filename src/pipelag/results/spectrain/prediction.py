@@ -62,9 +62,9 @@ def lines(context: Context) -> Iterator[dict[str, Any]]:
 def figure_9(context: Context) -> Drawn:
     """A panel per s."""
     y = Axis("rmse", "RMSE of the weights", log=True)
-    # SpecTrain's colour is that of its curves; the others have none there
-    styles = {f"stale ({OWN}'s run)": (0, 0), f"predicted, {OWN}": (4, 4), "predicted, LWP_w": (5, 2)}
-    styles |= {"predicted, XPipe": (6, 3)}
+    # SpecTrain's colour is that of its curves; the others have none there. LWP_w's gaps show PipeOptim's line
+    styles = {f"stale ({OWN}'s run)": (0, 0), f"predicted, {OWN}": (4, 4), "predicted, PipeOptim": (7, 0)}
+    styles |= {"predicted, LWP_w": (5, 5), "predicted, XPipe": (6, 3)}
     chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=styles, shared_y=True)
     return Drawn.of(chart, list(lines(context)))
 

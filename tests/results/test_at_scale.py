@@ -1,0 +1,69 @@
+"""Tables of the study at scale: which estimate answers, and where the other one would answer otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelag.experiments import load_paper, load_scale
+from pipelag.report.tables import Table
+from pipelag.results.at_scale.cost import verdict
+from pipelag.results.context import Context
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def method(name: str, timed: float, on_paper: float) -> dict[str, Any]:
+    """A method's row, with these seconds of an update."""
+    return {
+        "method": name,
+        "timed": timed,
+        "on_paper": on_paper,
+        "layout": "2 x 2",
+        "share": 50.0,
+        "late": 3,
+        "gap": 1,
+    }
+
+
+def test_the_timed_executor_says_whether_asynchrony_pays_and_what_paper_would_say_is_told() -> None:
+    turned = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 2.0, 4.0), method("SpecTrain", 2.5, 3.5)])
+    assert turned["free method"] == "PipeDream" and turned["mend"] == "3 (1 within a minibatch)"
+    assert turned["pays"] == "yes (on paper no)"
+    assert (turned["gain timed"], turned["gain on_paper"]) == (1.5, 3.0 / 3.5)
+    alike = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 2.0, 2.5)])
+    assert alike["pays"] == "yes"
+    back = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 3.0, 2.0)])
+    assert back["pays"] == "no (on paper yes)" and "mend" not in back
+
+
+def drawn(result: str) -> Table:
+    """A published table."""
+    paper = load_paper("at_scale")
+    load_results(paper)
+    table = draw(Context.load(paper, result, load_scale("published", "cpu"))).table
+    assert table is not None
+    return table
+
+
+def test_what_a_layout_was_computed_from_stands_in_the_table() -> None:
+    table = drawn("table_3")
+    rows = [{column.heading: row.get(column.key) for column in table.columns} for row in table.rows]
+    found = {row["model"]: row for row in rows}
+    assert found["Transformer"]["words of a sample"] == "50 + 50" and found["ResNet-110"]["words of a sample"] is None
+    for row in rows:
+        for needed in ("TFLOP/s", "GB/s of its memory", "memory, GiB", "% of it that products reach"):
+            assert row[f"GPU: {needed}"] is not None, (row["model"], needed)
+
+
+def test_rates_that_differ_are_not_shown_alike() -> None:
+    table = drawn("table_2")
+    rows = [{column.heading: row.get(column.key) for column in table.columns} for row in table.rows]
+    found = {row["method"]: row for row in rows if row["model"] == "GPT 70B" and row["GPUs"] == 64}
+    slow, fast = found["GPipe"], found["PipeDream"]
+    assert slow["% of ideal"] != fast["% of ideal"] and slow["samples/s"] != fast["samples/s"]
+    assert any("ResNet-110 on 4,096 GPUs" in note for note in table.notes)
+    assert not any("Microbatches" in note for note in drawn("table_1").notes)

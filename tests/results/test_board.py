@@ -1,0 +1,77 @@
+"""The leaderboard's tables: in what order methods stand, and what is said of runs that do not learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
+from pipelag.experiments import Arm
+from pipelag.results.context import Context
+from pipelag.results.drawing import draw
+from pipelag.results.leaderboard.scores import meanings
+from pipelag.results.logs import RunLog
+from tests.results.made_up import context, trained
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def rows(found: Context) -> list[dict[str, Any]]:
+    """A table's cells by heading."""
+    table = draw(found).table
+    assert table is not None
+    return [{column.heading: row.get(column.key) for column in table.columns} for row in table.rows]
+
+
+@pytest.mark.parametrize("result", ["table_1", "table_4"])
+def test_what_diverges_with_some_seed_stands_below_all_that_do_not(result: str) -> None:
+    """However accurate the seeds are that do not: a mean of those would flatter it."""
+    gone = {"PipeOptim": (1,), "PipeDream": (0, 1), "XPipe": (0, 1, 2)}
+
+    def make(arm: Arm) -> RunLog | None:
+        name = arm.labels["arm"]
+        if arm.labels["what"] != "learning":
+            return None
+        if arm.seed in gone.get(name, ()):
+            return trained(diverged_at=7, phases=[{"forward_delays": [0]}])
+        made = trained(80.0 if name in gone else 70.0 if name == "sequential" else 60.0)
+        made.rows[-1]["loss"] = 0.5 if arm.labels.get("rate", "1") == "1" else 0.7
+        made.summary["phases"] = [{"forward_delays": [0]}]
+        return made
+
+    order = [row["method"] for row in rows(context("leaderboard", result, make))]
+    assert order[0] == "sequential" and order[-3:] == list(gone)
+
+
+def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
+    """Of images by their distance from chance, of translations by BLEU, which stands in the table."""
+
+    def images(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] != "learning":
+            return None
+        chance = (arm.labels["arm"], arm.seed) == ("PipeDream", 1)
+        made = trained(12.0 if chance else 60.0, phases=[{"forward_delays": [0]}])
+        made.summary["data"] = {**made.summary["data"], "classes": 10}
+        return made
+
+    def words(arm: Arm) -> RunLog:
+        collapsed = arm.labels["arm"] == "Stale weights" and arm.seed < 2
+        return trained(bleu=0.5 if collapsed else 9.0, phases=[{"forward_delays": [0]}])
+
+    table = draw(context("leaderboard", "table_1", images)).table
+    assert table is not None and "BLEU" not in [column.heading for column in table.columns]
+    (note,) = [note for note in table.notes if "not learn" in note]
+    assert note.endswith("chance to all right: PipeDream (1 of 3 runs).")
+    found = context("leaderboard", "table_3", words)
+    table = draw(found).table
+    assert table is not None
+    (note,) = [note for note in table.notes if "not learn" in note]
+    assert "a BLEU of 1: Stale weights (2 of 3 runs). " in note
+    assert next(row for row in rows(found) if row["method"] == "sequential")["BLEU"] == "9.00 ± 0.00"
+
+
+def test_short_names_are_told_of_where_they_stand() -> None:
+    (whole,) = meanings(["LWP_w + SC", "DC-ASGD", "ASP data parallel", "PipeDream"])
+    assert [each in whole for each in ("LWP: ", "SC: ", "DC-ASGD: ", "ASP: ", "XPipe: ")] == [True] * 4 + [False]
+    assert meanings(["PipeDream", "sequential"]) == []
