@@ -20,8 +20,11 @@ from pipelag.results.pipemare.quality import (
     EQUAL_POINTS,
     MODELS,
     POINTS,
+    at_the_end,
     below,
     best,
+    evaluated,
+    final,
     metric,
     outcomes,
     title,
@@ -99,10 +102,11 @@ def over_stages(context: Context) -> Drawn:
     ]
     rows = [{"panel": panel} | row for panel, some in zip(names, (used, held, scores), strict=True) for row in some]
     rows.sort(key=lambda row: (names.index(row["panel"]), list(STYLES).index(row["method"])))
+    of_so_many = f" of {count} evaluations" if (count := evaluated(context)) else ""
     y = [
         Axis("value", "utilisation (%)", limits=(0, 105)),
         Axis("value", "weight + optimizer memory (MiB)", limits=(0, None)),
-        Axis("value", f"best {metric(task)}", limits=(0, None)),
+        Axis("value", f"best {metric(task)}{of_so_many}", limits=(0, None)),
     ]
     chart = Lines(
         Axis("stages", "pipeline stages", limits=(0, None)),
@@ -231,7 +235,9 @@ def falls(context: Context, method: str) -> Finding:
         raise NotLogged(f"{method} is trained with one number of stages only")
     holds, steps = ordered([best(context, arm=method, setup=each.setup) for each in trained])
     texts = [f"P = {each.stages}: {outcomes(context, arm=method, setup=each.setup)}" for each in trained]
-    return trend(context, holds, f"{method} at {', '.join(texts)}; steps of {steps}", SEEDS, task="images")
+    _, ends = ordered([final(context, arm=method, setup=each.setup) for each in trained])
+    text = f"{method} at {', '.join(texts)}; steps of {steps}, by the last evaluation {ends}"
+    return trend(context, holds, text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_3", "close_to_best")
@@ -250,7 +256,9 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
         where = {"setup": each.setup, "task": TASK[context.name]}
         gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
         holds += [gap.below(bound) for gap in gaps.values()]
-        apart = ", ".join(f"{gap.text()} below {m}" for m, gap in gaps.items())
+        apart = ", ".join(
+            f"{gap.text()} below {m}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
+        )
         texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
     return sized(
         context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
@@ -265,7 +273,9 @@ def warmup_closes_gap(context: Context) -> Finding:
         where = {"setup": each.setup, "task": "translation"}
         sync, plain, warm = (best(context, arm=m, **where) for m in ("GPipe", "PipeMare", "PipeMareW"))
         gain, gap = Difference.of(warm, plain), Difference.of(sync, warm)
+        ends = [at_the_end(context, *pair, **where) for pair in (("PipeMareW", "PipeMare"), ("GPipe", "PipeMareW"))]
         holds += [gain.above(), gap.below(BLEU)]
-        texts.append(f"P = {each.stages}: W adds {gain.text()} and stays {gap.text()} below GPipe")
+        text = f"W adds {gain.text()}, {ends[0]}, and stays {gap.text()} below GPipe, {ends[1]}"
+        texts.append(f"P = {each.stages}: {text}")
     why = f"above PipeMare, and below GPipe by {EQUAL_BLEU}"
     return sized(context, all_of(holds), "; ".join(texts), why, task="translation")

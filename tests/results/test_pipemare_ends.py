@@ -1,0 +1,50 @@
+"""PipeMare's scores are the best over a run's evaluations, and what stands beside them says how runs end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
+from pipelag.results.pipemare.quality import best_of, last_cell
+from pipelag.results.verdict import verdicts
+from tests.results.cases.pipemare import PAPER, training
+from tests.results.made_up import context
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def falling_back(labels: Mapping[str, str]) -> list[float]:
+    """The largest K is ahead at its best, and ends where the others do."""
+    return [5.0, 20.0, 7.0] if labels["arm"] == "K = 60/60" else [5.0, 6.0, 7.0]
+
+
+def test_a_verdict_that_rests_on_the_best_evaluations_tells_of_the_last() -> None:
+    found = context(PAPER, "figure_13", training(falling_back))
+    load_results(found.paper)
+    told = {each.claim: each for each in verdicts(found)}["transformer_large_k"]
+    assert told.verdict == "holds" and "by -13.00" in told.why
+    assert "by the last evaluation +0.00" in told.why
+
+
+def test_tables_say_of_how_many_evaluations_a_score_is_the_best_and_have_the_last() -> None:
+    for result in ("table_2", "table_3", "text_quality_bound"):
+        found = context(PAPER, result, training(lambda labels: [5.0, 20.0, 7.0], hardware=True))
+        load_results(found.paper)
+        table = draw(found).table
+        assert table is not None
+        headings = [column.heading for column in table.columns]
+        best, last = (next(h for h in headings if word in h) for word in ("best of 3 evaluations", "last"))
+        keys = {column.heading: column.key for column in table.columns}
+        cells = [(row[keys[best]], row[keys[last]]) for row in table.rows]
+        assert ("20.0 (sd 0.0)", "7.0 (sd 0.0)") in cells
+
+
+def test_a_run_that_diverged_has_no_end() -> None:
+    found = context(PAPER, "table_3", training({"T1": 40, "T2": [9.0, 8.0]}))
+    assert last_cell(found, task="images", arm="T1") == "diverged"
+    assert last_cell(found, task="images", arm="T2") == "8.0 (sd 0.0)"
+    assert last_cell(found, task="images", arm="Sync") is None
+    assert best_of(found) == "best of 2 evaluations"
