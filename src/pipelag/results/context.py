@@ -136,7 +136,8 @@ class Context:
             phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
         ):
             lengths.append("the stages' delays emulated in one process")
-        missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
+        short = shortfall_of(self._beside_full(), shown=True)
+        missing = "; ".join(text for text in (short, self.releases()) if text)
         return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
