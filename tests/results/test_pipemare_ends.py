@@ -8,6 +8,7 @@ import pytest
 
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
+from pipelag.results.pipemare.headline import OWN, variants
 from pipelag.results.pipemare.quality import best_of, last_cell
 from pipelag.results.verdict import verdicts
 from tests.results.cases.pipemare import PAPER, training
@@ -48,3 +49,20 @@ def test_a_run_that_diverged_has_no_end() -> None:
     assert last_cell(found, task="images", arm="T2") == "8.0 (sd 0.0)"
     assert last_cell(found, task="images", arm="Sync") is None
     assert best_of(found) == "best of 2 evaluations"
+
+
+def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() -> None:
+    found = context(PAPER, "table_3", training({"Sync": [20.0, 34.5], "T1+T2+W": [10.0, 30.0]}, hardware=True))
+    load_results(found.paper)
+    table = draw(found).table
+    assert table is not None
+    (note,) = [note for note in table.notes if "never reaches 34.1" in note]
+    assert "98.8 % of Sync's best" in note and note.endswith("30.0")
+
+
+def test_warm_up_as_long_as_the_papers_is_a_variant_where_table_3_has_another() -> None:
+    found = context(PAPER, "text_quality_bound", training(lambda labels: 30.0))
+    assert variants(found, "translation") == ["T1", "T1+T2", "T1+T2+W"]  # at the paper's scale they are one run
+    published = context(PAPER, "text_quality_bound", training(lambda labels: 30.0), scale="published")
+    assert variants(published, "translation")[-1] == OWN
+    assert OWN not in variants(published, "images")

@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized
 from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, gone, higher
-from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, held, pipeline
+from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, held, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
     CHOSEN,
@@ -122,6 +122,7 @@ def table_3(context: Context) -> Drawn:
         "utilisation from the schedules of the paper's P and N, of T1+T2+W amortised until the target score; memory "
         "from what a training step holds",
     ]
+    notes += [why] if (why := unreached(context, "translation")) else []
     notes += [context.releases()] if context.releases() else []
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))
 

@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, exact, sized
 from pipelag.results.pipemare.arms import about_zero
-from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, or_none, pipeline
+from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, or_none, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     CHOSEN,
     POINTS,
@@ -76,18 +76,20 @@ def table_2(context: Context) -> Drawn:
         Col("ours", used, "{:.1f}", "utilisation (%)"),
         Col("paper", "memory", "{:.2f}x", "weights and optimizer"),
         Col("ours", memory, "{:.2f}x", "weights and optimizer"),
-        Col("paper", lambda row: row.get("megabytes"), "{:.0f}", "MB"),
-        Col("ours", size, "{:.0f}", "MB"),
+        Col("paper (MB)", lambda row: row.get("megabytes"), "{:.0f}", "weights and optimizer of GPipe"),
+        Col("ours (MiB)", size, "{:.0f}", "weights and optimizer of GPipe"),
     ]
     notes = [
         CHOSEN,
         "utilisation from schedules of the paper's P and N; PipeMareW's amortised over the epochs that the runs here "
         "take to as large a share of their synchronous best as the paper's target is of its own",
         "memory from the schedules' weight copies, the parameters of full-size models and what a training step holds, "
-        "in MB of 2^20 bytes; the paper's ratios of PipeDream do not follow from its formula",
+        "in MiB of 2^20 bytes beside the paper's MB; its ratios of PipeDream do not follow from its formula",
+        "PipeMare is table 3's T1+T2 and PipeMareW its T1+T2+W; figure 15 has one with the paper's own W and K",
     ]
     trained = [name for task in TASK_OF.values() if (name := trained_as(context, task))]
     notes += [f"trained here: {'; '.join(trained)}"] if trained else []
+    notes += [why for task in TASK_OF.values() if (why := unreached(context, task))]
     notes += reasons(context)
     notes += [context.releases()] if context.releases() else []
     return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task"))

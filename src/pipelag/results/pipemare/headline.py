@@ -85,11 +85,15 @@ def headline_memory(context: Context) -> Finding:
 
 
 VARIANTS = ("T1", "T1+T2", "T1+T2+W")
+OWN = "T1+T2+W, the paper's W and K"
 
 
 def variants(context: Context, task: str) -> list[str]:
-    """PipeMare's variants that a task has."""
-    return [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
+    """PipeMare's variants that a task has; that of figure 15 with the paper's lengths where a scale's are others."""
+    found = [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
+    ids = {item.arm.spec.id for item in context.select(task=task) if item.arm.labels["arm"] in found}
+    own = context.logged(task=task, arm=OWN)
+    return found + ([OWN] if own and not {item.arm.spec.id for item in own} & ids else [])
 
 
 def best_variant(context: Context, task: str) -> tuple[str, Difference]:

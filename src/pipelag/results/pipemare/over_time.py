@@ -11,7 +11,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
 from pipelag.results.pipemare.arms import about_zero, grid, number
-from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none
+from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
 from pipelag.results.pipemare.quality import (
@@ -135,7 +135,7 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], fl
             reached |= epochs is not None
             by_arm[arm][seed] = evaluations(log_in(item))[-1]["epoch"] + 1 if epochs is None else epochs
     if not reached:
-        raise NotLogged(f"no run reaches {target:.1f} BLEU")
+        raise NotLogged(f"no warmed-up run reaches a BLEU of {reach(context, 'translation', target)}")
     return arms, by_arm, target
 
 

@@ -12,7 +12,7 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, exact, ordered, sized, trend
-from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines
+from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
     DATASET_OF,
@@ -115,7 +115,8 @@ def over_stages(context: Context) -> Drawn:
         panel="panel",
         styles=STYLES,
     )
-    return Drawn.of(chart, rows)
+    whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in trained_stages(context)]
+    return Drawn.of(chart, rows, note="".join(f"{why}." for why in dict.fromkeys(whys) if why))
 
 
 def scores_of(context: Context, method: str, setup: str) -> dict[int, float]:
