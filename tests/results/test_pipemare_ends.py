@@ -9,10 +9,11 @@ import pytest
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.pipemare.headline import OWN, variants
+from pipelag.results.pipemare.lemmas import lemma_1
 from pipelag.results.pipemare.quality import best_of, last_cell
 from pipelag.results.verdict import verdicts
 from tests.results.cases.pipemare import PAPER, training
-from tests.results.made_up import context
+from tests.results.made_up import context, log
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -66,3 +67,27 @@ def test_warm_up_as_long_as_the_papers_is_a_variant_where_table_3_has_another() 
     published = context(PAPER, "text_quality_bound", training(lambda labels: 30.0), scale="published")
     assert variants(published, "translation")[-1] == OWN
     assert OWN not in variants(published, "images")
+
+
+def test_each_grid_has_a_legend_of_its_own_and_no_two_lines_of_it_one_colour() -> None:
+    found = context(PAPER, "figure_13", training(lambda labels: 30.0))
+    load_results(found.paper)
+    figure = draw(found).figure
+    assert not figure.legends
+    for axes, many in zip(figure.axes, (6, 4), strict=True):
+        lines = [line for line in axes.get_lines() if line.get_label().startswith(("Sync", "K ="))]
+        assert len(axes.get_legend().get_texts()) == len({line.get_color() for line in lines}) == many
+
+
+def test_the_boundary_of_divergence_lies_between_two_step_sizes_of_the_grid() -> None:
+    def rows(tau: int) -> list[dict[str, float | None]]:
+        bound = lemma_1(tau, 1.0)
+        row = {"tau": tau, "curvature": 1.0, "bound": bound}
+        return [row | {"alpha": a, "loss": 1.0 if a < bound else None} for a in (0.25, 0.5, 1.0, 2.0)]
+
+    log_ = log([row for tau in (1, 2) for row in rows(tau)])
+    found = context(PAPER, "figure_5b", lambda arm: log_, scale="quick", seeds=[0])
+    load_results(found.paper)
+    told = {each.claim: each for each in verdicts(found)}["on_lemma_1"]
+    assert told.verdict == "holds"
+    assert "stays finite is 0.50 to 0.81, the next of the grid, which diverges, 1.00 to 1.62" in told.why
