@@ -82,7 +82,7 @@ def test_each_grid_has_a_legend_of_its_own_and_no_two_lines_of_it_one_colour() -
 def test_the_boundary_of_divergence_lies_between_two_step_sizes_of_the_grid() -> None:
     def rows(tau: int) -> list[dict[str, float | None]]:
         bound = lemma_1(tau, 1.0)
-        row = {"tau": tau, "curvature": 1.0, "bound": bound}
+        row: dict[str, float | None] = {"tau": tau, "curvature": 1.0, "bound": bound}
         return [row | {"alpha": a, "loss": 1.0 if a < bound else None} for a in (0.25, 0.5, 1.0, 2.0)]
 
     log_ = log([row for tau in (1, 2) for row in rows(tau)])
@@ -91,3 +91,9 @@ def test_the_boundary_of_divergence_lies_between_two_step_sizes_of_the_grid() ->
     told = {each.claim: each for each in verdicts(found)}["on_lemma_1"]
     assert told.verdict == "holds"
     assert "stays finite is 0.50 to 0.81, the next of the grid, which diverges, 1.00 to 1.62" in told.why
+
+
+def test_segments_that_stand_for_the_papers_checkpoints_are_counted_below_the_figure() -> None:
+    found = context(PAPER, "figure_17", training(lambda labels: 90.0), scale="published", seeds=[0])
+    load_results(found.paper)
+    assert "2, 4, 17 checkpoints the 27 stages here have 2, 4, 14 segments" in draw(found).footer(found)

@@ -70,7 +70,7 @@ def figure_4(context: Context) -> Drawn:
 @judge(PAPER, "figure_4", "finest_diverges")
 def finest_diverges(context: Context) -> Finding:
     """It never gets beyond one and a half times chance."""
-    arm = "no discrepancy, finest"
+    arm = "no discrepancy, many more stages"
     scores = best(context, task="images", arm=arm)
     text = f"best accuracy {outcomes(context, task='images', arm=arm)}"
     why = f"from the start: no evaluation above {CHANCE:g} %, one and a half times chance; every seed"
@@ -111,7 +111,7 @@ def discrepancy_hurts(context: Context) -> Finding:
 @judge(PAPER, "figure_4", "delay_hurts")
 def delay_hurts(context: Context) -> Finding:
     """Best accuracies without discrepancy: synchronous, a stage per weight, and many."""
-    arms = ("Sync", "no discrepancy", "no discrepancy, finest")
+    arms = ("Sync", "no discrepancy", "no discrepancy, many more stages")
     holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
     ends = ", ".join(at_the_end(context, a, b, task="images") for a, b in pairwise(arms))
     text = f"{each(context, *arms, task='images')}; steps of {steps}; {ends}"

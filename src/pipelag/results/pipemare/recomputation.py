@@ -8,7 +8,7 @@ from statistics import fmean
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, over_models, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, listing, minus, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
@@ -49,7 +49,20 @@ def by_checkpoints(context: Context) -> Drawn:
     rows.sort(key=lambda row: (row["line"] != NONE, order.index(row["line"])))
     rows.sort(key=lambda row: list(panels.values()).index(row["panel"]))
     chart = Lines(Axis("epoch", "epochs"), Axis("score", metric(task)), line="line", panel="panel", shared_y=True)
-    return Drawn.of(chart, rows)
+    return Drawn.of(chart, rows, note=segmented(context))
+
+
+def segmented(context: Context) -> str:
+    """How many segments stand for the paper's numbers of checkpoints; they are of one length, and the stages fewer."""
+    counts = [count for count in context.values("checkpoints") if count != "none"]
+    logged = [context.logged(checkpoints=count) for count in counts]
+    if not logged or not all(logged):
+        return ""
+    phases = [items[0].arm.spec.phases[-1] for items in logged]
+    theirs, ours = listing(context.result.reported["checkpoints"]), listing(phase.segments for phase in phases)
+    return (
+        f"For the paper's {theirs} checkpoints the {phases[0].stages} stages here have {ours} segments of one length."
+    )
 
 
 def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
