@@ -115,7 +115,8 @@ def over_stages(context: Context) -> Drawn:
         panel="panel",
         styles=STYLES,
     )
-    whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in trained_stages(context)]
+    warm = trained_stages(context) if "PipeMareW" in methods(context) else []
+    whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm]
     return Drawn.of(chart, rows, note="".join(f"{why}." for why in dict.fromkeys(whys) if why))
 
 
