@@ -25,6 +25,7 @@ from pipelag.results.pipemare.quality import (
     best,
     evaluated,
     final,
+    mean_text,
     metric,
     outcomes,
     title,
@@ -117,13 +118,23 @@ def over_stages(context: Context) -> Drawn:
     )
     warm = trained_stages(context) if "PipeMareW" in methods(context) else []
     whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm]
-    return Drawn.of(chart, rows, note="".join(f"{why}." for why in dict.fromkeys(whys) if why))
+    notes = [f"{why}." for why in dict.fromkeys(whys) if why]
+    ends = [
+        f"{method} at P = {each.stages} {mean_text(list(last.values()))}"
+        for method in methods(context)
+        for each in trained_stages(context)
+        if (last := scores_of(context, method, each.setup, final))
+    ]
+    notes += [f"By the last evaluation: {', '.join(ends)}."] if ends else []
+    return Drawn.of(chart, rows, note=" ".join(notes))
 
 
-def scores_of(context: Context, method: str, setup: str) -> dict[int, float]:
-    """The best scores by seed; none without logs."""
+def scores_of(
+    context: Context, method: str, setup: str, measure: Callable[..., dict[int, float]] = best
+) -> dict[int, float]:
+    """The best scores by seed, or the last; none without logs."""
     try:
-        return best(context, arm=method, setup=setup, task=TASK[context.name])
+        return measure(context, arm=method, setup=setup, task=TASK[context.name])
     except NotLogged:
         return {}
 
