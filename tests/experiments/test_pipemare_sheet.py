@@ -206,7 +206,9 @@ def test_figures_2_and_3(result: str, task: str, stages: list[int], method: list
 
 def test_figure_4() -> None:
     found = specs("figure_4")
-    check_base(found.pop("no discrepancy, finest"), "images", 1712, split=16)  # 16 parts of each of 107 weights
+    check_base(
+        found.pop("no discrepancy, many more stages"), "images", 1712, split=16
+    )  # 16 parts of each of 107 weights
     for spec in found.values():
         check_base(spec, "images")
     assert settings(found["no discrepancy"]) == plain("images", "pipedream_cycle")
@@ -261,11 +263,11 @@ def test_figures_13_14_and_15_and_table_8() -> None:
     again = {"images": (10, 20, 40), "translation": (15, 20, 30)}
     for task, counts in again.items():
         for count in counts:
-            assert settings(specs("table_8", task=task)[f"K2 = {count}/{TASKS[task]['epochs']}"]) == t1_t2(
+            assert settings(specs("table_8", task=task)[f"K with T2 = {count}/{TASKS[task]['epochs']}"]) == t1_t2(
                 task, count=count
             )
     for count in (1, 10, 20):
-        assert settings(found[f"K3 = {count}/60"]) == warmed_up("translation", count=count)
+        assert settings(found[f"K after W = {count}/60"]) == warmed_up("translation", count=count)
 
 
 def test_figures_17_and_18() -> None:

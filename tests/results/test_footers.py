@@ -134,6 +134,7 @@ def items(**whys: str) -> list[Item]:
         ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": "long"}, "seed 1 (long)"),
         ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": ""}, "long"),
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "dear"}, "q (long); B (dear)"),
+        ({"A_p_0": "long", "A_q_0": "long"}, "long"),  # of a figure without any other run
     ],
 )
 def test_what_is_left_out_is_named_by_what_tells_it_apart(runs: dict[str, str], said: str) -> None:

@@ -47,8 +47,13 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
         ({"lr_schedule": {"name": "cosine"}}, "another schedule of rates"),
         ({"lr_schedule": {"warmup": 0}}, "a warm-up over 0.0% of the steps instead of 10.0%"),
         ({"batch": 32}, "minibatches of 32 instead of 64"),
-        ({"data": {"options": {"test": 300}}}, "tested with 300 samples"),
+        ({"data": {"options": {"test": 300}}}, "transformer tested with 300 samples"),
         ({"options": {"beam": 1}}, "beams of 1 instead of 5"),
+        ({"phases": phases(options={"annealing": 400})}, "annealing over 40% of the steps instead of 0%"),
+        (
+            {"phases": [*phases(method="gpipe", steps=200), *phases(steps=800)]},
+            "a synchronous start over 20% of the steps instead of 0%; other rates by stage",
+        ),
         ({"phases": phases(microbatches=4)}, "4 microbatches instead of 1"),
         ({"phases": phases(cuts=[1])}, "2 stages instead of 3"),
         ({"options": {"precision": "bf16"}}, "passes in bfloat16"),
@@ -111,3 +116,25 @@ def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
     most += "; minibatches of 32 instead of 64"
     assert shortfall_of(pairs) == f"{most} and more"
     assert shortfall_of(pairs, most=None) == f"{most}; no dropout; beams of 1 instead of 5"
+
+
+def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_much_else_there_is() -> None:
+    changes = {
+        "options": {"beam": 1},
+        "data": {"options": {"test": 300}},
+        "model": {"options": {"dropout": 0.0, "width": 0.5}},
+        "batch": 32,
+        "optimizer": {"lr": 0.002},
+        "phases": phases(steps=500, options={"annealing": 50}),
+        "lr_schedule": {"warmup": 50},
+    }
+    pairs = [(a_run(**changes), a_run())]
+    said = [
+        "smaller models",
+        "transformer for 500 of 1,000 steps",
+        "transformer tested with 300 samples",
+        "beams of 1 instead of 5",
+        "annealing over 10% of the steps instead of 0% and more",
+    ]
+    assert shortfall_of(pairs, most=2, shown=True) == "; ".join(said)
+    assert "tested" not in shortfall_of(pairs)

@@ -26,15 +26,17 @@ def heat(
     labels: tuple[str, str, str],
     curve: Points = (),
     curve_label: str = "",
+    most: float | None = None,
 ) -> Any:
     """A heat map over logarithmic axes (cells[row of y][column of x]; NaN is blank, drawn grey), and a curve over it.
 
     Args:
         labels: of x, y and the colour bar.
+        most: the value from which on cells have the last colour; by default the greatest.
     """
     fig, axes = figure(COLUMN, 2.6)
     axes.set_facecolor("#BBBBBB")
-    mesh = axes.pcolormesh(x, y, cells, cmap="viridis", shading="nearest", rasterized=True)
+    mesh = axes.pcolormesh(x, y, cells, cmap="viridis", shading="nearest", rasterized=True, vmax=most)
     axes.set_xscale("log")
     axes.set_yscale("log")
     if curve:
@@ -44,5 +46,5 @@ def heat(
         fig.legend(loc="outside lower center")
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
-    fig.colorbar(mesh, ax=axes, label=labels[2])
+    fig.colorbar(mesh, ax=axes, label=labels[2], extend="neither" if most is None else "max")
     return fig

@@ -22,6 +22,7 @@ from pipelag.report.panels import (
     draw_levels,
     label_points,
     legend,
+    legend_below,
     over_seeds,
     remark,
     with_all_seeds,
@@ -81,6 +82,7 @@ class Lines:
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
     hollow: a point is hollow where some of its seeds have no value, because these runs diverge; instead of the band
         there is a small point per seed.
+    own_legends: each panel has its own, where panels have few lines in common.
     """
 
     x: Axis | str | Mapping[str, Axis]
@@ -97,6 +99,7 @@ class Lines:
     trailing: int = 0
     hollow: bool = False
     shared_y: bool = False
+    own_legends: bool = False
     height: float = 2.5
 
     def draw(self, frame: pd.DataFrame) -> Any:
@@ -127,7 +130,11 @@ class Lines:
         for axes, panel in zip(grid[0], panels, strict=True):
             axis_of(self.x, str(panel)).limit(axes, "x")
             axis_of(self.y, str(panel)).limit(axes, "y")
-        legend(fig, grid[0], width)
+        if self.own_legends:
+            for axes in grid[0]:
+                legend_below(axes, width / len(panels))
+        else:
+            legend(fig, grid[0], width)
         return fig
 
     def smoothed(self, points: pd.DataFrame) -> tuple[pd.DataFrame, str]:

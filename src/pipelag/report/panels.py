@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -69,7 +69,18 @@ def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    fitting = max(1, int(width / (0.55 + 0.055 * max(map(len, handles)))))
-    lines = -(-len(handles) // fitting)
-    columns = -(-len(handles) // lines)  # equally many in each line
-    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns_of(handles, width))
+
+
+def legend_below(axes: Any, width: float) -> None:
+    """A panel's own legend, below its axis."""
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        columns = columns_of(labels, width)
+        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=columns, borderaxespad=0)
+
+
+def columns_of(labels: Collection[str], width: float) -> int:
+    """The columns of a legend in so many inches: equally many entries in each line."""
+    fitting = max(1, int(width / (0.55 + 0.055 * max(map(len, labels)))))
+    return -(-len(labels) // -(-len(labels) // fitting))

@@ -136,7 +136,8 @@ class Context:
             phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
         ):
             lengths.append("the stages' delays emulated in one process")
-        missing = "; ".join(text for text in (self.shortfall(), self.releases()) if text)
+        short = shortfall_of(self._beside_full(), shown=True)
+        missing = "; ".join(text for text in (short, self.releases()) if text)
         return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
@@ -219,8 +220,10 @@ class Context:
 def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
     """Some runs by what tells them from the others: their model or task, another label or a few, or their seeds.
 
-    Empty where nothing of that does.
+    Empty where nothing of that does, and where there are no others.
     """
+    if not others:
+        return ""
     keys = [key for key in items[0].arm.labels if all(item.arm.labels.get(key) for item in items) and key != "what"]
     keys.sort(key=lambda key: (key not in ("model", "task"), len({shown_of(item, key) for item in items})))
     for some in (some for size in (1, 2, 3) for some in combinations(keys, size)):
@@ -242,14 +245,14 @@ def few(names: Iterable[str], most: int = 4) -> str:
 
 def shown_of(item: Item, key: str) -> str:
     """A label of a run as figures have it: of a rate, which labels count from the common one, the rate itself; of a
-    setup its number of stages; of checkpoints their number (of segments of stages that are recomputed)."""
+    setup its number of stages; of checkpoints the segments of stages that they make, which is what is recomputed."""
     spec = item.arm.spec
     if key == "rate" and spec.optimizer is not None:
         return f"{spec.optimizer.lr:g}"
     if key == "setup" and spec.phases:
         return f"{max(phase.stages for phase in spec.phases)} stages"
     if key == "checkpoints" and spec.phases and spec.phases[-1].segments:
-        return f"{spec.phases[-1].segments} checkpoints"
+        return f"{spec.phases[-1].segments} segments"
     return item.arm.labels[key]
 
 

@@ -12,7 +12,7 @@ Pair = tuple[RunSpec, RunSpec]  # a run, here and in the paper
 Values = tuple[object, ...]  # what fills a reason's blanks
 SIZES = ("width", "layers", "blocks", "size", "hidden")  # options of networks
 MOST = 4  # reasons that are named under a figure and in a verdict
-SIZE, LENGTH, RATE, REST, DETAIL = range(5)  # what matters most comes first
+SIZE, LENGTH, RATE, REMEDY, REST, DETAIL, TESTED = range(7)  # what matters most comes first
 
 
 class Reason(NamedTuple):
@@ -23,11 +23,13 @@ class Reason(NamedTuple):
     plural: str = ""  # the same for several values here, where words change
 
 
-def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST) -> str:
+def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = False) -> str:
     """How runs fall short of the paper's: smaller models, fewer steps, other rates and schedules of rates, a coarser
     precision, other or fewer data, minibatches, numbers of microbatches, regularisation; or empty.
 
-    most: reasons that are named; None: all. What runs differ in alike is said once, with the values of all.
+    most: reasons that are named; None: all. shown: name besides, however many there are, the method's own settings and
+    what runs are tested with, for the scores that a figure or table shows rest on them. What runs differ in alike is
+    said once, with the values of all.
 
     Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by where
     their profiles are from.
@@ -38,8 +40,12 @@ def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST) -> str:
         found.setdefault(reason, {})[values] = None
     said = [(reason.rank, _said(reason, list(each))) for reason, each in found.items()]
     said += [(REST, words) for words in _timed(pairs)]
-    shown = [words for _, words in sorted(said, key=lambda each: each[0])]
-    return "; ".join(shown[:most]) + (" and more" if most is not None and len(shown) > most else "")
+    said.sort(key=lambda each: each[0])
+    kept = said if most is None else said[:most]
+    if shown and most is not None:
+        kept = kept + [each for each in said[most:] if each[0] in (REMEDY, TESTED)]
+        kept.sort(key=lambda each: LENGTH + 0.5 if each[0] == TESTED else each[0])
+    return "; ".join(words for _, words in kept) + (" and more" if len(kept) < len(said) else "")
 
 
 def _said(reason: Reason, values: list[Values]) -> str:
@@ -111,6 +117,7 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     yield from _differing(REST, "inputs standardised" if scaled[0] else "inputs from 0 to 1", scaled)
     if training:
         yield from _trained(spec, theirs)
+        yield from _remedied(spec, theirs)
         yield from _regularised(spec, theirs)
         yield from _tested(spec, theirs)
     pieces = [sorted({phase.microbatches for phase in each.phases}) for each in (spec, theirs)]
@@ -134,6 +141,25 @@ def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     yield from _scheduled(spec, theirs)
 
 
+def _remedied(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
+    """How far a method's own remedies reach otherwise: the annealing of rates by their delays, a synchronous start."""
+    for what, steps in (("annealing", annealed), ("a synchronous start", started)):
+        shares = [steps(each) / each.steps for each in (spec, theirs)]
+        if abs(shares[0] - shares[1]) > 0.005:
+            words = f"{what} over {{}} of the steps instead of {{}}"
+            yield Reason(REMEDY, words), tuple(f"{share:.0%}" for share in shares)
+
+
+def annealed(spec: RunSpec) -> int:
+    """The steps over which a run's last phase anneals the rates of its stages (PipeMare's T1)."""
+    return int(spec.phases[-1].options.get("annealing", 0)) if spec.phases else 0
+
+
+def started(spec: RunSpec) -> int:
+    """The steps of the phases before the last that read no late weights (PipeMare's synchronous warm-up)."""
+    return sum(phase.steps for phase in spec.phases[:-1] if in_time(phase))
+
+
 def _regularised(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """Otherwise: dropout, smoothed labels, the length of sequences, the augmentation of images."""
     dropouts = [each.model.options.get("dropout") if each.model else None for each in (spec, theirs)]
@@ -151,9 +177,10 @@ def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """Tested otherwise: with other samples, or beams of another width."""
     here, there = (each.data.options.get("test") if each.data else None for each in (spec, theirs))
     if here != there:
-        yield Reason(DETAIL, "tested with {} samples"), (here or "all",)
+        name = spec.model.name if spec.model else "run"
+        yield Reason(TESTED, f"{name} tested with {{}} samples"), (here or "all",)
     beams = (each.options.get("beam", 1) for each in (spec, theirs))
-    yield from _differing(DETAIL, "beams of {} instead of {}", beams)
+    yield from _differing(TESTED, "beams of {} instead of {}", beams)
 
 
 def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:

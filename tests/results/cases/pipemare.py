@@ -181,7 +181,7 @@ def correction_widens() -> Pair:
 
 @case(PAPER, "figure_16", "discrepancy_raises")
 def discrepancy_raises() -> Pair:
-    return changed("figure_16", of_arm("no recompute", with_rows(lambda row: row | {"radius": 0.5})))
+    return changed("figure_16", of_arm("discrepancy, no recompute", with_rows(lambda row: row | {"radius": 0.5})))
 
 
 def stable_ranges(
@@ -423,7 +423,9 @@ def gap_remains_here() -> Pair:
 
 @case(PAPER, "figure_4", "finest_diverges")
 def finest_diverges() -> Pair:
-    return pair("figure_4", {"no discrepancy, finest": 40}, {"no discrepancy, finest": [60.0, 10.0]})
+    return pair(
+        "figure_4", {"no discrepancy, many more stages": 40}, {"no discrepancy, many more stages": [60.0, 10.0]}
+    )
 
 
 @case(PAPER, "figure_4", "plain_does_not")
@@ -443,7 +445,7 @@ def discrepancy_hurts() -> Pair:
 
 @case(PAPER, "figure_4", "delay_hurts")
 def delay_hurts() -> Pair:
-    falling = {"Sync": 95.0, "no discrepancy": 90.0, "no discrepancy, finest": 10.0}
+    falling = {"Sync": 95.0, "no discrepancy": 90.0, "no discrepancy, many more stages": 10.0}
     return pair("figure_4", falling, falling | {"no discrepancy": 96.0})
 
 

@@ -27,7 +27,7 @@ def figure_9(context: Context) -> Drawn:
     rows = [
         {"stage": stage, "kind": kind, "activations": number}
         for stage, (mended, plain) in counts
-        for kind, number in (("with recomputation", mended), ("more without", plain - mended))
+        for kind, number in (("with recomputation", mended), ("added where nothing is recomputed", plain - mended))
     ]
     y = Axis("activations", "cached activations (microbatches)")
     return Drawn.of(Bars(y, group="stage", stack="kind", number="{:.0f}", x_title="stage"), rows)

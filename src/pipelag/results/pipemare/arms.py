@@ -7,7 +7,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.pipemare.quality import CHANCE, best, diverged, outcomes, runs_of
+from pipelag.results.pipemare.quality import CHANCE, at_the_end, best, diverged, outcomes, runs_of
 from pipelag.results.verdict import Finding
 
 DIVERGED = f"diverged: a loss that is no number, or an accuracy of at most {CHANCE:g} % at the end; every seed"
@@ -41,7 +41,10 @@ def higher(
         holds.append(step.above())
         shared = set.intersection(*map(set, values))  # those that are compared
         means = [fmean(each[seed] for seed in shared) for each in values]
-        texts.append(f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}")
+        text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
+        # Means over the epochs are of all evaluations already.
+        end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""
+        texts.append(text + end)
     labels |= {"task": tasks[0]} if len(tasks) == 1 else {}
     return trend(context, all_of(holds), f"{what}: {'; '.join(texts)}", SEEDS, **labels)
 

@@ -9,7 +9,7 @@ from typing import Any
 from pipelag.experiments.specs import evenly
 from pipelag.results.context import Context
 from pipelag.results.logs import Item
-from pipelag.results.pipemare.quality import TASK_OF, best, evaluations, log_in, runs_of, value_of
+from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, evaluations, log_in, runs_of, value_of
 from pipelag.results.verdict import NotLogged, log_of
 
 Rows = Sequence[Mapping[str, Any]]
@@ -91,6 +91,26 @@ def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> floa
     dataset = next(name for name, value in TASK_OF.items() if value == task)
     theirs, target = context.result.options["targets"][dataset]
     return float(target / theirs * fmean(best(context, task=task, arm=sync, **labels).values()))
+
+
+def reach(context: Context, task: str, target: float) -> str:
+    """A target score in words: how large a share of the best of training without delays it is, as in the paper."""
+    theirs, aim = context.result.options["targets"][DATASET_OF[task]]
+    return f"{target:.1f}, the {100 * aim / theirs:.1f} % of Sync's best that the paper's target is of its own"
+
+
+def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str) -> str:
+    """Why a task has no amortised utilisation though its runs are logged; empty where it has one, or no logs."""
+    try:
+        target = goal(context, task, sync, **labels)
+        runs = runs_of(context, task=task, arm=arm, **labels)
+    except NotLogged:
+        return ""
+    if all(epochs_to(item, target) is not None for item in runs.values()):
+        return ""
+    most = max(value_of(row) for item in runs.values() for row in evaluations(log_in(item)))
+    name = f"{DATASET_OF[task]}: {arm} has no amortised utilisation"
+    return f"{name}, for it never reaches {reach(context, task, target)}; the best of its seeds comes to {most:.1f}"
 
 
 def epochs_to(item: Item, target: float) -> float | None:

@@ -58,13 +58,20 @@ def axes_of(rows: Sequence[dict[str, Any]]) -> dict[str, Axis]:
     return {row["panel"]: Axis("score", metric(row["task"])) for row in rows}
 
 
-def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | None = None) -> Drawn:
-    """Score against epochs, a panel per task. items: the runs in the rows, where these are not all of the result's."""
+def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | None = None, grids: bool = False) -> Drawn:
+    """Score against epochs, a panel per task. items: the runs in the rows, where these are not all of the result's.
+
+    grids: each panel has lines of its own but for Sync, so that its colours and its legend begin anew.
+    """
     if not rows:
         return nothing(context)
     others = [line for line in dict.fromkeys(row["line"] for row in rows) if line not in STYLES]
     # Black is for Sync; of more lines than colours none has both colour and dashes of another.
-    styles = STYLES | {line: (1 + number % 7, (1 + number) % 6) for number, line in enumerate(others)}
+    number = {line: at for at, line in enumerate(others)}
+    if grids:
+        panels = [[row["line"] for row in rows if row["panel"] == panel] for panel in axes_of(rows)]
+        number = {line: at for own in panels for at, line in enumerate(each for each in others if each in own)}
+    styles = STYLES | {line: (1 + at % 7, (1 + at) % 6) for line, at in number.items()}
     chart = Lines(
         Axis("epoch", "epochs"),
         axes_of(rows),
@@ -73,6 +80,8 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
         styles=styles,
         vertical="switch",
         vertical_title="end of the synchronous start",
+        own_legends=grids,
+        height=3.0 if grids else 2.5,
     )
     return Drawn.of(chart, rows, items)
 
@@ -81,4 +90,4 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
 def by_arm(context: Context) -> Drawn:
     """A line per arm."""
     items = compared(context)
-    return curves(context, learning(replace(context, items=items)), items)
+    return curves(context, learning(replace(context, items=items)), items, grids=context.name == "figure_13")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -20,6 +22,7 @@ from pipelag.results.pipemare.quality import (
     EQUAL_POINTS,
     POINTS,
     area,
+    at_the_end,
     below,
     best,
     each,
@@ -67,7 +70,7 @@ def figure_4(context: Context) -> Drawn:
 @judge(PAPER, "figure_4", "finest_diverges")
 def finest_diverges(context: Context) -> Finding:
     """It never gets beyond one and a half times chance."""
-    arm = "no discrepancy, finest"
+    arm = "no discrepancy, many more stages"
     scores = best(context, task="images", arm=arm)
     text = f"best accuracy {outcomes(context, task='images', arm=arm)}"
     why = f"from the start: no evaluation above {CHANCE:g} %, one and a half times chance; every seed"
@@ -101,15 +104,18 @@ def discrepancy_hurts(context: Context) -> Finding:
     """Best accuracies, at the same stages and rate."""
     difference = below(context, "neither", "no discrepancy", task="images")
     text = f"{each(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
+    text += f", {at_the_end(context, 'no discrepancy', 'neither', task='images')}"
     return trend(context, difference.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_4", "delay_hurts")
 def delay_hurts(context: Context) -> Finding:
     """Best accuracies without discrepancy: synchronous, a stage per weight, and many."""
-    arms = ("Sync", "no discrepancy", "no discrepancy, finest")
+    arms = ("Sync", "no discrepancy", "no discrepancy, many more stages")
     holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
-    return trend(context, holds, f"{each(context, *arms, task='images')}; steps of {steps}", SEEDS, task="images")
+    ends = ", ".join(at_the_end(context, a, b, task="images") for a, b in pairwise(arms))
+    text = f"{each(context, *arms, task='images')}; steps of {steps}; {ends}"
+    return trend(context, holds, text, SEEDS, task="images")
 
 
 @drawing(PAPER, "figure_8")
@@ -157,9 +163,9 @@ def transformer_needs_t2(context: Context) -> Finding:
     return sized(context, half.above(), text, f"much lower: at most half; {SEEDS}", task="translation", **SPLIT)
 
 
-def worth(context: Context, task: str, split: str) -> dict[int, float]:
-    """What T2 adds to T1, in the best score."""
-    both, alone = (best(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
+def worth(context: Context, task: str, split: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
+    """What T2 adds to T1, by seed, in the best score or another measure."""
+    both, alone = (measure(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
     return {seed: minus(both[seed], alone[seed]) for seed in both if seed in alone}
 
 
@@ -170,6 +176,8 @@ def t2_worth_more(context: Context, task: str) -> Finding:
     shared = here.keys() & there.keys()
     means = [fmean(values[seed] for seed in shared) for values in (here, there)]
     text = f"T2 adds {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} more"
+    end = Difference.of(*(worth(context, task, split, final) for split in ("2", "1")))
+    text += f", by the last evaluation {end.text()}"
     return trend(context, step.above(), text, SEEDS, task=task)
 
 
@@ -179,6 +187,8 @@ def t1_weakens(context: Context, task: str) -> Finding:
     here, there = (best(context, task=task, arm="T1", split=split) for split in ("2", "1"))
     step = Difference.of(there, here)
     text = f"best score: T1 {words[0]} with twice the stages, {words[1]} without: {step.text()} less"
+    end = Difference.of(*(final(context, task=task, arm="T1", split=split) for split in ("1", "2")))
+    text += f", by the last evaluation {end.text()}"
     return trend(context, step.above(), text, SEEDS, task=task)
 
 
@@ -228,7 +238,8 @@ def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str
     """What T1 adds to Hogwild's best score, where with T1 the network learns."""
     learned(context, "Hogwild+T1", task=task, arm="Hogwild+T1")
     step = below(context, "Hogwild", "Hogwild+T1", task=task)
-    return step, f"{each(context, 'Sync', 'Hogwild', 'Hogwild+T1', task=task)}; T1 adds {step.text()}"
+    end = at_the_end(context, "Hogwild+T1", "Hogwild", task=task)
+    return step, f"{each(context, 'Sync', 'Hogwild', 'Hogwild+T1', task=task)}; T1 adds {step.text()}, {end}"
 
 
 def printed_gain(context: Context, task: str) -> float:
@@ -255,6 +266,7 @@ def t1_reaches_sync(context: Context, task: str) -> Finding:
     """Hogwild with T1 against synchronous training, best against best."""
     gap, most = below(context, "Hogwild+T1", task=task), MATCHED[task]
     text = f"{each(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
+    text += f", {at_the_end(context, 'Sync', 'Hogwild+T1', task=task)}"
     why = f"below by at most {most:g}, as the paper's are, and half a unit of the last digit; {SEEDS}"
     return sized(context, gap.below(most), text, why, task=task)
 

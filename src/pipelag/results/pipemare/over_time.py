@@ -11,7 +11,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
 from pipelag.results.pipemare.arms import about_zero, grid, number
-from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none
+from pipelag.results.pipemare.costs import amortised, epochs_to, goal, gpipe, normalised, or_none, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
 from pipelag.results.pipemare.quality import (
@@ -20,6 +20,7 @@ from pipelag.results.pipemare.quality import (
     POINTS,
     BySeed,
     area,
+    at_the_end,
     below,
     best,
     each,
@@ -99,6 +100,7 @@ def imagenet_warmup(context: Context) -> Finding:
         for arm in ("Sync", "T1+T2+W")
     }
     text = f"{each(context, 'Sync', 'T1+T2+W', task='ImageNet')}; {gap.text()} below after as many epochs"
+    text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='ImageNet')}"
     holds = all_of((gap.below(POINTS), ends["Sync"] == ends["T1+T2+W"]))
     return sized(context, holds, text, f"below by at most {EQUAL_POINTS}", task="ImageNet")
 
@@ -114,6 +116,7 @@ def wmt_warmup(context: Context) -> Finding:
     """The best BLEU."""
     gap = below(context, "T1+T2+W", task="WMT17")
     text = f"{each(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
+    text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='WMT17')}"
     return sized(context, gap.below(1e-9), text, SEEDS, task="WMT17")
 
 
@@ -132,7 +135,7 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], fl
             reached |= epochs is not None
             by_arm[arm][seed] = evaluations(log_in(item))[-1]["epoch"] + 1 if epochs is None else epochs
     if not reached:
-        raise NotLogged(f"no run reaches {target:.1f} BLEU")
+        raise NotLogged(f"no warmed-up run reaches a BLEU of {reach(context, 'translation', target)}")
     return arms, by_arm, target
 
 
@@ -153,6 +156,7 @@ def better_here(context: Context) -> Finding:
     arms = grid(context, "W", "translation")
     gain = Difference.of(*[best(context, task="translation", arm=arm) for arm in (arms[-1], arms[0])])
     text = f"{each(context, *arms, task='translation')}; the last {gain.text()} above the first"
+    text += f", {at_the_end(context, arms[-1], arms[0], task='translation')}"
     return trend(context, gain.above(), text, f"the largest W against the smallest; {SEEDS}")
 
 

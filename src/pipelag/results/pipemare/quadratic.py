@@ -190,7 +190,7 @@ def correction_widens(context: Context) -> Finding:
 def discrepancy_raises(context: Context) -> Finding:
     """With and without recomputation, over the interesting range of each."""
     texts, holds = [], True
-    for arm in ("discrepancy and recompute", "no recompute"):
+    for arm in ("discrepancy and recompute", "discrepancy, no recompute"):
         rows = interesting(context, arm, "no discrepancy")
         above = sum(a > c for a, c in rows)
         holds &= above == len(rows)

@@ -134,6 +134,18 @@ def cell(context: Context, **labels: str) -> str | None:
     return outcomes(context, **labels) if any(item.log for item in items) else None
 
 
+def last_cell(context: Context, **labels: str) -> str | None:
+    """The scores of the last evaluations for a table, beside `cell`; how many runs diverged is said there."""
+    ended = [log for log in context.logs(**labels) if log.diverged_at is None]
+    if not ended:
+        return cell(context, **labels) if not context.logs(**labels) else "diverged"
+    try:
+        runs = runs_of(context, **labels)
+    except NotLogged as missing:
+        return str(missing)
+    return mean_text([summarised(item, "final") for item in runs.values() if log_in(item).diverged_at is None])
+
+
 def reasons(context: Context) -> list[str]:
     """Why runs are left out, by task."""
     why = {item.arm.labels["task"]: item.arm.left_out for item in context.items if item.arm.left_out}
@@ -148,6 +160,34 @@ def mean_text(values: list[float]) -> str:
 def below(context: Context, arm: str, than: str = "Sync", **labels: str) -> Difference:
     """How far an arm's best score stays below another's."""
     return Difference.of(best(context, arm=than, **labels), best(context, arm=arm, **labels))
+
+
+def at_the_end(context: Context, arm: str, than: str, **labels: str) -> str:
+    """How far an arm is above another by their last evaluations, in words, beside what the best ones say.
+
+    It decides nothing: a best score flatters an arm whose curve goes up and down, so a reader should see both.
+    """
+    step = Difference.of(final(context, arm=arm, **labels), final(context, arm=than, **labels))
+    return f"by the last evaluation {step.text()}"
+
+
+def evaluated(context: Context) -> str:
+    """How many test evaluations the logged runs have that did not diverge, in words; empty without logs."""
+    runs = [item.log for item in context.logged() if item.arm.spec.kind == "train"]
+    counts = sorted({len(evaluations(log)) for log in runs if log is not None and log.diverged_at is None})
+    return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
+
+
+def best_of(context: Context) -> str:
+    """The title of a column of best scores."""
+    count = evaluated(context)
+    return f"best of {count} evaluations" if count else "best evaluation"
+
+
+CHOSEN = (
+    "a best score is that of the test evaluation with the highest, as in the paper (section 4.1): of a curve that goes "
+    "up and down it lies above the end"
+)
 
 
 def each(context: Context, *arms: str, **labels: str) -> str:

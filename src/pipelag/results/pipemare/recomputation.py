@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, over_models, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, listing, minus, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
     best,
     equal,
     evaluations,
+    final,
     log_in,
     mean_text,
     metric,
@@ -47,7 +49,20 @@ def by_checkpoints(context: Context) -> Drawn:
     rows.sort(key=lambda row: (row["line"] != NONE, order.index(row["line"])))
     rows.sort(key=lambda row: list(panels.values()).index(row["panel"]))
     chart = Lines(Axis("epoch", "epochs"), Axis("score", metric(task)), line="line", panel="panel", shared_y=True)
-    return Drawn.of(chart, rows)
+    return Drawn.of(chart, rows, note=segmented(context))
+
+
+def segmented(context: Context) -> str:
+    """How many segments stand for the paper's numbers of checkpoints; they are of one length, and the stages fewer."""
+    counts = [count for count in context.values("checkpoints") if count != "none"]
+    logged = [context.logged(checkpoints=count) for count in counts]
+    if not logged or not all(logged):
+        return ""
+    phases = [items[0].arm.spec.phases[-1] for items in logged]
+    theirs, ours = listing(context.result.reported["checkpoints"]), listing(phase.segments for phase in phases)
+    return (
+        f"For the paper's {theirs} checkpoints the {phases[0].stages} stages here have {ours} segments of one length."
+    )
 
 
 def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
@@ -55,9 +70,11 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
     plain = best(context, arm=arm, task=task, checkpoints="none")
     counts = [count for count in context.values("checkpoints") if count != "none"]
     steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
+    last = final(context, arm=arm, task=task, checkpoints="none")
+    ends = {c: Difference.of(last, final(context, arm=arm, task=task, checkpoints=c)) for c in counts}
     names = {c: segments(next(iter(runs_of(context, arm=arm, task=task, checkpoints=c).values()))) for c in counts}
     text = f"{arm} {outcomes(context, arm=arm, task=task, checkpoints='none')} without; below that by " + ", ".join(
-        f"{step.text()} with {names[c]}" for c, step in steps.items()
+        f"{step.text()} with {names[c]}, by the last evaluation {ends[c].text()}" for c, step in steps.items()
     )
     return steps, text
 
@@ -128,16 +145,16 @@ def t1_twelve_diverge(context: Context) -> Finding:
 def correction_matters(context: Context) -> Finding:
     """What recomputation costs T1 against what it costs T1+T2, on average over the numbers of checkpoints."""
 
-    def cost(arm: str) -> dict[int, float]:
-        plain = best(context, arm=arm, task="translation", checkpoints="none")
+    def cost(arm: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
+        plain = measure(context, arm=arm, task="translation", checkpoints="none")
         counts = [count for count in context.values("checkpoints") if count != "none"]
-        mean = over_models(best(context, arm=arm, task="translation", checkpoints=count) for count in counts)
+        mean = over_models(measure(context, arm=arm, task="translation", checkpoints=count) for count in counts)
         return {seed: minus(plain[seed], value) for seed, value in mean.items() if seed in plain}
 
     without, with_t2 = cost("T1"), cost("T1+T2")
-    step = Difference.of(without, with_t2)
+    step, end = Difference.of(without, with_t2), Difference.of(cost("T1", final), cost("T1+T2", final))
     text = (
         f"recomputation costs T1 {fmean(without.values()):.1f} BLEU on average, T1+T2 {fmean(with_t2.values()):.1f}: "
-        f"{step.text()} more"
+        f"{step.text()} more, by the last evaluation {end.text()}"
     )
     return trend(context, step.above(), text, SEEDS)

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, any_of, over_models, sized, trend
 from pipelag.results.pipemare.arms import grid, number
-from pipelag.results.pipemare.quality import EQUAL_POINTS, POINTS, area, below, best, each, equal, outcomes
+from pipelag.results.pipemare.quality import (
+    EQUAL_POINTS,
+    POINTS,
+    BySeed,
+    area,
+    at_the_end,
+    below,
+    best,
+    each,
+    equal,
+    final,
+    outcomes,
+)
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
 
 
 def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Difference, str]:
-    """How much the smallest values of a grid are above the largest, in the mean best score; and all scores."""
+    """How much the smallest values of a grid are above the largest, in the mean best score; and all scores, in words
+    that have the comparison of the last ones too.
+    """
     arms = grid(context, key, task)
-    scores = {arm: best(context, task=task, arm=arm) for arm in arms}
-    step = Difference.of(*(over_models(scores[arm] for arm in some) for some in (arms[:many], arms[-many:])))
-    return step, f"{each(context, *arms, task=task)}; the smallest above the largest by {step.text()}"
+
+    def apart(measure: Callable[..., BySeed]) -> Difference:
+        scores = {arm: measure(context, task=task, arm=arm) for arm in arms}
+        return Difference.of(*(over_models(scores[arm] for arm in some) for some in (arms[:many], arms[-many:])))
+
+    step, end = apart(best), apart(final)
+    which = (
+        "the smallest above the largest"
+        if many == 1
+        else f"the mean of the {many} smallest above that of the {many} largest"
+    )
+    return step, f"{each(context, *arms, task=task)}; {which} by {step.text()}, by the last evaluation {end.text()}"
 
 
 @judge(PAPER, "figure_13", "resnet_small_k")
 def resnet_small_k(context: Context) -> Finding:
     """The two smallest of the five above the two largest."""
     step, text = ends_of_grid(context, "K", "images", 2)
-    return trend(context, step.above(), text, f"the two smallest K against the two largest; {SEEDS}", task="images")
+    return trend(
+        context,
+        step.above(),
+        text,
+        f"the mean of the two smallest K against that of the two largest; {SEEDS}",
+        task="images",
+    )
 
 
 @judge(PAPER, "figure_13", "transformer_large_k")
@@ -43,7 +72,7 @@ def some_k_matches(context: Context, task: str) -> Finding:
     bound, words = equal(task)
     gaps = {arm: below(context, arm, task=task) for arm in grid(context, "K", task)}
     text = f"Sync {outcomes(context, task=task, arm='Sync')}; below it " + ", ".join(
-        f"{arm} {gap.text()}" for arm, gap in gaps.items()
+        f"{arm} {gap.text()}, {at_the_end(context, 'Sync', arm, task=task)}" for arm, gap in gaps.items()
     )
     return sized(
         context, any_of(gap.below(bound) for gap in gaps.values()), text, f"below by at most {words}", task=task
@@ -89,7 +118,7 @@ def improper_d_worse(context: Context, task: str) -> Finding:
     arms = grid(context, "D", task)
     steps = {arm: Difference.of(plain, best(context, task=task, arm=arm)) for arm in arms}
     text = f"{each(context, 'no correction', *arms, task=task)}; below it " + ", ".join(
-        f"{arm} {step.text()}" for arm, step in steps.items()
+        f"{arm} {step.text()}, {at_the_end(context, 'no correction', arm, task=task)}" for arm, step in steps.items()
     )
     return trend(context, any_of(step.above() for step in steps.values()), text, SEEDS, task=task)
 
@@ -104,4 +133,5 @@ def half_matches(context: Context) -> Finding:
     """The best accuracies."""
     gap = below(context, "D = 0.5", task="images")
     text = f"{each(context, 'Sync', 'D = 0.5', task='images')}; {gap.text()} below"
+    text += f", {at_the_end(context, 'Sync', 'D = 0.5', task='images')}"
     return sized(context, gap.below(POINTS), text, f"below by at most {EQUAL_POINTS}", task="images")

@@ -12,7 +12,7 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, exact, ordered, sized, trend
-from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines
+from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
     DATASET_OF,
@@ -20,8 +20,12 @@ from pipelag.results.pipemare.quality import (
     EQUAL_POINTS,
     MODELS,
     POINTS,
+    at_the_end,
     below,
     best,
+    evaluated,
+    final,
+    mean_text,
     metric,
     outcomes,
     title,
@@ -99,10 +103,11 @@ def over_stages(context: Context) -> Drawn:
     ]
     rows = [{"panel": panel} | row for panel, some in zip(names, (used, held, scores), strict=True) for row in some]
     rows.sort(key=lambda row: (names.index(row["panel"]), list(STYLES).index(row["method"])))
+    of_so_many = f" of {count} evaluations" if (count := evaluated(context)) else ""
     y = [
         Axis("value", "utilisation (%)", limits=(0, 105)),
         Axis("value", "weight + optimizer memory (MiB)", limits=(0, None)),
-        Axis("value", f"best {metric(task)}", limits=(0, None)),
+        Axis("value", f"best {metric(task)}{of_so_many}", limits=(0, None)),
     ]
     chart = Lines(
         Axis("stages", "pipeline stages", limits=(0, None)),
@@ -111,13 +116,25 @@ def over_stages(context: Context) -> Drawn:
         panel="panel",
         styles=STYLES,
     )
-    return Drawn.of(chart, rows)
+    warm = trained_stages(context) if "PipeMareW" in methods(context) else []
+    whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm]
+    notes = [f"{why}." for why in dict.fromkeys(whys) if why]
+    ends = [
+        f"{method} at P = {each.stages} {mean_text(list(last.values()))}"
+        for method in methods(context)
+        for each in trained_stages(context)
+        if (last := scores_of(context, method, each.setup, final))
+    ]
+    notes += [f"By the last evaluation: {', '.join(ends)}."] if ends else []
+    return Drawn.of(chart, rows, note=" ".join(notes))
 
 
-def scores_of(context: Context, method: str, setup: str) -> dict[int, float]:
-    """The best scores by seed; none without logs."""
+def scores_of(
+    context: Context, method: str, setup: str, measure: Callable[..., dict[int, float]] = best
+) -> dict[int, float]:
+    """The best scores by seed, or the last; none without logs."""
     try:
-        return best(context, arm=method, setup=setup, task=TASK[context.name])
+        return measure(context, arm=method, setup=setup, task=TASK[context.name])
     except NotLogged:
         return {}
 
@@ -231,7 +248,9 @@ def falls(context: Context, method: str) -> Finding:
         raise NotLogged(f"{method} is trained with one number of stages only")
     holds, steps = ordered([best(context, arm=method, setup=each.setup) for each in trained])
     texts = [f"P = {each.stages}: {outcomes(context, arm=method, setup=each.setup)}" for each in trained]
-    return trend(context, holds, f"{method} at {', '.join(texts)}; steps of {steps}", SEEDS, task="images")
+    _, ends = ordered([final(context, arm=method, setup=each.setup) for each in trained])
+    text = f"{method} at {', '.join(texts)}; steps of {steps}, by the last evaluation {ends}"
+    return trend(context, holds, text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_3", "close_to_best")
@@ -250,7 +269,9 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
         where = {"setup": each.setup, "task": TASK[context.name]}
         gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
         holds += [gap.below(bound) for gap in gaps.values()]
-        apart = ", ".join(f"{gap.text()} below {m}" for m, gap in gaps.items())
+        apart = ", ".join(
+            f"{gap.text()} below {m}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
+        )
         texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
     return sized(
         context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
@@ -265,7 +286,9 @@ def warmup_closes_gap(context: Context) -> Finding:
         where = {"setup": each.setup, "task": "translation"}
         sync, plain, warm = (best(context, arm=m, **where) for m in ("GPipe", "PipeMare", "PipeMareW"))
         gain, gap = Difference.of(warm, plain), Difference.of(sync, warm)
+        ends = [at_the_end(context, *pair, **where) for pair in (("PipeMareW", "PipeMare"), ("GPipe", "PipeMareW"))]
         holds += [gain.above(), gap.below(BLEU)]
-        texts.append(f"P = {each.stages}: W adds {gain.text()} and stays {gap.text()} below GPipe")
+        text = f"W adds {gain.text()}, {ends[0]}, and stays {gap.text()} below GPipe, {ends[1]}"
+        texts.append(f"P = {each.stages}: {text}")
     why = f"above PipeMare, and below GPipe by {EQUAL_BLEU}"
     return sized(context, all_of(holds), "; ".join(texts), why, task="translation")

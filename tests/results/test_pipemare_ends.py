@@ -1,0 +1,99 @@
+"""PipeMare's scores are the best over a run's evaluations, and what stands beside them says how runs end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
+from pipelag.results.pipemare.headline import OWN, variants
+from pipelag.results.pipemare.lemmas import lemma_1
+from pipelag.results.pipemare.quality import best_of, last_cell
+from pipelag.results.verdict import verdicts
+from tests.results.cases.pipemare import PAPER, training
+from tests.results.made_up import context, log
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def falling_back(labels: Mapping[str, str]) -> list[float]:
+    """The largest K is ahead at its best, and ends where the others do."""
+    return [5.0, 20.0, 7.0] if labels["arm"] == "K = 60/60" else [5.0, 6.0, 7.0]
+
+
+def test_a_verdict_that_rests_on_the_best_evaluations_tells_of_the_last() -> None:
+    found = context(PAPER, "figure_13", training(falling_back))
+    load_results(found.paper)
+    told = {each.claim: each for each in verdicts(found)}["transformer_large_k"]
+    assert told.verdict == "holds" and "by -13.00" in told.why
+    assert "by the last evaluation +0.00" in told.why
+
+
+def test_tables_say_of_how_many_evaluations_a_score_is_the_best_and_have_the_last() -> None:
+    for result in ("table_2", "table_3", "text_quality_bound"):
+        found = context(PAPER, result, training(lambda labels: [5.0, 20.0, 7.0], hardware=True))
+        load_results(found.paper)
+        table = draw(found).table
+        assert table is not None
+        headings = [column.heading for column in table.columns]
+        best, last = (next(h for h in headings if word in h) for word in ("best of 3 evaluations", "last"))
+        keys = {column.heading: column.key for column in table.columns}
+        cells = [(row[keys[best]], row[keys[last]]) for row in table.rows]
+        assert ("20.0 (sd 0.0)", "7.0 (sd 0.0)") in cells
+
+
+def test_a_run_that_diverged_has_no_end() -> None:
+    found = context(PAPER, "table_3", training({"T1": 40, "T2": [9.0, 8.0]}))
+    assert last_cell(found, task="images", arm="T1") == "diverged"
+    assert last_cell(found, task="images", arm="T2") == "8.0 (sd 0.0)"
+    assert last_cell(found, task="images", arm="Sync") is None
+    assert best_of(found) == "best of 2 evaluations"
+
+
+def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() -> None:
+    found = context(PAPER, "table_3", training({"Sync": [20.0, 34.5], "T1+T2+W": [10.0, 30.0]}, hardware=True))
+    load_results(found.paper)
+    table = draw(found).table
+    assert table is not None
+    (note,) = [note for note in table.notes if "never reaches 34.1" in note]
+    assert "98.8 % of Sync's best" in note and note.endswith("30.0")
+
+
+def test_warm_up_as_long_as_the_papers_is_a_variant_where_table_3_has_another() -> None:
+    found = context(PAPER, "text_quality_bound", training(lambda labels: 30.0))
+    assert variants(found, "translation") == ["T1", "T1+T2", "T1+T2+W"]  # at the paper's scale they are one run
+    published = context(PAPER, "text_quality_bound", training(lambda labels: 30.0), scale="published")
+    assert variants(published, "translation")[-1] == OWN
+    assert OWN not in variants(published, "images")
+
+
+def test_each_grid_has_a_legend_of_its_own_and_no_two_lines_of_it_one_colour() -> None:
+    found = context(PAPER, "figure_13", training(lambda labels: 30.0))
+    load_results(found.paper)
+    figure = draw(found).figure
+    assert not figure.legends
+    for axes, many in zip(figure.axes, (6, 4), strict=True):
+        lines = [line for line in axes.get_lines() if line.get_label().startswith(("Sync", "K ="))]
+        assert len(axes.get_legend().get_texts()) == len({line.get_color() for line in lines}) == many
+
+
+def test_the_boundary_of_divergence_lies_between_two_step_sizes_of_the_grid() -> None:
+    def rows(tau: int) -> list[dict[str, float | None]]:
+        bound = lemma_1(tau, 1.0)
+        row: dict[str, float | None] = {"tau": tau, "curvature": 1.0, "bound": bound}
+        return [row | {"alpha": a, "loss": 1.0 if a < bound else None} for a in (0.25, 0.5, 1.0, 2.0)]
+
+    log_ = log([row for tau in (1, 2) for row in rows(tau)])
+    found = context(PAPER, "figure_5b", lambda arm: log_, scale="quick", seeds=[0])
+    load_results(found.paper)
+    told = {each.claim: each for each in verdicts(found)}["on_lemma_1"]
+    assert told.verdict == "holds"
+    assert "stays finite is 0.50 to 0.81, the next of the grid, which diverges, 1.00 to 1.62" in told.why
+
+
+def test_segments_that_stand_for_the_papers_checkpoints_are_counted_below_the_figure() -> None:
+    found = context(PAPER, "figure_17", training(lambda labels: 90.0), scale="published", seeds=[0])
+    load_results(found.paper)
+    assert "2, 4, 17 checkpoints the 27 stages here have 2, 4, 14 segments" in draw(found).footer(found)
