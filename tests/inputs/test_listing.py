@@ -101,6 +101,8 @@ def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatc
 
 def test_models_and_schedules_are_described_with_their_options(capsys: Captured) -> None:
     assert "options: width: float = 1.0, classes: int = 10" in said(capsys, "models", "resnet20")
+    assert said(capsys, "models", "resnet32") == said(capsys, "models", "resnet20").replace("resnet20", "resnet32")
+    assert "has depth 6n + 2, not 33; the nearest are 32 and 38" in said(capsys, "models", "resnet33", code=2)
     assert "options: replicas: Sequence[int] = (), depth: int | None = None" in said(capsys, "schedules", "1f1b_rr")
     assert "another name of `cycle`" in said(capsys, "schedules", "dualpipe")
 
