@@ -180,9 +180,9 @@ def train(
     expect("uneven", uneven, bool, "True or False")
     expect("patience", patience, (int, float, type(None)), "a number of seconds, or None")
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
-    asked.check_recompute(recompute)
+    recompute = asked.check_recompute(recompute)
     asked.check_passes(executor, graphs=graphs, grouped=grouped)
-    asked.check_rates(stage_lr if stage_lr is not None else {})
+    stage_rates = asked.check_rates(stage_lr if stage_lr is not None else {})
     asked.check_functions(loss=loss, rate=rate, **({"unpack": unpack} if unpack is not None else {}))
     asked.check_batches(batches)
     place = asked.check_device(device)
@@ -192,13 +192,13 @@ def train(
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:
-        count, rates = asked.steps_of(batches, steps, epochs), dict(stage_lr or {})
+        count = asked.steps_of(batches, steps, epochs)
         phases = [
             Phase(
                 methods.get("stale_weights" if method is None else method),
                 count,
                 cuts,
-                rates,
+                stage_rates,
                 microbatches,
                 recompute,
                 replicas,
@@ -217,7 +217,7 @@ def train(
             "cuts": bool(cuts),
             "replicas": bool(replicas),
         }
-        given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_lr)}
+        given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_rates)}
         phases = asked.check_phases(phases, given)
     for phase in phases:
         cut_stages(sequence, phase.cuts)
