@@ -87,7 +87,12 @@ def _version() -> str:
 def schedule(name: str | Method, *, stages: int, minibatches: int, **options: Any) -> Schedule:
     """The schedule of that name ("1f1b", "gpipe", ...), or of a method, over so many stages and minibatches.
 
-    `options`: `microbatches`, and whatever else the schedule takes (`replicas` of "1f1b_rr").
+    Args:
+        options: `microbatches`; of a schedule by name whatever else it takes (`replicas` of "1f1b_rr"), of a method's
+            nothing else.
+
+    Raises:
+        PipelagError: an unknown name or option, or numbers of stages, minibatches or microbatches that do not fit.
     """
     from pipelag.errors import unknown
     from pipelag.methods import METHODS, get
@@ -118,6 +123,10 @@ def time(
         costs: of each stage (`profile.cut(cuts)`, `uniform(4)`), or a profile with `cuts`.
         topology: the links between workers; none: messages take no time.
         method: the method whose weight copies are to be counted in the memory; none: one copy per stage.
+
+    Raises:
+        PipelagError: arguments of another kind, costs of another number of stages than the schedule's, cuts that do not
+            fit the profile or stand beside costs that are cut, an unknown method, a schedule that deadlocks.
     """
     from pipelag.errors import expect
     from pipelag.schedules import SUCH_AS, Schedule

@@ -36,7 +36,8 @@ EXECUTORS = ("simulated", "real")
 class TrainedRun:
     """What `train` returns.
 
-    model: the trained model, live version of every stage (the very object given, for the simulated executor).
+    model: the trained model, live version of every stage: the very `nn.Sequential` given, with real workers too; of a
+        list, a Sequential of its layers.
     metrics: one row per step done: `{"step", "loss"}`; steps count from 0.
     delays: the staleness per stage of the (last) phase, in updates.
     diverged_at: the first step whose loss was no number; None where there is none.
@@ -105,10 +106,12 @@ def train(
         optimizer: a class, or a function called with parameter groups, one per stage; or an instance over the model's
             parameters, of which the kind and its groups' settings count; or a registered name ("adamw") or a mapping as
             in the config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
-        lr: the base rate of a class or a name. A name's other settings are those of the config files: nothing decays.
+        lr: the base rate of a class, of a name or of the optimizer that is used where none is given. Without it a class
+            keeps its own, and a name is refused. A name's other settings are those of the config files: nothing decays.
         method: a registered name or a `Method`; else stale_weights.
         cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
-        executor: "simulated", or "real" with one process per stage on this machine.
+        executor: "simulated", or "real" with one process per worker of the schedule on this machine: mostly one per
+            stage (`workers`).
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
         recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
             number from 2 on: that of so many stages together (PipeMare Recompute).
@@ -117,7 +120,8 @@ def train(
         steps: minibatches to train on; by default, those of one epoch.
         epochs: instead of steps, for batches with a length: how often to go through them, each time as they are
             iterated anew (a `DataLoader` shuffles). Beside phases: how often their steps may.
-        phases: instead of method, cuts and steps: a list of `Phase`, e.g. hybrid training.
+        phases: instead of method, cuts, steps, microbatches, recompute, replicas and stage_lr, which are refused beside
+            it: a list of `Phase`, e.g. hybrid training.
         rate: the factor on all learning rates at a step.
         stage_lr: base learning rates of single stages.
         seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor; and of what numbered
@@ -133,12 +137,15 @@ def train(
         grouped: microbatches of a minibatch that read the same weights share passes, which spares launches and changes
             rounding; a model that mixes samples otherwise than by batch norm is found, and computed as ever.
         threads: CPU threads of each real worker.
-        workers: real processes; one per stage by default. Of data-parallel methods the number of replicas, to be given.
+        workers: real processes; by default as many as the schedule has workers: one per stage, the sum of `replicas`,
+            fewer where a worker holds several stages (1f1b_interleaved). Of data-parallel methods the number of
+            replicas, to be given.
         uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
         checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
             flight) from its weights (PipeDream section 4). What was before it is told again. The simulated executor
-            keeps one file there, and goes on with the same training alone (it may be longer), bit for bit.
+            keeps two files there, the newest checkpoint and the one before it, and goes on with the same training alone
+            (it may be longer), bit for bit.
         checkpoint_every: minibatches between two checkpoints; there is one at evaluations and at the end of each phase
             anyway (where simulated, of the last).
         patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
@@ -147,11 +154,12 @@ def train(
             being in its mode for that (`eval()`).
         metrics: (output, targets) -> a number for each target, or their mean: functions by name, or a list of
             functions, of "accuracy" (%) and of registered names (`pipelag.runs.objectives`).
-        evaluate_every: steps between two evaluations; there is one at the end anyway.
+        evaluate_every: steps between two evaluations, the last of which is at the end. 0: that one alone, and only
+            where validation, folder, on_evaluation or tensorboard asks for it.
         folder: where `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
         on_step: called with each step's number, from 0, and its loss.
         on_evaluation: called with the steps done and what was found.
-        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints, or that file.
+        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints, or the newest file.
         progress: a bar on stderr; by default where that is a terminal.
         tensorboard: a folder for TensorBoard's event files; needs its package.
 
@@ -180,9 +188,9 @@ def train(
     expect("uneven", uneven, bool, "True or False")
     expect("patience", patience, (int, float, type(None)), "a number of seconds, or None")
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
-    asked.check_recompute(recompute)
+    recompute = asked.check_recompute(recompute)
     asked.check_passes(executor, graphs=graphs, grouped=grouped)
-    asked.check_rates(stage_lr if stage_lr is not None else {})
+    stage_rates = asked.check_rates(stage_lr if stage_lr is not None else {})
     asked.check_functions(loss=loss, rate=rate, **({"unpack": unpack} if unpack is not None else {}))
     asked.check_batches(batches)
     place = asked.check_device(device)
@@ -192,13 +200,13 @@ def train(
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     if phases is None:
-        count, rates = asked.steps_of(batches, steps, epochs), dict(stage_lr or {})
+        count = asked.steps_of(batches, steps, epochs)
         phases = [
             Phase(
                 methods.get("stale_weights" if method is None else method),
                 count,
                 cuts,
-                rates,
+                stage_rates,
                 microbatches,
                 recompute,
                 replicas,
@@ -217,7 +225,7 @@ def train(
             "cuts": bool(cuts),
             "replicas": bool(replicas),
         }
-        given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_lr)}
+        given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_rates)}
         phases = asked.check_phases(phases, given)
     for phase in phases:
         cut_stages(sequence, phase.cuts)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
+from numbers import Real
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.stage.phase import Phase
 from pipelag.tensors import trainable
-from pipelag.typed import MOST_STEPS, MOST_WORKERS
+from pipelag.typed import MOST_BATCH, MOST_STEPS, MOST_WORKERS
 
 PRECISIONS = ("fp32", "bf16")
 PAIRS = "give minibatches as pairs (inputs, targets) of tensors"
@@ -70,7 +72,11 @@ def check_travels(model: nn.Sequential, place: torch.device) -> None:
 
 
 def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
-    """A list of phases; refused beside what they stand for. instead: arguments, and whether they are given."""
+    """A list of phases, their numbers Python's; refused beside what they stand for.
+
+    Args:
+        instead: arguments, and whether they are given.
+    """
     if isinstance(phases, (str, bytes, Phase, Mapping)) or not isinstance(phases, Iterable):
         raise PipelagError(f"phases is {shown(phases)}; it should be a list of pipelag.Phase")
     found = list(phases)
@@ -82,10 +88,15 @@ def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
                 f"the method of phase {number} is {shown(phase.method)}; it should be a Method, such as "
                 "pipelag.methods.get('stale_weights')"
             )
-        wholes(f"the cuts of phase {number}", phase.cuts)
-        wholes(f"the replicas of phase {number}", phase.replicas)
-        check_rates(phase.stage_lr)
-        check_recompute(phase.recompute)
+        found[number - 1] = replace(
+            phase,
+            steps=whole("steps", phase.steps, 1, MOST_STEPS),
+            cuts=wholes(f"the cuts of phase {number}", phase.cuts),
+            stage_lr=check_rates(phase.stage_lr),
+            microbatches=whole("microbatches", phase.microbatches, 1, MOST_BATCH),
+            recompute=check_recompute(phase.recompute),
+            replicas=wholes(f"the replicas of phase {number}", phase.replicas),
+        )
     if not found:
         raise PipelagError("phases is empty; give at least one pipelag.Phase, or a method and steps")
     given = [name for name, is_given in instead.items() if is_given]
@@ -127,10 +138,9 @@ def check_folder(name: str, place: Any, empty: bool = True) -> None:
         raise PipelagError(f"{name} is {shown(place)}; it should be the path of a folder")
 
 
-def check_recompute(value: Any) -> None:
+def check_recompute(value: Any) -> bool | int:
     """True, or so many stages together."""
-    if not isinstance(value, bool):
-        whole("recompute", value, 0, 10_000)
+    return value if isinstance(value, bool) else whole("recompute", value, 0, 10_000)
 
 
 def check_precision(value: Any, model: nn.Sequential) -> bool:
@@ -152,19 +162,21 @@ def check_passes(executor: str, **ways: Any) -> None:
             raise PipelagError(f"real workers {made}; leave {name} out, or use executor='simulated'")
 
 
-def check_rates(stage_lr: Any) -> None:
+def check_rates(stage_lr: Any) -> dict[int, float]:
     """Base rates of stages by number."""
     if not isinstance(stage_lr, Mapping):
         raise PipelagError(f"stage_lr is {shown(stage_lr)}; it should map stages to rates, such as {{1: 0.01}}")
-    for stage, rate in stage_lr.items():
-        whole("a stage in stage_lr", stage, 1, 10**6)
-        check_rate(f"the rate of stage {stage}", rate)
+    return {
+        whole("a stage in stage_lr", stage, 1, 10**6): check_rate(f"the rate of stage {stage}", rate)
+        for stage, rate in stage_lr.items()
+    }
 
 
-def check_rate(name: str, rate: Any) -> None:
-    """A learning rate."""
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not isfinite(rate) or rate <= 0:
+def check_rate(name: str, rate: Any) -> float:
+    """A learning rate, also one of numpy's numbers."""
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not isfinite(rate) or rate <= 0:
         raise PipelagError(f"{name} is {shown(rate)}; it should be a finite number above 0")
+    return float(rate)
 
 
 def check_functions(**functions: Any) -> None:

@@ -84,8 +84,25 @@ def test_double_buffering_is_described_with_the_microbatches_it_needs(capsys: Ca
     assert "over 4 stages with 4 microbatches, by stage: [1, 1, 1, 1]" in said(capsys, "methods", "pipedream_2bw")
 
 
+def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatches_that_it_takes(
+    capsys: Captured,
+) -> None:
+    held = {
+        name for name in METHODS if "forward reads: an older version, which is held" in said(capsys, "methods", name)
+    }
+    assert held == {"pipedream_vertical_sync", "pipedream_2bw", "dualpipe_stashed"}
+    for name, fewest in [("pipedream_2bw", "3, 4, 5"), ("bidirectional", "2, 4, 6"), ("1f1b_interleaved", "2, 4, 6")]:
+        assert f"  microbatches: over 4 stages: {fewest}, ...\n" in said(capsys, "methods", name)
+    assert "over 8 stages: 4, 8, 12, ...\n" in said(capsys, "methods", "pipedream_interleaved", "--stages", "8")
+    assert "  microbatches: none over 3 stages\n" in said(capsys, "methods", "bidirectional", "--stages", "3")
+    assert "  microbatches: any number\n" in said(capsys, "methods", "pipedream")
+    assert "  microbatches: 1\n" in said(capsys, "methods", "asp")
+
+
 def test_models_and_schedules_are_described_with_their_options(capsys: Captured) -> None:
     assert "options: width: float = 1.0, classes: int = 10" in said(capsys, "models", "resnet20")
+    assert said(capsys, "models", "resnet32") == said(capsys, "models", "resnet20").replace("resnet20", "resnet32")
+    assert "has depth 6n + 2, not 33; the nearest are 32 and 38" in said(capsys, "models", "resnet33", code=2)
     assert "options: replicas: Sequence[int] = (), depth: int | None = None" in said(capsys, "schedules", "1f1b_rr")
     assert "another name of `cycle`" in said(capsys, "schedules", "dualpipe")
 

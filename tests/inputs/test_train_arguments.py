@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -115,7 +116,10 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": {"name": "sgd", "lr": 0.1, "momenta": 0.9}}, "unknown setting 'momenta' of the optimizer"),
     ({"optimizer": {"name": "sgd", "lr": 0.1}, "lr": 0.1}, "lr is given beside an optimizer that has its own"),
     ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "lr": 0.1}, "lr is given beside an optimizer"),
-    ({"optimizer": torch.optim.SGD, "lr": 0}, "lr is 0; it should be a finite number above 0"),
+    *(
+        ({"optimizer": torch.optim.SGD, "lr": lr}, "lr is .* it should be a finite number above 0")
+        for lr in (0, True, "0.1", numpy.bool_(True), numpy.float32("nan"))
+    ),
     ({"steps": 2, "epochs": 2}, "steps and epochs are both given"),
     *(({"epochs": epochs}, "epochs is .*it should be a whole number from 1") for epochs in (0, -1, 1.5, "2", True)),
     ({"unpack": 5}, "unpack is 5; it should be a function"),
@@ -159,6 +163,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"phases": ["stale_weights"]}, "phase 1 is 'stale_weights'"),
     ({"phases": [Phase("stale_weights", 2)]}, "the method of phase 1 is 'stale_weights'"),  # type: ignore[arg-type]
     ({"phases": [Phase(methods.get("sequential"), 0)]}, "steps is 0"),
+    ({"phases": [Phase(methods.get("sequential"), numpy.int64(0))]}, "steps is .*0"),  # type: ignore[arg-type]
     ({"phases": [Phase(methods.get("sequential"), 2, cuts=("1",))]}, "cuts of phase 1"),  # type: ignore[arg-type]
     ({"phases": [Phase(methods.get("sequential"), 2)], "steps": 2}, "steps is given beside phases"),
     ({"phases": [Phase(methods.get("sequential"), 2)], "method": "gpipe"}, "method is given beside phases"),
@@ -223,6 +228,20 @@ def test_what_fits_is_taken() -> None:
         assert pipelag.train(layers(), batches).metrics
     assert len(pipelag.train(layers(), Stream(), steps=2).metrics) == 2
     assert pipelag.train(layers(), PAIRS, cuts=(numpy.int64(1),), steps=numpy.int64(2)).delays.forward == (2, 0)  # type: ignore[arg-type]
+
+
+def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
+    steps, cut, rate, lr = numpy.int64(4), numpy.int64(1), numpy.float32(0.5), numpy.float32(0.25)
+    made: Any = Phase(methods.get("1f1b"), steps, (cut,), {numpy.int64(2): rate})  # type: ignore[arg-type, dict-item]
+    given: list[tuple[Phase, Any]] = [(made, lr), (Phase(methods.get("1f1b"), 4, (1,), {2: 0.5}), 0.25)]
+    for optimizer in (torch.optim.SGD, "sgd"):
+        found = []
+        for phase, base in given:
+            torch.manual_seed(0)
+            kept = tmp_path / f"{optimizer} {type(base)}"
+            run = pipelag.train(layers(), PAIRS, phases=[phase], optimizer=optimizer, lr=base, checkpoints=kept)
+            found.append([row["loss"] for row in run.metrics])
+        assert found[0] == found[1] and len(found[0]) == 4
 
 
 class Broken(nn.Module):

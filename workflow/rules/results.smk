@@ -69,8 +69,8 @@ rule reports:
     conda:
         "../envs/pipelag.yaml"
     shell:
-        "pipelag report --pdf {params.papers} --scale {params.scale} --published {params.published}"
-        " > {log} 2>&1 || {{ tail -n 20 {log} >&2; exit 1; }}"
+        "pipelag report --pdf {params.papers:q} --scale {params.scale:q} --published={params.published:q}"
+        " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
 
 
 rule page:

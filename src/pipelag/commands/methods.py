@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from inspect import signature
+from itertools import islice
 
 from pipelag.commands.arguments import whole
 from pipelag.commands.listing import listed, settings
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, papers
 from pipelag.methods import METHODS, Method, get
+
+HELD = "an older version, which is held (how old: delays)"
+MOST_FACTOR = 3  # microbatches per stage that are tried
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +37,10 @@ def described(method: Method, stages: int) -> str:
     lines += [f"  paper: {title}" for title in titles(method.source)]
     if method.random is None:
         lines += [
-            f"  forward reads: {reads(method.forward_reads)}",
+            f"  forward reads: {reads(method.forward_reads, HELD if method.held is not None else 'live')}",
             f"  backward reads: {reads(method.backward_reads)}",
         ]
-    split = "microbatches" in signature(method.build).parameters and not (method.random or method.update)
-    lines.append(f"  microbatches: {'any number' if split else '1'}")
-    lines += [f"  delays: {delays(method, stages)}"]
+    lines += [f"  microbatches: {microbatches(method, stages)}", f"  delays: {delays(method, stages)}"]
     asked = settings(signature(method.options, eval_str=True)) if method.options is not None else []
     return "\n".join([*lines, f"  settings: {', '.join(asked) or 'none'}"])
 
@@ -53,9 +55,31 @@ def titles(source: str) -> list[str]:
     return [f"{load_paper(name).title} ({load_paper(name).year})" for name in named]
 
 
-def reads(what: object) -> str:
-    """`live`, `stashed`, or what is made of the live weights, as its class says."""
-    return what if isinstance(what, str) else f"made of the live weights: {what!r}"
+def reads(what: object, live: str = "live") -> str:
+    """`live`, `stashed`, or what is made of the live weights, as its class says. live: what is read for `live`."""
+    if isinstance(what, str):
+        return live if what == "live" else what
+    return f"made of {'the live weights' if live == 'live' else live}: {what!r}"
+
+
+def microbatches(method: Method, stages: int) -> str:
+    """How many a minibatch may have: any number, 1, or the three smallest numbers that it takes."""
+    if "microbatches" not in signature(method.build).parameters or method.random or method.update:
+        return "1"
+    fitting = (count for count in range(1, MOST_FACTOR * stages + 1) if _fits(method, stages, count))
+    fewest = list(islice(fitting, 3))
+    if fewest == [1, 2, 3]:
+        return "any number"
+    return f"over {stages} stages: {', '.join(map(str, fewest))}, ..." if fewest else f"none over {stages} stages"
+
+
+def _fits(method: Method, stages: int, count: int) -> bool:
+    """Whether the schedule takes so many, and where versions are held, whether these are old enough for them."""
+    try:
+        _ = method.schedule(stages, 1, count) if method.held is None else method.delays(stages, count)
+    except PipelagError:
+        return False
+    return True
 
 
 def delays(method: Method, stages: int) -> str:
@@ -64,13 +88,13 @@ def delays(method: Method, stages: int) -> str:
         means, most = method.rate_taus(stages), method.random.bound(method.taus(stages))
         return f"drawn at random; over {stages} stages, by stage: {list(means)} updates on average, {most} at most"
     refused = ""
-    for microbatches in (1, stages):
+    for count in (1, stages):
         try:
-            found = method.delays(stages, microbatches)
+            found = method.delays(stages, count)
         except PipelagError as error:
             refused = refused or str(error)
             continue
         forward, backward = list(found.forward), list(found.backward)
-        split = f" with {microbatches} microbatches" if microbatches > 1 else ""
+        split = f" with {count} microbatches" if count > 1 else ""
         return f"over {stages} stages{split}, by stage: {forward} updates in forwards, {backward} in backwards"
     return refused

@@ -6,9 +6,8 @@ import argparse
 import sys
 from inspect import signature
 
-from pipelag.catalogue import GIVEN, HOMES, function_of
+from pipelag.catalogue import GIVEN, HOMES, check_model, function_of
 from pipelag.commands.listing import first_sentence, listed, settings, settings_of
-from pipelag.errors import unknown
 from pipelag.experiments.names import models
 
 
@@ -24,7 +23,7 @@ def main(args: argparse.Namespace) -> int:
         print(listed({name: described(name)[0] for name in sorted(known)}))
         return 0
     if args.name not in known:
-        raise unknown("model", args.name, known)
+        check_model(args.name, {}, known)  # a CIFAR ResNet of another depth is built by its name as well
     sentence, options = described(args.name)
     print(f"{args.name}: {sentence}\n  options: {', '.join(options) or 'none'}")
     return 0
@@ -32,10 +31,11 @@ def main(args: argparse.Namespace) -> int:
 
 def described(name: str) -> tuple[str, list[str]]:
     """What a model is, and its options: of ours from the source, of a plugin's from the function that it registered."""
-    if name in HOMES:
+    if name in HOMES or name not in models():
         import ast
 
-        function = function_of(f"models.{HOMES[name]}")
-        return first_sentence(ast.get_docstring(function)), settings_of(function, GIVEN.get(HOMES[name], ()))
+        home = HOMES.get(name, "resnet:resnet")
+        function = function_of(f"models.{home}")
+        return first_sentence(ast.get_docstring(function)), settings_of(function, GIVEN.get(home, ()))
     build = sys.modules["pipelag.models"].MODELS[name]  # whoever registered it has loaded this
     return first_sentence(build.__doc__), settings(signature(build))

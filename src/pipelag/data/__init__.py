@@ -56,7 +56,8 @@ def absent(name: str) -> str:
 
 
 def register(name: str) -> Callable[[Loader], Loader]:
-    """Make a data set known by name: a function of keyword options that returns a `Dataset`.
+    """Make a data set known by name: a function of keyword options that returns a `Dataset`, `ImageFolders`,
+    `Corpus`, `RunningText` or `LabelledText`.
 
     Raises:
         PipelagError: the name is taken.
@@ -66,7 +67,9 @@ def register(name: str) -> Callable[[Loader], Loader]:
 
 
 def load(name: str, /, **options: Any) -> Any:
-    """The data set of that name (`Dataset`, `Corpus`, `RunningText` or `LabelledText`): read, downloaded, or generated.
+    """The data set of that name, read, downloaded or generated.
+
+    It is a `Dataset`, `ImageFolders`, `Corpus`, `RunningText` or `LabelledText`.
 
     Args:
         name: a registered name; see `DATASETS`.

@@ -36,7 +36,7 @@ def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerF
         PipelagError: anything else; a rate beside what has its own, or a name without one.
     """
     if lr is not None:
-        check_rate("lr", lr)
+        lr = check_rate("lr", lr)
     if isinstance(optimizer, (str, Mapping)):
         return _named(optimizer, lr)
     if optimizer is usual or (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):

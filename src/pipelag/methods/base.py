@@ -27,6 +27,9 @@ METHODS: dict[str, Method] = {}
 class Method:
     """A training method.
 
+    name: a word, by which commands, config files and `get` know it.
+    summary: what it does, in a line.
+    source: the paper and section that it is from.
     build: `(stages, minibatches)` -> `Schedule` with one worker per stage; with a keyword `microbatches` where the
         method can split a minibatch.
     forward_reads: "live", the weights present when the forward runs, or what is made of them (`Predict`, `LookAhead`).
@@ -35,6 +38,10 @@ class Method:
     backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
         read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
     update: what an update does beyond the optimizer's step.
+    pipelined: False: stages are never at work together, so cuts change nothing but who computes.
+    data_parallel: real workers are replicas of the whole model, not stages.
+    parameter_server: these replicas wait for nobody: a server applies their gradients as they come.
+    torch_schedule: real workers leave the schedule to this class of torch.distributed.pipelining.
     learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, tau), where tau is the
         stage's delay in updates (PipeMare's tau_fwd; the mean of random delays), at least 1.
     random: delays drawn at random instead of the schedule's; simulated executor only.
@@ -49,10 +56,10 @@ class Method:
     build: Callable[..., Schedule]
     backward_reads: BackwardReads = "live"
     learning_rate: Callable[[int, int, int, float], float] | None = None
-    pipelined: bool = True  # False: stages are never at work together, so cuts change nothing but who computes
-    data_parallel: bool = False  # real workers are replicas of the whole model, not stages
-    parameter_server: bool = False  # these replicas wait for nobody: a server applies their gradients as they come
-    torch_schedule: str | None = None  # real workers leave the schedule to this class of torch.distributed.pipelining
+    pipelined: bool = True
+    data_parallel: bool = False
+    parameter_server: bool = False
+    torch_schedule: str | None = None
     forward_reads: ForwardReads = "live"
     held: Callable[[int, Delays], tuple[int, ...]] | None = None
     update: Update | None = None

@@ -64,7 +64,8 @@ def linearise(
 
     Raises:
         PipelagError: a model that torch.fx cannot trace (it says where), that computes something else in training than
-            in evaluation (auxiliary outputs), that returns no tensors, or without an operator; an unknown option.
+            in evaluation (auxiliary outputs), that returns no tensors, without an operator, or that is no module; an
+            unknown option or input, an example of one sample, fewer tensors to cross than 1.
 
     >>> from torchvision.models import resnet18
     >>> model = linearise(resnet18())

@@ -36,10 +36,14 @@ class Action(NamedTuple):
 class Schedule:
     """Who does what in which order.
 
-    `workers[w]` is worker w's list: a tuple, or what is one but smaller (`table.Row`). `cycles[w]`, where given, is the
-    clock cycle of each of these actions: the
-    schedules that a paper draws against a common clock have it, and only such a schedule may spread the forward and
-    the backward of one stage over two workers (the clock then says which updates a forward has seen).
+    name: what refusals call it.
+    stages, minibatches: how many there are; the stages of actions count from 1, minibatches from 0.
+    workers: `workers[w]` is worker w's list of actions: a tuple, or what is one but smaller (`table.Row`).
+    cycles: `cycles[w]`, where given, is the clock cycle of each of these actions: the schedules that a paper draws
+        against a common clock have it, and only such a schedule may spread the forward and the backward of one stage
+        over two workers (the clock then says which updates a forward has seen).
+    microbatches: per minibatch; those of minibatch t are t * microbatches and the ones after it.
+    segment: stages recomputed together, the first from its kept input; 0: nothing is recomputed.
     """
 
     name: str
@@ -47,8 +51,8 @@ class Schedule:
     minibatches: int
     workers: tuple[Sequence[Action], ...]
     cycles: tuple[Sequence[int], ...] | None = None
-    microbatches: int = 1  # per minibatch
-    segment: int = 0  # stages recomputed together, the first from its kept input; 0: nothing is recomputed
+    microbatches: int = 1
+    segment: int = 0
 
     def __iter__(self) -> Iterator[tuple[int, Action]]:
         """(worker, action), worker by worker."""

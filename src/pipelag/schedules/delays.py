@@ -141,7 +141,12 @@ def versions_read(schedule: Schedule) -> np.ndarray:
 
 
 def delays(schedule: Schedule) -> Delays:
-    """Derive the staleness of every pass from the order of the actions alone."""
+    """Derive the staleness of every pass from the order of the actions alone.
+
+    Raises:
+        PipelagError: no schedule; one that leaves out a pass or a stage's updates; one without a clock that updates a
+            stage on another worker than performs its passes.
+    """
     import numpy as np
 
     from pipelag.schedules.table import B, F

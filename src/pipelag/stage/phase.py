@@ -1,4 +1,4 @@
-"""A stretch of a run: one method over one cut of the model, and everything that follows from the two."""
+"""A stretch of a run: one method over one set of cuts, and everything that follows from the two."""
 
 from __future__ import annotations
 

@@ -11,11 +11,14 @@ from pipelag.errors import PipelagError, expect, shown
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage. Times in seconds and sizes in bytes, both per microbatch; `weight_bytes` per copy of the weights.
+    """One stage. Times in seconds and sizes in bytes, both per microbatch but for `update` and `weight_bytes`.
 
+    forward, backward: of a microbatch's passes.
+    update: seconds of one update.
     output_bytes: what its output takes on a link; the gradient that comes back is as large.
     kept_bytes: the activations it keeps from a microbatch's forward to its backward.
     recompute: of an R action; the forward's time where it is not given.
+    weight_bytes: of one copy of the weights.
     entering_bytes: the part of `kept_bytes` that is its input, all that the first stage of a recomputed segment keeps.
     """
 
@@ -64,7 +67,15 @@ class Topology:
 
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
-    """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time."""
+    """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time.
+
+    Args:
+        forward, backward: seconds per microbatch.
+        sizes: what else a `StageCost` has, by name: `output_bytes=`, `update=`, ...
+
+    Raises:
+        PipelagError: no whole number of stages from 1 on, or a time or size that is no number from 0 on.
+    """
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
     return [StageCost(forward, backward, **sizes)] * int(stages)

@@ -157,7 +157,7 @@ def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -
         per_boundary_ms: what sending and receiving at a boundary costs each of its two stages.
 
     Raises:
-        PipelagError: more stages than layers.
+        PipelagError: no whole number of stages from 1 to that of the layers, or no profile.
     """
     expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
     times = [layer.total_ms for layer in profile.layers]

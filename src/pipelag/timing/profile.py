@@ -28,18 +28,21 @@ def profile(
     warmup: int = 2,
     progress: bool | None = None,
 ) -> Profile:
-    """Time every layer's forward and backward on `batch`, the model's input, where the model is.
+    """Time every layer's forward and backward on a minibatch, where the model is.
 
     As in training, all forwards come first and their activations stay until the backwards, which run from the last
     layer to the first on the gradients they hand down: timed alone, a layer would find its tensors in the cache and
     its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
-    layer, of its input. Medians over `repeats` rounds, so a disturbance spoils a round, not a layer. On a GPU a time is
+    layer, of its input. Medians over rounds, so a disturbance spoils a round, not a layer. On a GPU a time is
     the device's own: of small layers, which Python launches more slowly than the device computes them, a training that
     launches them one by one takes longer. Buffers (batch-norm statistics) are put back. The process keeps freed memory
     from here on (`pipelag.allocator`).
 
     Args:
         model: layers in a row; of a branching model, `pipelag.linearise(model)`.
+        batch: the model's input, a tensor or a tuple of tensors, on the model's device.
+        repeats: rounds that count, from 1 on.
+        warmup: rounds before these, which do not count.
         progress: a bar on the terminal; none: where there is one.
 
     Raises:

@@ -42,8 +42,9 @@ def plan(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
         arms: methods by name over one straight plan, and data parallelism; `ArmOptions` says what each takes. They need
             the run's optimizer.
         workers: on how many GPUs each of them (all of the cluster's where none are given); cuts: of their straight plan
-            (the partitioner's); memory: bytes of a GPU (the data sheet's); moving: whether copying, predicting and
-            updating weights is charged by operators (separate), as one kernel per step (fused), or free.
+            (the partitioner's); memory: bytes of a GPU (the smaller of the cluster's and the data sheet's); moving:
+            whether copying, predicting and updating weights is charged by operators (separate), as one kernel per step
+            (fused), or free.
     """
     options = spec.asked(PlanOptions)
     source = checked(ProfileOptions, options.profile, "option of a plan's profile")
