@@ -43,6 +43,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: ANY.Topology(NAN), "a link needs a bandwidth above 0 .* not nan and 0.0"),
     (lambda: ANY.Topology(1.0, NAN), "a latency from 0 on, not 1.0 and nan"),
     (lambda: ANY.Topology(1.0, shared="no"), "a link's shared is 'no'; it should be True or False"),
+    (lambda: ANY.uniform(2, output_byte=3), "unknown cost 'output_byte' of a stage; did you mean 'output_bytes'"),
     (lambda: ANY.uniform(2, forward=NAN), "a stage's forward is nan; it should be a number from 0 on"),
     (lambda: ANY.uniform(2, backward=-1.0), "a stage's backward is -1.0; it should be a number from 0 on"),
     (lambda: ANY.uniform(0), "the number of stages is 0; it should be a whole number from 1 on"),

@@ -1,4 +1,4 @@
-"""Checkpoints of `pipelag.train` where simulated: one file, from which the same training goes on bit for bit."""
+"""Checkpoints of `pipelag.train` where simulated: a file and the one before, from which it goes on bit for bit."""
 
 from __future__ import annotations
 

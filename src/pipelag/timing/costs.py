@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
-from pipelag.errors import PipelagError, expect, shown
+from pipelag.errors import PipelagError, expect, shown, unknown
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,15 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
         sizes: what else a `StageCost` has, by name: `output_bytes=`, `update=`, ...
 
     Raises:
-        PipelagError: no whole number of stages from 1 on, or a time or size that is no number from 0 on.
+        PipelagError: no whole number of stages from 1 on, a time or size that is no number from 0 on, or one that no
+            `StageCost` has.
     """
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
+    known = [each.name for each in fields(StageCost)]
+    strange = next((name for name in sizes if name not in known), None)
+    if strange is not None:
+        raise unknown("cost of a stage", strange, known)
     return [StageCost(forward, backward, **sizes)] * int(stages)
 
 
