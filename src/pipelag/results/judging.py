@@ -279,6 +279,11 @@ def all_of(outcomes: Iterable[bool | None]) -> bool | None:
     return None if any(outcome is None for outcome in answers) else True
 
 
+def all_above(a: Sequence[float], b: Sequence[float]) -> bool | None:
+    """Whether every one of a is greater than every one of b; False where none is, None where it cannot be told."""
+    return True if min(a) > max(b) else False if max(a) <= min(b) else None
+
+
 def any_of(outcomes: Iterable[bool | None]) -> bool | None:
     """True where any is; False where none is, of one at least; else it cannot be told.
 

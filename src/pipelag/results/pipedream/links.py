@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import measured
+from pipelag.results.judging import all_above, measured
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -32,11 +31,6 @@ def blocks(log: RunLog | None, arm: str, measured: bool) -> dict[float, list[flo
 def rates(log: RunLog | None, arm: str, measured: bool) -> dict[float, float]:
     """Samples per second by Gbit/s; the median over blocks."""
     return {gbit: median(values) for gbit, values in blocks(log, arm, measured).items()}
-
-
-def above(a: Sequence[float], b: Sequence[float]) -> bool | None:
-    """Whether every one of a is greater than every one of b; False where none is, None where it cannot be told."""
-    return True if min(a) > max(b) else False if max(a) <= min(b) else None
 
 
 @drawing(PAPER, "links")
@@ -102,7 +96,7 @@ def loses_less(context: Context) -> Finding:
         [slow / fast for slow in each[min(each)] for fast in each[max(each)]]
         for each in measured_blocks(context, "VGG-16")
     ]
-    return measured(context, above(*kept), why, BLOCKS, model="VGG-16")
+    return measured(context, all_above(*kept), why, BLOCKS, model="VGG-16")
 
 
 def at_the_slowest(context: Context, model: str) -> tuple[list[float], list[float], str]:
@@ -116,14 +110,14 @@ def at_the_slowest(context: Context, model: str) -> tuple[list[float], list[floa
 def ahead_when_slow(context: Context) -> Finding:
     """VGG-16 on the slowest link."""
     pipe, parallel, words = at_the_slowest(context, "VGG-16")
-    return measured(context, above(pipe, parallel), words, BLOCKS, model="VGG-16")
+    return measured(context, all_above(pipe, parallel), words, BLOCKS, model="VGG-16")
 
 
 @judge(PAPER, "links", "few_weights")
 def few_weights(context: Context) -> Finding:
     """ResNet-20 on the slowest link."""
     pipe, parallel, words = at_the_slowest(context, "ResNet-20")
-    return measured(context, above(parallel, pipe), words, BLOCKS, model="ResNet-20")
+    return measured(context, all_above(parallel, pipe), words, BLOCKS, model="ResNet-20")
 
 
 @judge(PAPER, "links", "predicted")

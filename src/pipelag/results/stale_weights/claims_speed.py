@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import all_of, exact, measured, on_gpus
+from pipelag.results.judging import all_above, all_of, exact, measured, on_gpus
 from pipelag.results.stale_weights.reading import (
     BASELINE,
     DEPTHS,
@@ -47,10 +47,7 @@ def grows(arm: str) -> Judge:
 
     def judged(context: Context) -> Finding:
         by_depth = blocks_by_depth(context, arm)
-        steps = [
-            True if min(deeper) > max(shallower) else False if max(deeper) <= min(shallower) else None
-            for shallower, deeper in pairwise(by_depth.values())
-        ]
+        steps = [all_above(deeper, shallower) for shallower, deeper in pairwise(by_depth.values())]
         said = f"; {COMPOSED}" if arm == "hybrid" else ""
         tolerance = "none: a depth's slowest block against the fastest of the depth before; overlap cannot be told"
         return measured(context, all_of(steps), f"{arm} speedups: {ranges(by_depth)}{said}", tolerance, kind="speed")
