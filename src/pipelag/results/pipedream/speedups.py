@@ -197,11 +197,12 @@ def epoch_speedups(context: Context) -> Finding:
     for entry in rows:
         need(samples_per_second(entry.log, ALONE), entry.name)
     speeds = [(entry, speed) for entry in rows if (speed := entry.papers_plan()) is not None]
-    inside = sum(near(speed, entry.paper["epoch"]) for entry, speed in speeds)
+    inside = [entry.name for entry, speed in speeds if near(speed, entry.paper["epoch"])]
     words = ", ".join(f"{entry.name} {speed:.2f}x for {entry.paper['epoch']:g}x" for entry, speed in speeds)
     without = [f"{entry.name} has too few layers for it" for entry in rows if entry.papers_plan() is None]
-    why = "; ".join([f"{inside} of {len(rows)} of the paper's plans: {words}", *without])
-    holds = False if inside < len(speeds) else None if without else True
+    which = f" ({', '.join(inside)})" if inside else ""
+    why = "; ".join([f"{len(inside)} of {len(rows)} of the paper's plans{which}: {words}", *without])
+    holds = False if len(inside) < len(speeds) else None if without else True
     return measured(context, holds, why, SPEED_WORDS, what="plan")
 
 
