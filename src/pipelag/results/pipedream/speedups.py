@@ -76,6 +76,7 @@ def table_1(context: Context) -> Drawn:
         "config: the replicas of each stage, first to last; a number alone is data parallelism, straight one worker a "
         "stage",
     ]
+    notes += [idle for entry in entries(context) for reading in READINGS if (idle := without_work(entry, reading))]
     trained = dict.fromkeys(i.arm.labels["model"] for i in context.select(what="training") if i.log is not None)
     if trained:
         short = context.shortfall(what="training")
@@ -83,6 +84,19 @@ def table_1(context: Context) -> Drawn:
         notes.append(f"to target, ours: trained are {listed(list(trained))}{words}")
         notes += arrivals(context, trained)
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
+
+
+def without_work(entry: Entry, reading: str) -> str:
+    """Which stages of a found plan compute nothing, in words; or empty."""
+    plan = planned(entry.log, reading)
+    stages = enumerate(plan["stages"] if plan else [], start=1)
+    idle = [str(number) for number, stage in stages if stage["forward_ms"] + stage["backward_ms"] == 0]
+    if not idle:
+        return ""
+    return (
+        f"{entry.name}, {entry.config(reading)}: stage {' and '.join(idle)} computes nothing, for the recurrence has to "
+        "place every worker, and summing gradients over one more costs more"
+    )
 
 
 def profile_note(context: Context) -> str:
