@@ -93,10 +93,8 @@ def without_work(entry: Entry, reading: str) -> str:
     idle = [str(number) for number, stage in stages if stage["forward_ms"] + stage["backward_ms"] == 0]
     if not idle:
         return ""
-    return (
-        f"{entry.name}, {entry.config(reading)}: stage {' and '.join(idle)} computes nothing, for the recurrence has to "
-        "place every worker, and summing gradients over one more costs more"
-    )
+    computed = f"stage {' and '.join(idle)} computes nothing"
+    return f"{entry.name}, {entry.config(reading)}: {computed}, for the recurrence has to place every worker"
 
 
 def profile_note(context: Context) -> str:
