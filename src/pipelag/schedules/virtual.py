@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipelag.errors import PipelagError
-from pipelag.schedules.actions import Action, Schedule
+from pipelag.schedules.actions import Action, Kind, Schedule
 
 Order = tuple[tuple[Action, ...], ...]  # per worker
+PASSES: tuple[Kind, ...] = ("B", "F")
 
 
 @dataclass(frozen=True)
@@ -125,35 +126,33 @@ def _both_ways(stages: int, microbatches: int) -> Order:
     1F1B allows it.
     """
 
-    def worker_of(stage: int, m: int) -> int:
-        return stages - stage if m % 2 else stage - 1
-
     rows: list[list[Action]] = [[] for _ in range(stages)]
     free = [0] * stages
     ends: dict[Action, int] = {}
-    left = {Action(kind, s, m) for kind in ("F", "B") for s in range(1, stages + 1) for m in range(microbatches)}  # type: ignore[arg-type]
+    # A stage takes the microbatches of a direction in their order: by kind, stage and direction the next one.
+    due = {(kind, stage, way): way for kind in PASSES for stage in range(1, stages + 1) for way in (0, 1)}
 
     def ready(action: Action, now: int) -> bool:
         kind, stage, m = action
+        if m >= microbatches:
+            return False
         if kind == "F":
-            under_way = sum(
-                Action("F", stage, other) in ends and ends.get(Action("B", stage, other), now + 1) > now
-                for other in range(m % 2, microbatches, 2)
-            )
+            under_way = (due["F", stage, m % 2] - due["B", stage, m % 2]) // 2
             before = [Action("F", stage - 1, m)] if stage > 1 else []
             return under_way < stages - stage + 1 and _done(before, ends, now)
         below = [Action("B", stage + 1, m)] if stage < stages else []
         return _done([Action("F", stage, m), *below], ends, now)
 
     now = 0
-    while left:
+    while len(ends) < 2 * stages * microbatches:
         for worker in range(stages):
             if free[worker] > now:
                 continue
-            mine = [a for a in left if worker_of(a.stage, a.number) == worker and ready(a, now)]
+            lanes = [(kind, stage, way) for kind in PASSES for stage, way in ((worker + 1, 0), (stages - worker, 1))]
+            mine = [action for lane in lanes if ready(action := Action(*lane[:2], due[lane]), now)]
             if mine:
                 action = min(mine, key=lambda a: (a.kind, a.number, -a.stage))  # "B" comes before "F"
-                left.remove(action)
+                due[action.kind, action.stage, action.number % 2] += 2
                 rows[worker].append(action)
                 ends[action] = free[worker] = now + (2 if action.kind == "B" else 1)
         now += 1
