@@ -110,14 +110,14 @@ def about_one(context: Context) -> Finding:
     return measured(context, within and most <= PAR, f"{why}; versions {next(iter(held.values()))}", PAR_WORDS)
 
 
-def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float]]]:
-    """By model and servers, of those whose pipeline is logged: stages, and the worst over data parallelism."""
-    factors: dict[str, dict[str, tuple[int, float]]] = {model: {} for model in context.values("model")}
+def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float, float]]]:
+    """By model and servers, of those whose pipeline is logged: stages, the worst over data parallelism, its GB."""
+    factors: dict[str, dict[str, tuple[int, float, float]]] = {model: {} for model in context.values("model")}
     for item in context.items:
         model, servers = (item.arm.labels[key] for key in ("model", "servers"))
         if item.log is not None and planned(item.log, "straight"):
             stages, alone = footprints(item.log, model)
-            factors[model][servers] = (len(stages), max(stages) / alone)
+            factors[model][servers] = (len(stages), max(stages) / alone, max(stages))
     return factors
 
 
@@ -129,13 +129,19 @@ def memory_over_stages(context: Context) -> Drawn:
     rows: list[dict[str, Any]] = []
     for model, by_servers in factors.items():
         row: dict[str, Any] = {"model": model}
-        for name, (stages, share) in by_servers.items():
-            row |= {f"{name} n": stages, f"{name} x": share}
+        for name, (stages, share, size) in by_servers.items():
+            row |= {f"{name} n": stages, f"{name} x": share, f"{name} GB": size}
         rows.append(row)
     cols = [Col("Model", "model")]
     for name in servers:
-        cols += [Col("stages", f"{name} n", group=name), Col("factor", f"{name} x", "{:.2f}", name)]
-    notes = ["factor: the worst worker's memory over that of a worker of data parallelism"]
+        cols += [Col("stages", f"{name} n", group=name), Col("GB", f"{name} GB", "{:.1f}", name)]
+        cols += [Col("factor", f"{name} x", "{:.2f}", name)]
+    room = context.paper.results["figure_18b"].reported["gpu_memory_gb"]
+    notes = [
+        f"GB: the worst worker's memory; the paper's V100s have {room} GB, so a pipeline of more does not fit them",
+        "factor: the worst worker's memory over that of a worker of data parallelism",
+        "equally many stages may be cut elsewhere on another cluster, for its links differ",
+    ]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 
@@ -146,9 +152,9 @@ def stays(context: Context) -> Finding:
     for model, by_servers in over_alone(context).items():
         if len(by_servers) < 2:
             continue  # too few layers for the longer ones
-        (few, first), *others = sorted(by_servers.values())
-        grown += any(share > PAR * first for stages, share in others if stages > few)
-        texts.append(f"{model} {first:.2f} with {few}, " + ", ".join(f"{share:.2f} with {n}" for n, share in others))
+        (few, first, _), *others = sorted(by_servers.values())
+        grown += any(share > PAR * first for stages, share, _ in others if stages > few)
+        texts.append(f"{model} {first:.2f} with {few}, " + ", ".join(f"{share:.2f} with {n}" for n, share, _ in others))
     if not texts:
         raise NotLogged("no model has straight pipelines of different lengths")
     why = f"the worst worker over data parallelism, by stages: {'; '.join(texts)}"
