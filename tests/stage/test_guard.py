@@ -206,11 +206,12 @@ def test_what_counts_as_another_form() -> None:
     assert kept(lambda: x * torch.ones_like(weight) * weight.new_ones(4)) == set()
 
 
+QUICK = load_scale("quick")
 TRAINED = {
     arm.spec.model.name: arm.spec
     for paper in map(load_paper, papers())
     for result in paper.results
-    for arm in arms(paper, result, load_scale("quick"))
+    for arm in arms(paper, result, QUICK)
     if arm.spec.kind == "train" and arm.spec.model and arm.spec.data and arm.spec.data.name in GENERATED
 }
 

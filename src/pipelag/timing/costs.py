@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral, Real
 
-from pipelag.errors import PipelagError, expect, shown, unknown
+from pipelag.errors import PipelagError, expect, shown
+from pipelag.typed import check_keywords
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,7 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
     """
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
-    known = [each.name for each in fields(StageCost)]
-    strange = next((name for name in sizes if name not in known), None)
-    if strange is not None:
-        raise unknown("cost of a stage", strange, known)
+    check_keywords(StageCost, 2, list(sizes), "cost of a stage")
     return [StageCost(forward, backward, **sizes)] * int(stages)
 
 

@@ -92,22 +92,20 @@ def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
     The timed executor answers; where the quickest of the two kinds on paper would answer otherwise, that is told.
     """
     line: dict[str, Cell] = {}
-    kinds = {"waiting": [row for row in rows if row["method"] in WAITING]}
-    kinds["free"] = [row for row in rows if row["method"] not in WAITING]
-    gains = {}
-    for by in (TIMED, ON_PAPER):
-        best = {name: quickest(mine, by) for name, mine in kinds.items()}
-        if best["waiting"] and best["free"]:
-            gains[by] = line[f"gain {by}"] = best["waiting"][by] / best["free"][by]
-    for name, mine in kinds.items():
-        if (row := quickest(mine)) is not None:
+    waiting = [row for row in rows if row["method"] in WAITING]
+    free = [row for row in rows if row["method"] not in WAITING]
+    best = {by: (quickest(waiting, by), quickest(free, by)) for by in (TIMED, ON_PAPER)}
+    for name, row in zip(("waiting", "free"), best[TIMED], strict=True):
+        if row is not None:
             line |= {f"{name} {key}": row[key] for key in ("method", "layout", "share")}
+    gains = {by: slow[by] / fast[by] for by, (slow, fast) in best.items() if slow and fast}
+    line |= {f"gain {by}": gain for by, gain in gains.items()}
     if gains:
         answer, other = pays(gains[TIMED]), pays(gains[ON_PAPER])
         line["pays"] = answer if answer == other else f"{answer} (on paper {other})"
-        free = quickest(kinds["free"])
-        if free and gains[TIMED] >= PAYS:
-            line["mend"] = f"{free['late']} ({free['gap']} within a minibatch)"
+        ours = best[TIMED][1]
+        if ours and gains[TIMED] >= PAYS:
+            line["mend"] = f"{ours['late']} ({ours['gap']} within a minibatch)"
     return line
 
 

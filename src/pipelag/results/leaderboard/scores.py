@@ -146,9 +146,8 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     if both:
         gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
         told.add(gain.above())
-    return told.pop() if len(
-        told
-    ) == 1 else None, gain.text() if both else "an unknown amount (there is no seed with which both end)"
+    words = gain.text() if both else "an unknown amount (there is no seed with which both end)"
+    return told.pop() if len(told) == 1 else None, words
 
 
 def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:

@@ -50,10 +50,15 @@ class Entry:
         plan, alone = samples_per_second(self.log, reading), samples_per_second(self.log, ALONE)
         return plan / alone if plan and alone else None
 
+    @property
+    def papers(self) -> str:
+        """The plan that the paper has, by its name in the logs."""
+        config = str(self.paper["config"])
+        return ALONE if config.isdigit() else config
+
     def papers_plan(self) -> float | None:
         """The speedup of the plan that the paper has."""
-        config = str(self.paper["config"])
-        return self.rate_of(ALONE if config.isdigit() else config)
+        return self.rate_of(self.papers)
 
 
 def entries(context: Context, extra: bool = False) -> Iterator[Entry]:

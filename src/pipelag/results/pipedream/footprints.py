@@ -326,16 +326,12 @@ def communication(context: Context) -> Drawn:
         share = saving(entry, reading)
         return None if share is None else 100 * share
 
-    def papers_plan(entry: Entry) -> str:
-        config = str(entry.paper["config"])
-        return ALONE if config.isdigit() else config
-
     cols = [
         Col("Model", lambda e: e.paper["model"] + (f" ({e.note})" if e.note else "")),
         Col("Servers", lambda e: e.paper["servers"]),
         Col("paper (%)", lambda e: context.result.reported.get(e.paper["model"]), "{:.0f}"),
         Col("plan", lambda e: e.paper["config"], group=PAPERS_PLAN),
-        Col("saved (%)", lambda e: percent(e, papers_plan(e)), "{:.0f}", PAPERS_PLAN),
+        Col("saved (%)", lambda e: percent(e, e.papers), "{:.0f}", PAPERS_PLAN),
         Col("plan", lambda e: e.config(PRINTED), group="ours, recurrence as printed"),
         Col("saved (%)", lambda e: percent(e, PRINTED), "{:.0f}", "ours, recurrence as printed"),
         Col("plan", lambda e: e.config(RING), group="ours, a ring's cost"),
@@ -354,7 +350,7 @@ def saving(entry: Entry, reading: str) -> float | None:
 def savings(context: Context, model: str) -> tuple[list[float], str]:
     """Of the paper's own plan in all rows of a model; and in words, with what our searches' plans save."""
     rows = [entry for entry in entries(context) if entry.paper["model"] == model]
-    shares = [need(saved(entry.log, str(entry.paper["config"])), entry.name) for entry in rows]
+    shares = [need(saving(entry, entry.papers), entry.name) for entry in rows]
     texts = [
         f"{100 * share:.1f} % by {entry.paper['config']} on {entry.paper['servers']} ({ours(entry)})"
         for entry, share in zip(rows, shares, strict=True)

@@ -19,6 +19,7 @@ from pipelag.results.plans import (
     READINGS,
     RING,
     SPEED_WORDS,
+    Row,
     near,
     plan_in,
     planned,
@@ -86,14 +87,18 @@ def table_1(context: Context) -> Drawn:
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
 
 
+def idle_stages(plan: Row | None) -> list[int]:
+    """The numbers of a plan's stages that have nothing to compute; none without a plan."""
+    stages = enumerate(plan["stages"] if plan else [], start=1)
+    return [number for number, stage in stages if stage["forward_ms"] + stage["backward_ms"] == 0]
+
+
 def without_work(entry: Entry, reading: str) -> str:
     """Which stages of a found plan compute nothing, in words; or empty."""
-    plan = planned(entry.log, reading)
-    stages = enumerate(plan["stages"] if plan else [], start=1)
-    idle = [str(number) for number, stage in stages if stage["forward_ms"] + stage["backward_ms"] == 0]
+    idle = idle_stages(planned(entry.log, reading))
     if not idle:
         return ""
-    computed = f"stage {' and '.join(idle)} computes nothing"
+    computed = f"stage {' and '.join(map(str, idle))} computes nothing"
     return f"{entry.name}, {entry.config(reading)}: {computed}, for the recurrence has to place every worker"
 
 
@@ -193,7 +198,7 @@ def too_few_layers(context: Context) -> Finding:
     log = log_of(context, what="plan", model="GNMT-8", servers=FAST)
     straight = planned(log, "straight")
     stages = straight["stages"] if straight else []
-    idle = sum(stage["forward_ms"] + stage["backward_ms"] == 0 for stage in stages)
+    idle = len(idle_stages(straight))
     found = f"a straight pipeline has {len(stages)} stages, {idle} without work" if stages else "no straight pipeline"
     if stages:
         found += f", and {need(samples_per_second(log, 'straight'), 'its rate'):.0f} samples/s"
