@@ -56,7 +56,7 @@ def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
         goal = goal_of(context, model, runs)
     except NotLogged:
         return {}
-    return {f"target of {model}: {goal.text}": goal.value}
+    return {f"target of {model}: {goal.text}".replace(" (", "\n("): goal.value}  # two lines: a column is narrow
 
 
 def styles_of(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
