@@ -70,12 +70,14 @@ def test_the_index_has_every_claim_with_its_reason_and_counts_right(records: Pat
         assert words.count(f"{len(names[start::3])} {word}") == 2  # of all papers, and on the paper's card
     trained = names[::2]
     for name in trained:
-        record = records / "figures/quick" / PAPER / f"{name}.json"
-        record.write_text(json.dumps({**json.loads(record.read_text()), "trained": True}))
+        path = records / "figures/quick" / PAPER / f"{name}.json"
+        record = json.loads(path.read_text())
+        record["verdicts"] = [{**verdict, "learnt": True} for verdict in record["verdicts"]]
+        path.write_text(json.dumps(record))
     words = " ".join(pages(records)[records / "figures/quick/index.html"].words.split())
     counts = [sum(names.index(name) % 3 == place for name in trained) for place in range(3)]
     tally = " ".join(f"{n} {word}" for n, word in zip(counts, ("hold", "fail", "cannot be judged"), strict=True))
-    assert f"results that networks were trained for: {tally}" in words and f"By training: {tally}" in words
+    assert f"on what trained networks learn: {tally}" in words and f"By training: {tally}" in words
 
 
 def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) -> None:
@@ -98,6 +100,24 @@ def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) 
     assert "https://arxiv.org/abs/1912.12675" in found[records / f"figures/quick/{PAPER}/index.html"].links
     scopes = [given.get("scope") for tag, given in page.elements if tag == "th"]
     assert all(scopes) and {"col", "colgroup", "row"} == set(scopes)
+
+
+def test_claims_of_our_own_are_marked_wherever_they_are_shown(records: Path) -> None:
+    path = records / "figures/quick" / PAPER / "table_2.json"
+    record = json.loads(path.read_text())
+    assert "ours claim of table_2" not in " ".join(pages(records)[path.with_suffix(".html")].words.split())
+    record["verdicts"] = [{**verdict, "own": True} for verdict in record["verdicts"]]
+    path.write_text(json.dumps(record))
+    found = pages(records)
+    assert "ours claim of table_2" in " ".join(found[path.with_suffix(".html")].words.split())
+    assert "ours Table 2: claim of table_2" in " ".join(found[records / "figures/quick/index.html"].words.split())
+
+
+def test_the_commit_of_a_run_says_that_there_were_changes_beside_it() -> None:
+    def of(commit: str | None) -> str:
+        return Run(id="a", labels={}, seed=0, status="finished", commit=commit).source
+
+    assert [of("fd0eb0dfbc98"), of("fd0eb0dfbc98+"), of(None)] == ["fd0eb0dfb", "fd0eb0dfb+", ""]
 
 
 def test_runs_left_out_on_purpose_are_not_said_to_be_missing() -> None:

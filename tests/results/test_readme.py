@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelag.__main__ import main
-from pipelag.commands.digest import BEGIN, BRIEF, END, in_short, judgements
+from pipelag.commands.digest import BEGIN, BRIEF, END, FAILED, ON_TRAININGS, THEIRS, counted, in_short, judgements
+from pipelag.experiments import load_paper, load_scale
 from pipelag.experiments.schema import Paper, Scale
 from pipelag.results.verdict import Verdict
 
@@ -52,6 +53,32 @@ def test_no_number_of_the_findings_is_typed(page: str) -> None:
     made = r"<!-- evidence:.*?<!-- end of evidence -->|<!-- digest:.*?<!-- end of digest -->"
     own = re.sub(made, "", (ROOT / page).read_text(), flags=re.S)
     assert not re.findall(r"\d ?%|\d\.\d|\d+ (?:points|updates|times|BLEU)", own)
+
+
+def test_what_counts_as_by_training_is_about_what_networks_learn() -> None:
+    """Not a count or a time, of a result that networks were trained for besides; ours are none of the paper's."""
+    said = [
+        ("table_1", Verdict("faster", "", "holds", "")),
+        ("table_1", Verdict("learns", "", "holds", "", learnt=True)),
+        ("table_1", Verdict("learns_here", "", "holds", "", learnt=True, own=True)),
+        ("table_1", Verdict("slower", "", "fails", "")),
+        ("table_1", Verdict("forgets", "", "fails", "", learnt=True)),
+    ]
+    counts = counted(load_paper("pipedream"), said)
+    kinds = (ON_TRAININGS, THEIRS, FAILED, "holds", "fails")
+    assert [counts[kind] for kind in kinds] == [2, 1, 1, 3, 2]
+    assert counted(load_paper("leaderboard"), said)[THEIRS] == 0
+
+
+@pytest.mark.parametrize("name", ["stale_weights", "pipemare"])
+def test_trends_and_sizes_are_what_networks_learn_and_no_count_is(name: str) -> None:
+    paper = load_paper(name)
+    found = {(result, v.claim): v for result, v in judged_once(paper, load_scale("published", "cpu"))}
+    counts = {"stale_weights": ("table_5", "faster_at_every_depth"), "pipemare": ("table_2", "t2_memory")}
+    trained = {"stale_weights": ("table_3", "accuracy_falls"), "pipemare": ("figure_13", "transformer_large_k")}
+    assert found[counts[name]].verdict == "holds" and not found[counts[name]].learnt
+    assert found[trained[name]].verdict == "holds" and found[trained[name]].learnt
+    assert all(verdict.own == claim.endswith("_here") for (_, claim), verdict in found.items())
 
 
 def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

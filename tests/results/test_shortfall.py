@@ -68,7 +68,10 @@ def test_minibatches_of_sentences_stand_beside_those_of_tokens() -> None:
     theirs = a_run(batch=19, options={"tokens": 4655})
     assert shortfall_of([(a_run(), theirs)]) == "minibatches of 64 sentences instead of 4,655 tokens"
     ours = a_run(batch=19, options={"tokens": 1000})
-    assert shortfall_of([(ours, theirs)]) == "minibatches of 1,000 instead of 4,655 tokens"
+    assert shortfall_of([(ours, theirs)]) == "minibatches of 1,000 tokens instead of 4,655 tokens"
+    shorter = a_run(phases=phases(steps=500), lr_schedule={"warmup": 50})
+    steps = "transformer for 500 steps of 64 sentences instead of 1,000 of 4,655 tokens"
+    assert shortfall_of([(shorter, theirs)]) == steps
 
 
 def test_what_runs_differ_in_alike_is_said_once() -> None:
@@ -112,10 +115,15 @@ def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
         "lr_schedule": {"warmup": 50},
     }
     pairs = [(a_run(**changes), a_run())]
-    most = "smaller models; transformer for 500 of 1,000 steps; a rate of 0.002 instead of 0.0005"
-    most += "; minibatches of 32 instead of 64"
-    assert shortfall_of(pairs) == f"{most} and more"
+    most = "smaller models; transformer for 500 steps of 32 instead of 1,000 of 64; a rate of 0.002 instead of 0.0005"
+    assert shortfall_of(pairs) == f"{most}; no dropout and more"
     assert shortfall_of(pairs, most=None) == f"{most}; no dropout; beams of 1 instead of 5"
+
+
+def test_another_data_set_comes_before_how_long_runs_are() -> None:
+    shorter = {"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}
+    pair = (a_run(data={"name": "multi30k"}, **shorter), a_run(data={"name": "iwslt14"}))
+    assert shortfall_of([pair]) == "multi30k instead of iwslt14; transformer for 500 of 1,000 steps"
 
 
 def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_much_else_there_is() -> None:
@@ -131,7 +139,7 @@ def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_mu
     pairs = [(a_run(**changes), a_run())]
     said = [
         "smaller models",
-        "transformer for 500 of 1,000 steps",
+        "transformer for 500 steps of 32 instead of 1,000 of 64",
         "transformer tested with 300 samples",
         "beams of 1 instead of 5",
         "annealing over 10% of the steps instead of 0% and more",

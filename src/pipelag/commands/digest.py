@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipelag.commands import evidence
 from pipelag.errors import PipelagError
-from pipelag.experiments import arms, load_paper, load_scale, papers, result_of
+from pipelag.experiments import load_paper, load_scale, papers, result_of
 from pipelag.experiments.schema import USUAL, Paper, Scale, reading_order
 from pipelag.files import read_text, write_whole
 from pipelag.report.gather import title_of
@@ -89,7 +89,8 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
         if found:
             lines += [f"**What fails of {load_paper(name).short}:**", ""]
             lines += [
-                f"- {title_of(result)}: {v.text.removesuffix('.')}. *{shortened(v.why)}*" for result, v in found
+                f"- {title_of(result)}{', ours' * v.own}: {v.text.removesuffix('.')}. *{shortened(v.why)}*"
+                for result, v in found
             ] + [""]
     for shown in tables:
         lines += [drawn_table(shown, scale), ""]
@@ -101,7 +102,7 @@ def brief(scale: Scale) -> str:
     rows = []
     for name in claiming():
         found = list(judgements(load_paper(name), scale))
-        counts = counted(load_paper(name), found, scale)
+        counts = counted(load_paper(name), found)
         failing = dict.fromkeys(result for result, verdict in found if verdict.verdict == WORDS[False])
         rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing)) or "–"})
     return table(rows, [Col("paper", "paper"), *COUNTS, Col("what fails is in", "where")]).markdown()
@@ -136,7 +137,7 @@ def scoreboard(judged: dict[str, list[tuple[str, Verdict]]], scale: Scale) -> st
     rows = []
     for name, found in judged.items():
         paper = load_paper(name)
-        rows.append({"paper": paper.short, "results": len(paper.results), **counted(paper, found, scale)})
+        rows.append({"paper": paper.short, "results": len(paper.results), **counted(paper, found)})
     return table(rows, [Col("paper", "paper"), Col("tables, figures, texts", "results"), *COUNTS]).markdown()
 
 
@@ -171,15 +172,14 @@ def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
     ]
 
 
-def counted(paper: Paper, found: Sequence[tuple[str, Verdict]], scale: Scale) -> dict[str, int]:
+def counted(paper: Paper, found: Sequence[tuple[str, Verdict]]) -> dict[str, int]:
     """How many of a paper's claims have each verdict; of those that hold or fail, how many are about trained networks.
 
-    And how many of these the paper makes: a claim whose name ends in `_here` is ours, as all of the leaderboard's are.
+    And how many of these that hold the paper makes: all of the leaderboard's are ours.
     """
-    trained = {result for result in paper.results if any(a.spec.kind == "train" for a in arms(paper, result, scale))}
-    holding = [v.claim for result, v in found if v.verdict == WORDS[True] and result in trained]
-    theirs = [claim for claim in holding if paper.citation is not None and not claim.endswith("_here")]
-    failing = sum(v.verdict == WORDS[False] for result, v in found if result in trained)
+    holding = [verdict for _, verdict in found if verdict.verdict == WORDS[True] and verdict.learnt]
+    theirs = [verdict for verdict in holding if paper.citation is not None and not verdict.own]
+    failing = sum(verdict.verdict == WORDS[False] and verdict.learnt for _, verdict in found)
     ours = {ON_TRAININGS: len(holding), THEIRS: len(theirs), FAILED: failing}
     return Counter(v.verdict for _, v in found) | ours
 

@@ -113,7 +113,6 @@ def record(context: Context, drawn: Drawn, footer: str) -> dict[str, Any]:
         "devices": sorted({str(log.environment.get("device")) for log in logs}),
         "logged": logged,
         "asked": asked,
-        "trained": any(item.arm.spec.kind == "train" for item in context.items),
         "runs": list(runs.values()),
         "verdicts": [asdict(verdict) for verdict in verdicts(context)],
     }

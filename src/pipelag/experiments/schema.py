@@ -116,6 +116,11 @@ class Claim(Typed):
     text: str
     because: str = ""
 
+    @property
+    def own(self) -> bool:
+        """Whether it is ours and not the paper's: what a scale says where it cannot say what the paper says."""
+        return self.id.endswith("_here")
+
 
 class Result(Typed):
     """A table, figure or claim in the text."""

@@ -47,6 +47,12 @@ class Run(Part):
     date: str | None = None
     commit: str | None = None
 
+    @property
+    def source(self) -> str:
+        """Of the code, the commit in short, and "+" where there were changes beside it."""
+        commit = self.commit or ""
+        return commit[:9] + "+" * (len(commit) > 9 and commit.endswith("+"))
+
 
 def logged(runs: Iterable[Run]) -> str:
     """How many of some runs are logged, how many their scale leaves out, and of how many the log is not read.
@@ -68,6 +74,8 @@ class Judged(Part):
     why: str
     tolerance: str = ""
     p: float | None = None
+    learnt: bool = False  # about what networks learn, and not a count or a time alone
+    own: bool = False  # pipelag's, and not the paper's
 
 
 class Cells(Part):
@@ -99,7 +107,6 @@ class Record(Part):
     devices: list[str]
     logged: int
     asked: int
-    trained: bool = False  # whether networks were trained for it
     runs: list[Run]
     verdicts: list[Judged]
 
@@ -159,9 +166,8 @@ class Chapter:
 
     @property
     def by_training(self) -> Counter[str]:
-        """The same of results that networks were trained for: the others are counted, timed or proved."""
-        trained = [entry for entry in self.entries if entry.record and entry.record.trained]
-        return sum((entry.counts for entry in trained), Counter[str]())
+        """The same of those that are about what networks learn: the others are counted, timed or proved."""
+        return Counter(verdict.verdict for entry in self.entries for verdict in entry.verdicts if verdict.learnt)
 
     @property
     def runs(self) -> dict[str, Run]:

@@ -185,7 +185,7 @@ def run_of(run: Run) -> list[str]:
     state = "" if run.status == "finished" or not run.folder else f" ({run.status})"
     what = ", ".join(run.labels.values()) + (state if run.folder else " (no log)")
     return [run.id, what, str(run.seed), "" if run.steps is None else f"{run.steps:,}",
-            "" if run.seconds is None else f"{run.seconds:,.1f}", (run.commit or "")[:7]]  # fmt: skip
+            "" if run.seconds is None else f"{run.seconds:,.1f}", run.source]  # fmt: skip
 
 
 def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
         {
             "device": device, "versions": words, "count": len(same),
             "days": span(sorted({(run.date or "")[:10] for run in same} - {""})),
-            "commits": ", ".join(sorted({(run.commit or "")[:12] for run in same} - {""})),
+            "commits": ", ".join(sorted({run.source for run in same} - {""})),
         }
         for (device, words), same in found.items()
     ]  # fmt: skip

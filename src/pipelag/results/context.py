@@ -91,15 +91,21 @@ class Context:
         """What introduces how the runs fall short."""
         return "Not the paper's" if self.paper.citation else "Short of the full setting"
 
-    def footer(self, shown: pd.DataFrame | None = None, spread: str = "bands of one standard deviation") -> str:
+    def footer(
+        self,
+        shown: pd.DataFrame | None = None,
+        spread: str = "bands of one standard deviation",
+        whole: bool = False,
+    ) -> str:
         """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
 
         shown: the figure's data, whose seeds count; it need not have all that are logged. spread: how it shows them.
+        whole: with all that falls short of the paper's, as there is room for below a table.
         """
         left_out = self.left_out()
         seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
         said = (
-            self._trained(seeds, spread),
+            self._trained(seeds, spread, whole),
             *dict.fromkeys(item.arm.note for item in self.logged()),
             self._diverged(),
             self._timed(),
@@ -107,7 +113,7 @@ class Context:
         )
         return " ".join(sentence for sentence in said if sentence)
 
-    def _trained(self, shown: int, spread: str) -> str:
+    def _trained(self, shown: int, spread: str, whole: bool) -> str:
         """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
         runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
         said: dict[str, list[int]] = {}
@@ -136,7 +142,7 @@ class Context:
             phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
         ):
             lengths.append("the stages' delays emulated in one process")
-        short = shortfall_of(self._beside_full(), shown=True)
+        short = self.shortfalls if whole else shortfall_of(self._beside_full(), shown=True)
         missing = "; ".join(text for text in (short, self.releases()) if text)
         return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 

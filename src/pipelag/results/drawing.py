@@ -52,7 +52,7 @@ class Drawn:
         if self.figure is not None and self.data is not None and self.data.empty:
             return ""
         shown = context if self.items is None else replace(context, items=self.items)
-        told = shown.footer(self.data, self.spread if self.figure is not None else "")
+        told = shown.footer(self.data, self.spread if self.figure is not None else "", whole=self.table is not None)
         return f"{told} {self.note}".strip()
 
     @classmethod

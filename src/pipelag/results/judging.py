@@ -60,7 +60,7 @@ def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **la
 def trend(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """For an order among trained arms, judged at any scale, which the sentence names."""
     said = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
-    return Finding(holds, why + (f" (at this scale: {said})" if said else ""), tolerance)
+    return Finding(holds, why + (f" (at this scale: {said})" if said else ""), tolerance, learnt=True)
 
 
 def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
@@ -68,9 +68,9 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
     short = context.shortfall(**labels)
     if short:
         (TESTS.get() or []).clear()  # whatever they say, they do not decide
-        return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance)
+        return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance, learnt=True)
     release = context.releases(**labels)
-    return Finding(holds, why + (f" ({release})" if release else ""), tolerance)
+    return Finding(holds, why + (f" ({release})" if release else ""), tolerance, learnt=True)
 
 
 def by_seed(context: Context, **labels: str) -> dict[int, float]:
@@ -148,7 +148,7 @@ def learned(context: Context, named: str, /, **labels: str) -> None:
             raise NotLogged(f"{named} does not learn to translate here: seed {item.arm.seed}: {words}")
         end = item.log.accuracy
         if classes and (end is None or near_chance(end, classes)):
-            how = "diverges" if end is None else f"ends at {end:.1f} % of {classes} classes"
+            how = "diverges" if end is None else f"ends at an accuracy of {end:.1f} % over {classes} classes"
             raise NotLogged(f"{named} does not learn here, while in the paper it does: seed {item.arm.seed} {how}")
 
 

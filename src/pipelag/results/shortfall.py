@@ -12,7 +12,7 @@ Pair = tuple[RunSpec, RunSpec]  # a run, here and in the paper
 Values = tuple[object, ...]  # what fills a reason's blanks
 SIZES = ("width", "layers", "blocks", "size", "hidden")  # options of networks
 MOST = 4  # reasons that are named under a figure and in a verdict
-SIZE, LENGTH, RATE, REMEDY, REST, DETAIL, TESTED = range(7)  # what matters most comes first
+SIZE, DATA, LENGTH, RATE, REMEDY, REST, DETAIL, TESTED = range(8)  # what matters most comes first
 
 
 class Reason(NamedTuple):
@@ -103,11 +103,16 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     if smaller(spec, theirs):
         yield Reason(SIZE, "smaller models"), ()
     if training and spec.steps < theirs.steps:
-        yield Reason(LENGTH, f"{spec.model.name} for {{}} of {{}} steps"), (spec.steps, theirs.steps)
+        name, (here, there) = spec.model.name, _samples(spec, theirs)
+        if here == there:
+            yield Reason(LENGTH, f"{name} for {{}} of {{}} steps"), (spec.steps, theirs.steps)
+        else:  # steps alone would say that more of the paper's training was made, or less
+            steps = f"{spec.steps:,} steps of {here}", f"{theirs.steps:,} of {there}"
+            yield Reason(LENGTH, f"{name} for {{}} instead of {{}}"), steps
     if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
         yield Reason(REST, "passes in bfloat16"), ()
     if training:
-        yield from _differing(REST, "{} instead of {}", (spec.data.name, theirs.data.name))
+        yield from _differing(DATA, "{} instead of {}", (spec.data.name, theirs.data.name))
     network, networks = "network {} instead of {}", "networks {} instead of {}"
     yield from _differing(REST, network, (spec.model.name, theirs.model.name), networks)
     if not (training and all(map(in_time, spec.phases))):
@@ -126,11 +131,8 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
 
 def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """What a training run differs in besides: minibatches, the optimizer and its rates."""
-    tokens = [each.options.get("tokens") for each in (spec, theirs)]
-    sizes = [each or run.batch for each, run in zip(tokens, (spec, theirs), strict=True)]
-    kinds = ["tokens" if each else "sentences" if any(tokens) else "" for each in tokens]
-    counted = f"{kinds[0]} " if kinds[0] != kinds[1] else ""
-    yield from _differing(REST, f"minibatches of {{}} {counted}instead of {{}} {kinds[1]}".strip(), sizes)
+    if spec.steps >= theirs.steps:  # else its steps are said with their size
+        yield from _differing(REST, "minibatches of {} instead of {}", _samples(spec, theirs))
     if (ours := spec.optimizer) and (printed := theirs.optimizer):
         yield from _differing(REST, "the optimizer {} instead of {}", (ours.name, printed.name))
         yield from _differing(RATE, "a rate of {} instead of {}", (ours.lr, printed.lr), "rates of {} instead of {}")
@@ -139,6 +141,13 @@ def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
             rest = [each.model_dump(exclude={"name", "lr", "weight_decay"}) for each in (ours, printed)]
             yield from _differing(DETAIL, "other settings of the optimizer", rest)
     yield from _scheduled(spec, theirs)
+
+
+def _samples(spec: RunSpec, theirs: RunSpec) -> list[str]:
+    """The size of two runs' minibatches: numbers alone, or where one is counted in tokens with what each counts."""
+    tokens = [each.options.get("tokens") for each in (spec, theirs)]
+    kinds = [" tokens" if each else " sentences" if any(tokens) else "" for each in tokens]
+    return [f"{each or run.batch:,}{kind}" for each, run, kind in zip(tokens, (spec, theirs), kinds, strict=True)]
 
 
 def _remedied(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:

@@ -25,11 +25,13 @@ class Finding:
 
     holds: True, False, or None where it cannot be told. why: the numbers that it rests on, in words.
     tolerance: how far off the claim may be and where that comes from; "exact" where nothing may be off.
+    learnt: whether it is about what networks learn, and not a count or a time alone.
     """
 
     holds: bool | None
     why: str
     tolerance: str
+    learnt: bool = False
 
 
 @contextmanager
@@ -65,7 +67,7 @@ class Verdict:
     """What became of a claim.
 
     p: the greatest p-value (two-sided) of the tests over seeds that it rests on; None where it rests on none, or cannot
-    be judged for another reason than what they tell.
+    be judged for another reason than what they tell. learnt: as of a `Finding`. own: as of a `Claim`.
     """
 
     claim: str
@@ -74,6 +76,8 @@ class Verdict:
     why: str
     tolerance: str = ""
     p: float | None = None
+    learnt: bool = False
+    own: bool = False
 
 
 def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
@@ -121,7 +125,7 @@ def judged(context: Context, claim: Claim) -> Verdict:
     chance, so that this takes a p-value of a twentieth over their number (Bonferroni).
     """
     if claim.because:
-        return Verdict(claim.id, claim.text, WORDS[None], claim.because)
+        return Verdict(claim.id, claim.text, WORDS[None], claim.because, own=claim.own)
     tests: list[float] = []
     recording = TESTS.set(tests)
     try:
@@ -135,4 +139,5 @@ def judged(context: Context, claim: Claim) -> Verdict:
         why = f"{finding.why}; of {len(tests)} tests the surest has p = {min(tests):.3f}: too little for one against it"
         finding = replace(finding, holds=None, why=why)
     p = max(tests, default=None)
-    return Verdict(claim.id, claim.text, WORDS[finding.holds], finding.why, finding.tolerance, p)
+    what = (WORDS[finding.holds], finding.why, finding.tolerance, p, finding.learnt)
+    return Verdict(claim.id, claim.text, *what, claim.own)
