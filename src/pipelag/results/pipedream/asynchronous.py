@@ -68,7 +68,7 @@ def text_asp(context: Context) -> Drawn:
     short = context.shortfall(model=VGG)
     notes = [
         "ASP is simulated with 16 of the 32 workers; its time per epoch is that of computing alone on 32 GPUs, without "
-        "any communication; PipeDream is trained as 15-1 and timed as 31-1"
+        "any communication; PipeDream is trained as 15-1 and its time simulated as 31-1"
     ]
     notes += [f"trained not as in the paper: {short}"] if short else []
     return Drawn(table=table(rows, cols, context.result.caption, notes))

@@ -64,7 +64,7 @@ def figure_15(context: Context) -> Drawn:
     ]
     if not rows:
         return not_logged("no partition has a log")
-    y = {TITLES[form]: Axis("real", "timed (samples/s)") for form in FORMS} | {
+    y = {TITLES[form]: Axis("real", "simulated (samples/s)") for form in FORMS} | {
         HERE: Axis("real", "measured (samples/s)")
     }
     return Drawn.of(
@@ -91,7 +91,7 @@ def correlated(context: Context) -> Finding:
     """Over 16 workers: predicted by the recurrence as printed, timed by discrete events; a ring's cost beside it."""
     printed, ring = (linear(partitions(context, form)) for form in FORMS)
     count = len(partitions(context, "paper"))
-    why = f"r = {printed:.3f} over {count} partitions by the cost as printed, {ring:.3f} by a ring's; 'real' is timed"
+    why = f"r = {printed:.3f} over {count} partitions by the cost as printed, {ring:.3f} by a ring's; 'real' is simulated"
     return measured(context, printed >= STRONG, why, STRONG_WORDS, panel="timed")
 
 

@@ -68,7 +68,7 @@ def table_1(context: Context) -> Drawn:
         Col("to target", lambda e: to_target(context, e), "{:.2f}x", theirs),
     ]
     notes = [
-        f"ours: timed by discrete events, gradients sent as they become ready ({profile_note(context)})",
+        f"ours: simulated by discrete events, gradients sent as they become ready ({profile_note(context)})",
         "the printed cost of summing gradients, 2(m-1)|w|/B, is m times a ring's, which section 3.1 describes in words",
         "15-1 on 4x4 cannot come from the recurrence by levels, which replicates whole servers: our partitioner also "
         "searches over all workers on one level",

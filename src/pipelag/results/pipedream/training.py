@@ -143,7 +143,7 @@ def figure_10(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan or no training is logged")
     longest = max(row["hours"] for row in rows)  # the clusters are to be compared
-    x = Axis("hours", "time (hours; an epoch as timed for ImageNet)", limits=(0, 1.03 * longest))
+    x = Axis("hours", "time (hours; an epoch as simulated for ImageNet)", limits=(0, 1.03 * longest))
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, model=VGG, arm=ALONE))
     return Drawn.of(Lines(x, y, line="arm", panel="panel", styles=styles_of(rows), shared_y=True), rows)
 
@@ -233,7 +233,7 @@ def headline_tta(context: Context) -> Drawn:
         Col("ours", ours, "{:.2f}x"),
     ]
     short = context.shortfall(what="training")
-    notes = ["the paper's configurations: epochs as trained, time per epoch as timed; S2VT is not trained"]
+    notes = ["the paper's configurations: epochs as trained, time per epoch as simulated; S2VT is not trained"]
     notes += [f"trained not as in the paper: {short}"] if short else []
     notes += arrivals(context, [model for models in TASKS.values() for model in models])
     return Drawn(table=table(context.result.reported.items(), cols, context.result.caption, notes))
