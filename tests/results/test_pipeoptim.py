@@ -8,7 +8,7 @@ from pipelag.experiments import Arm
 from pipelag.results.drawing import draw
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import mostly_above
-from pipelag.results.pipeoptim.training import over_all, scattered, splits
+from pipelag.results.pipeoptim.training import over_all, scattered, splits, updates
 from pipelag.results.verdict import JUDGES
 from tests.results.cases.pipeoptim import GOOD, planned
 from tests.results.made_up import context, trained
@@ -68,3 +68,11 @@ def test_who_sums_and_whose_seeds_lie_apart_is_said() -> None:
 
     assert make(1.0) == [] and len(make(9.0)) == len(GOOD) - 2  # no SpecTrain, no 1F1B without prediction
     assert make(9.0)[0] == "GPipe's seeds of GNMT-8 lie far apart, their best evaluations at 11.00, 20.00, 29.00."
+
+
+def test_who_makes_fewer_updates_is_said() -> None:
+    found = context("pipeoptim", "figure_9a", lambda arm: trained(60.0, steps=arm.spec.steps))
+    summed, others = "GPipe, PipeDream-2BW 20,300 of 4 x 86", "PipeDream, XPipe, PipeOptim 81,340 of 86"
+    said = f"Updates, all at one rate: {summed} samples; {others} samples; SpecTrain 77,770 of 90 samples."
+    assert updates(found) == [said]
+    assert said in draw(found).note

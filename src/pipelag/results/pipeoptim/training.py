@@ -68,7 +68,8 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
     Raises:
         NotLogged: unless all seeds that were asked for have a number, of a network that learned.
     """
-    chosen, values, what = asked_for(context.select(**labels)), {}, ", ".join(labels.values())
+    chosen, values = asked_for(context.select(**labels)), {}
+    what = ", ".join(value for key, value in labels.items() if key != "what")
     for item in chosen:
         value = one_number(item, how, metric or metric_of(item.arm.labels["model"]))
         if value is None:
@@ -183,6 +184,18 @@ def splits(context: Context) -> list[str]:
 
     words = per_model(context, said)
     return [f"Samples of an update: {words}."] if words else []
+
+
+def updates_of(item: Item) -> str:
+    """How many updates a training makes, and of how many samples."""
+    return f"{item.arm.spec.steps:,} of {samples_of(item)} samples"
+
+
+def updates(context: Context) -> list[str]:
+    """A sentence on the updates of trainings that see the same samples in minibatches of different sizes."""
+    words = per_model(context, lambda runs: by_words(runs, updates_of))
+    rates = {item.arm.spec.optimizer.lr for item in context.logged() if item.arm.spec.optimizer is not None}
+    return [f"Updates{', all at one rate' if len(rates) == 1 else ''}: {words}."] if words else []
 
 
 def layers_of(context: Context, model: str) -> int | None:
