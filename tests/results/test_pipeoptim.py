@@ -11,7 +11,7 @@ from pipelag.results.pipeoptim.throughput import mostly_above
 from pipelag.results.pipeoptim.training import over_all, scattered, splits, updates
 from pipelag.results.verdict import JUDGES
 from tests.results.cases.pipeoptim import GOOD, planned
-from tests.results.made_up import context, trained
+from tests.results.made_up import carried_out, context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -76,3 +76,14 @@ def test_who_makes_fewer_updates_is_said() -> None:
     said = f"Updates, all at one rate: {summed} samples; {others} samples; SpecTrain 77,770 of 90 samples."
     assert updates(found) == [said]
     assert said in draw(found).note
+
+
+def test_table_2_has_the_papers_words_below_what_schedules_say() -> None:
+    table = draw(context("pipeoptim", "table_2", carried_out, scale="quick")).table
+    assert table is not None
+    rows = {(row[0], row[1]): row[2:8] for row in table.texts()["rows"]}
+    solved, bridged = "same weights in both passes", "bridged by prediction"
+    assert rows["PipeDream", "ours"] == ["1F1B", "weight stashing", solved, "3, 2, 1, 0", "4, 3, 2, 1", "[1M, 4M]"]
+    assert rows["PipeDream", "paper"][2:4] == ["solved", "unsolved"]
+    assert {rows[arm, "ours"][2] for arm in ("SpecTrain", "XPipe", "PipeOptim")} == {bridged}
+    assert "PipeDream-2BW's updates sum 4 microbatches each." in table.notes
