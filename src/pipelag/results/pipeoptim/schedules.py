@@ -21,10 +21,10 @@ def weights(row: Row) -> str:
     return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
 
 
-def until(end: float, context: Context, **labels: str) -> Drawn:
+def until(end: float, context: Context, arm: str) -> Drawn:
     """A pipeline's first units of time; with a note on whose passes go on beyond them."""
-    drawn = draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, until=end, **labels)
-    log = context.log(**labels)
+    drawn = draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, until=end, arm=arm)
+    log = context.log(arm=arm)
     cut = sorted({row["worker"] for row in passes(log) if row["start"] < end < row["end"]}) if log else []
     said = f"Cut at time {end:g}, within a pass of GPU {' and of GPU '.join(map(str, cut))}." if cut else ""
     return replace(drawn, note=said)
@@ -51,13 +51,13 @@ def figure_1b(context: Context) -> Drawn:
 @drawing(PAPER, "figure_1d")
 def figure_1d(context: Context) -> Drawn:
     """PipeDream with its stashed versions."""
-    return until(24, context, arm="weight stashing")
+    return until(24, context, "weight stashing")
 
 
 @drawing(PAPER, "figure_2")
 def figure_2(context: Context) -> Drawn:
     """PipeOptim with its predicted weights."""
-    return until(24, context)
+    return until(24, context, "PipeOptim")
 
 
 @judge(PAPER, "figure_1a", "reads_own_version")
