@@ -70,7 +70,7 @@ def test_without_logs_it_cannot_be_judged(key: tuple[str, str, str]) -> None:
     assert finding.holds is None, finding.why
 
 
-def test_an_xpipe_that_diverges_with_every_seed_ends_lowest() -> None:
+def test_of_an_xpipe_that_diverges_nothing_is_told() -> None:
     def judged(*diverged: tuple[str, int]) -> Finding:
         def make(arm: Arm) -> RunLog | None:
             lost = (arm.labels["arm"], arm.seed) in diverged
@@ -79,10 +79,10 @@ def test_an_xpipe_that_diverges_with_every_seed_ends_lowest() -> None:
         return JUDGES["pipeoptim", "figure_3a", "xpipe_lowest"](context("pipeoptim", "figure_3a", make))
 
     every = [("XPipe", seed) for seed in SEEDS]
-    assert judged(*every).holds is True and "diverges with each of 3 seeds" in judged(*every).why
-    for case in (every[:2], [*every, ("GPipe", 0)]):
-        with pytest.raises(NotLogged, match="diverged"):
-            judged(*case)
+    for case in (every, every[:2]):
+        assert judged(*case).holds is None and f"diverges with {len(case)} of 3 seeds" in judged(*case).why
+    with pytest.raises(NotLogged, match="diverged"):
+        judged(*every, ("GPipe", 0))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def reads_own_version() -> Pair:
 
 @case(PAPER, "figure_1b", "bubbles")
 def bubbles() -> Pair:
-    return changed("figure_1b", with_summary(bubble=0.0))
+    """Of one minibatch one GPU's backwards begin as early as fills its time."""
+    return changed("figure_1b", only(passes("B", 2, 3), start=lambda start: start - 9 / 4))
 
 
 @case(PAPER, "figure_1b", "microbatches_of_5")
@@ -97,6 +98,12 @@ def backward_reads_w5() -> Pair:
 @case(PAPER, "table_2", "versions_per_gpu")
 def versions_per_gpu() -> Pair:
     return changed("table_2", of_arm("PipeOptim", with_summary(weight_copies=[2, 2, 2, 2])))
+
+
+@case(PAPER, "table_2", "all_1f1b")
+def all_1f1b() -> Pair:
+    """The second GPU runs one more forward before its first backward."""
+    return changed("table_2", of_arm("XPipe", only(passes("F", 2, 4), start=lambda start: start - 5)))
 
 
 @case(PAPER, "table_2", "stashing_consistent")
@@ -206,15 +213,6 @@ for letter in "abcdefgh":
     case(PAPER, f"figure_6{letter}", "gpipe_lowest")(
         lambda letter=letter: planned(f"figure_6{letter}", {}, {"XPipe": 99.0})  # type: ignore[misc]
     )
-for letter in "bc":
-    case(PAPER, f"figure_6{letter}", "alike")(
-        lambda letter=letter: planned(f"figure_6{letter}", {}, {"SpecTrain": 130.0})  # type: ignore[misc]
-    )
-
-
-@case(PAPER, "figure_6a", "above_xpipe")
-def above_xpipe() -> Pair:
-    return planned("figure_6a", {}, {"PipeOptim": 148.0})
 
 
 @case(PAPER, "text_throughput", "above_gpipe")
@@ -227,14 +225,32 @@ def gain_over_gpipe() -> Pair:
     return planned("text_throughput", {"GPipe": 90.0}, {"GPipe": 120.0})
 
 
-@case(PAPER, "text_throughput", "close_to_pipedream")
-def close_to_pipedream() -> Pair:
-    return planned("text_throughput", {}, {"PipeDream": 160.0})
+@case(PAPER, "text_throughput", "comparable")
+def comparable() -> Pair:
+    return planned("text_throughput", {}, {"PipeDream-2BW": 160.0})
 
 
-@case(PAPER, "text_throughput", "close_to_2bw")
-def close_to_2bw() -> Pair:
-    return planned("text_throughput", {}, {"PipeDream-2BW": 157.0})
+def slower(other: str, mean: float, most: float) -> Pair:
+    """PipeOptim so many percent slower than another approach on average and at most; and only half a percent."""
+
+    def make(mean: float, most: float) -> Callable[[Arm], RunLog | None]:
+        def rate(arm: Arm) -> float:
+            percent = most if arm.labels["model"] == "AlexNet" else (8 * mean - most) / 7
+            return RATES["PipeOptim"] / (1 - percent / 100)
+
+        return lambda arm: plan_log(arm, {other: rate(arm)}, BATCHES, COPIES)
+
+    return both(PAPER, "text_throughput", make(mean, most), make(0.5, 0.5), scale="quick")
+
+
+@case(PAPER, "text_throughput", "below_pipedream")
+def below_pipedream() -> Pair:
+    return slower("PipeDream", 4.0, 16.5)
+
+
+@case(PAPER, "text_throughput", "below_2bw")
+def below_2bw() -> Pair:
+    return slower("PipeDream-2BW", 2.6, 14.1)
 
 
 @case(PAPER, "text_throughput", "mostly_above_xpipe")
@@ -265,7 +281,7 @@ def slightly_larger() -> Pair:
 
 @case(PAPER, "table_5", "gpipe_smaller")
 def gpipe_smaller() -> Pair:
-    return planned("table_5", {}, {}, worse=BATCHES | {"GPipe": 121})
+    return planned("table_5", {}, {}, worse=BATCHES | {"GPipe": 120})
 
 
 @case(PAPER, "table_5", "gnmt16_excepted")

@@ -13,7 +13,7 @@ from pipelag.results.plans import by_model
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipeoptim"
-EXCEPTION = "GNMT-16"  # the one model of which GPipe's microbatch is larger than PipeOptim's minibatch
+EXCEPTION = "GNMT-16"  # the one model of which table V has GPipe's microbatch larger than PipeOptim's minibatch
 LARGE_WEIGHTS = ("AlexNet", "GNMT-8", "GNMT-16")
 GB = 1e9
 Row = dict[str, Any]
@@ -52,6 +52,12 @@ def table_5(context: Context) -> Drawn:
         "more) and the activations of one pass; not the workspaces of libraries and what an allocator loses.",
         "GPipe sends 4 microbatches of this size, PipeDream-2BW sums 4 for an update.",
     ]
+    pairs = [(ours, printed[ours["model"]]) for ours in rows if ours["whose"] == "ours"]
+    if shares := [ours[arm] / paper[arm] for ours, paper in pairs for arm in ARMS if ours.get(arm) and arm in paper]:
+        notes.append(
+            f"Ours are {min(shares):.1f} to {max(shares):.0f} times the paper's counts, so that only orders within a "
+            "model are compared."
+        )
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
 
 
@@ -90,9 +96,11 @@ def slightly_larger(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "gpipe_smaller")
 def gpipe_smaller(context: Context) -> Finding:
-    """Every model but the exception."""
-    pairs = {model: pair for model, pair in largest(context, GPIPE, OPTIM).items() if model != EXCEPTION}
-    return exact(all(a <= b for a, b in pairs.values()), f"{GPIPE} and {OPTIM}: {listed(pairs)}")
+    """More than half of the models; equal is not smaller. So it is in table V beside PipeOptim, in five of eight."""
+    pairs = largest(context, GPIPE, OPTIM)
+    fewer = sum(a < b for a, b in pairs.values())
+    why = f"smaller in {fewer} of {len(pairs)} models; {GPIPE} and {OPTIM}: {listed(pairs)}"
+    return exact(fewer > len(pairs) / 2, why)
 
 
 @judge(PAPER, "table_5", "gnmt16_excepted")

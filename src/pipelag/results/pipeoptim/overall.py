@@ -1,4 +1,4 @@
-"""Figures 9 and 10, table VI and what the text says of them: epochs as trained, the time of an epoch as timed."""
+"""Figures 9 and 10, table VI and what the text says of them: epochs as trained, the time of an epoch as simulated."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, measured, over_models, sized, trend
 from pipelag.results.pipeoptim.curves import STYLES
 from pipelag.results.pipeoptim.targets import (
+    IMAGES,
     TARGETS,
     TRAINING,
     first_to_target,
@@ -35,6 +36,8 @@ from pipelag.results.pipeoptim.training import (
     points,
     rest,
     scores,
+    splits,
+    updates,
 )
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -62,7 +65,8 @@ def draw(context: Context, metric: str, title: str) -> Drawn:
     guessed = chance(context) if metric == "top5" else 0.0
     levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
     x, y = Axis("epoch", "epoch"), Axis("value", title)
-    return Drawn.of(Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels), rows)
+    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels)
+    return Drawn.of(lines, rows, note=" ".join(updates(context)))
 
 
 def chance(context: Context) -> float:
@@ -84,16 +88,9 @@ def top5_over_epochs(context: Context) -> Drawn:
     return draw(context, "top5", "top-5 accuracy (%)")
 
 
-def in_a_unit(rows: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The unit for the rows' hours, minutes where all are within one, and the rows with a column of its name."""
-    if max(row["hours"] for row in rows) >= 1:
-        return "hours", rows
-    return "minutes", [row | {"minutes": 60 * row["hours"]} for row in rows]
-
-
 @drawing(PAPER, "figure_9c", "figure_10c")
 def top1_over_time(context: Context) -> Drawn:
-    """Epochs times the timed hours of an epoch of the paper's set; a thin line at the target."""
+    """Epochs times an epoch's simulated hours of the paper's set; a thin line at the target, or why there is none."""
     model, rows = model_of(context), []
     for arm in ARMS:
         seconds = seconds_of_epoch(context, model, arm)
@@ -101,17 +98,17 @@ def top1_over_time(context: Context) -> Drawn:
             rows.append(row | {"hours": row["epoch"] * (seconds or 0.0) / 3600})
     if not rows:
         return not_logged("no training or no plan is logged")
-    unit, rows = in_a_unit(rows)
     panel = panel_of(context, model, trainings(context))
     rows = [row | {"panel": panel} for row in rows]
     try:
         goal = goal_of(context, model)
-        levels = {f"target {goal.value:.1f} %": goal.value}
-    except NotLogged:
-        levels = {}
-    x = Axis(unit, f"time ({unit}; as timed for the paper's epochs)")
+        levels, note = {f"target {goal.value:.1f} %": goal.value}, f"Target: {goal.text}."
+    except NotLogged as error:
+        levels, note = {}, f"No target: {error}."
+    x = Axis("hours", "time (hours; simulated for the paper's epochs)")
     y = Axis("value", "top-1 accuracy (%)")
-    return Drawn.of(Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels), rows)
+    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels)
+    return Drawn.of(lines, rows, note=" ".join([*updates(context), note]))
 
 
 @judge(PAPER, "figure_9a", "fewest_epochs_here")
@@ -165,6 +162,7 @@ def table_6(context: Context) -> Drawn:
         model, arm = printed["model"], printed["approach"]
         runs = trainings(context, model=model, arm=arm)
         row: dict[str, Any] = dict(printed)
+        row["updates"] = next((item.arm.spec.steps for item in runs if item.log is not None), None)
         for key, metric in (("own1", "accuracy"), ("own5", "top5")):
             best = [max(value for _, value in line) for item in runs if (line := points(item.log, metric))]
             whole = fmean(best) if best and len(best) == len(runs) else None
@@ -180,7 +178,7 @@ def table_6(context: Context) -> Drawn:
         except NotLogged as error:
             targets.append(f"{model}: none; {error}")
         rows.append(row)
-    cols = [Col("model", "model"), Col("approach", "approach")]
+    cols = [Col("model", "model"), Col("approach", "approach"), Col("updates", "updates", "{:,d}")]
     for title, ours, theirs, form in (
         ("top-1 (%)", "own1", "top1", "{:.2f}"),
         ("top-5 (%)", "own5", "top5", "{:.2f}"),
@@ -188,12 +186,19 @@ def table_6(context: Context) -> Drawn:
         ("to the target (h)", "hours", "total_h", "{:.2f}"),
     ):
         own = "{:.2g}" if ours == "hours" else form
-        cols += [Col("ours", ours, own, title), Col("paper", theirs, form, title)]
+        whose = "ours, simulated" if ours in ("seconds", "hours") else "ours"
+        cols += [Col(whose, ours, own, title), Col("paper", theirs, form, title)]
     cols.append(Col("epochs", "epochs", "{:.2f}", "to the target"))
     notes = [f"Target, {text}." for text in dict.fromkeys(targets)]
     notes.append(
-        "Seconds of an epoch: as timed for the paper's network and 100,000 images; hours: these times our epochs."
+        f"Seconds of an epoch: simulated for the paper's network and {IMAGES:,} images; hours: these times our epochs."
     )
+    if shares := [row["seconds"] / row["epoch_s"] for row in rows if row["seconds"]]:
+        notes.append(
+            f"Simulated epochs take {min(shares):.2f} to {max(shares):.2f} of the paper's seconds: only their ratios "
+            "are compared."
+        )
+    notes += splits(context)
     if (guessed := chance(context)) > NOTABLE:
         notes.append(f"Of so few classes five guesses are right {guessed:.0f} % of the time (ours, top-5).")
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
@@ -277,7 +282,7 @@ def text_headline_speedup(context: Context) -> Drawn:
         for arm, value in context.result.reported.items()
     ]
     cols = [Col("over", "approach"), Col("ours", "ours", "{:.2f}x"), Col("paper", "paper", "{:.2f}x")]
-    return Drawn(table=table(rows, cols, context.result.caption, [note]))
+    return Drawn(table=table(rows, cols, context.result.caption, [note, *updates(context)]))
 
 
 def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, Difference]:
@@ -309,7 +314,7 @@ def text_overall_accuracy(context: Context) -> Drawn:
         Col("ours", "ours_most", "{:+.2f}", "the larger of two (points)"),
         Col("paper", "most", "{:+.2f}", "the larger of two (points)"),
     ]
-    notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *own]
+    notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *own, *updates(context)]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
@@ -9,6 +11,7 @@ from pipelag.results.timelines import FOLLOWED, Row, busy_once_full, draw, one_a
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipeoptim"
+MINIBATCH, MICROBATCH = (f"time (one {size}'s forward = 1)" for size in ("minibatch", "microbatch"))
 
 
 def weights(row: Row) -> str:
@@ -18,34 +21,43 @@ def weights(row: Row) -> str:
     return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
 
 
+def until(end: float, context: Context, arm: str) -> Drawn:
+    """A pipeline's first units of time; with a note on whose passes go on beyond them."""
+    drawn = draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, until=end, arm=arm)
+    log = context.log(arm=arm)
+    cut = sorted({row["worker"] for row in passes(log) if row["start"] < end < row["end"]}) if log else []
+    said = f"Cut at time {end:g}, within a pass of GPU {' and of GPU '.join(map(str, cut))}." if cut else ""
+    return replace(drawn, note=said)
+
+
 @drawing(PAPER, "figure_1a")
 def serial(context: Context) -> Drawn:
     """Serial execution."""
-    return draw(context, name="GPU", first=0, label=weights)
+    return draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH)
 
 
 @drawing(PAPER, "figure_1c")
 def naive(context: Context) -> Drawn:
     """Minibatches 4 and 5 of the naive execution, 12 units each."""
-    return draw(context, name="GPU", first=0, label=weights, since=36)
+    return draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, since=36)
 
 
 @drawing(PAPER, "figure_1b")
 def figure_1b(context: Context) -> Drawn:
     """Minibatches 4 and 5 of GPipe, 21 units each; microbatches numbered through."""
-    return draw(context, name="GPU", first=0, micro=True, since=63)
+    return draw(context, name="GPU", first=0, micro=True, unit=MICROBATCH, since=63)
 
 
 @drawing(PAPER, "figure_1d")
 def figure_1d(context: Context) -> Drawn:
     """PipeDream with its stashed versions."""
-    return draw(context, name="GPU", first=0, label=weights, until=24, arm="weight stashing")
+    return until(24, context, "weight stashing")
 
 
 @drawing(PAPER, "figure_2")
 def figure_2(context: Context) -> Drawn:
     """PipeOptim with its predicted weights."""
-    return draw(context, name="GPU", first=0, label=weights, until=24)
+    return until(24, context, "PipeOptim")
 
 
 @judge(PAPER, "figure_1a", "reads_own_version")
@@ -58,9 +70,16 @@ def own_version(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1b", "bubbles")
 def bubbles(context: Context) -> Finding:
-    """Idle time."""
-    idle = log_of(context).summary["bubble"]
-    return exact(idle > 0, f"the GPUs are idle {100 * idle:.0f} % of the time")
+    """Of every minibatch's time, from its first pass until its flush is over, each GPU is idle for some."""
+    log = log_of(context)
+    shares = []
+    for number in sorted({row["minibatch"] for row in log.rows}):
+        rows = passes(log, number + 1)
+        span = max(row["end"] for row in rows) - min(row["start"] for row in rows)
+        busy = [sum(r["end"] - r["start"] for r in rows if r["worker"] == w) for w in range(log.summary["workers"])]
+        shares += [1 - each / span for each in busy]
+    why = f"of each minibatch's time until its flush every GPU is idle for {100 * min(shares):.0f} % or more"
+    return exact(min(shares) > 0, why)
 
 
 @judge(PAPER, "figure_1b", "microbatches_of_5")

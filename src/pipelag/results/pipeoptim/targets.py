@@ -1,4 +1,4 @@
-"""Epochs and hours to a target accuracy, for figures 9 and 10 and table VI: as trained, times an epoch as timed."""
+"""Epochs and hours to a target accuracy, for figures 9 and 10 and table VI: as trained, times an epoch as simulated."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TRAINING = "training"
 
 
 def seconds_of_epoch(context: Context, model: str, arm: str) -> float | None:
-    """Timed seconds of an epoch of the paper's training set."""
+    """Simulated seconds of an epoch of the paper's training set."""
     rate = rates(context.log(what="plan", model=model)).get(arm)
     return IMAGES / rate if rate else None
 
 
 def hours_of_epoch(context: Context, model: str, arm: str) -> float:
     """The same in hours, for a judge."""
-    return need(seconds_of_epoch(context, model, arm), f"the timed epoch of {model} under {arm}") / 3600
+    return need(seconds_of_epoch(context, model, arm), f"the simulated epoch of {model} under {arm}") / 3600
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def goal_of(context: Context, model: str) -> Goal:
         raise NotLogged(f"{model} has no log")
     worst = min(lowest, key=lowest.__getitem__)
     value = SHARE * lowest[worst]
-    return Goal(value, f"{value:.1f} % ({100 * SHARE:.1f} % of {worst}'s best, the lowest)")
+    own = f"{100 * SHARE:.1f} % of {worst}'s best, the lowest"
+    return Goal(value, f"{value:.1f} % ({own}; the paper's target is {TARGETS[model]:g} %)")
 
 
 def told(arrivals: Arrivals) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
+from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, learned
+from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, learned, over_models
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
@@ -15,6 +16,7 @@ from pipelag.results.verdict import NotLogged
 # "About" as good is within a point on the paper's data (the rows that it calls comparable, PipeOptim and SpecTrain with
 # SGDM, are 0.03 to 0.91 apart). On data that a network learns in seconds, approaches lie tens of points apart.
 ABOUT, ABOUT_ELSEWHERE = 1.0, 5.0
+SCATTERED = 1 / 3  # of their mean: seeds whose standard deviation is beyond it are named
 Values = dict[int, float]  # by seed
 How = Callable[[Sequence[float]], float]  # makes one number of a run's evaluations
 
@@ -66,7 +68,8 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
     Raises:
         NotLogged: unless all seeds that were asked for have a number, of a network that learned.
     """
-    chosen, values, what = asked_for(context.select(**labels)), {}, ", ".join(labels.values())
+    chosen, values = asked_for(context.select(**labels)), {}
+    what = ", ".join(value for key, value in labels.items() if key != "what")
     for item in chosen:
         value = one_number(item, how, metric or metric_of(item.arm.labels["model"]))
         if value is None:
@@ -129,6 +132,92 @@ def above(
     return all_of(outcomes), f"{arm} {fmean(values.values()):.2f}, over {', '.join(words)}"
 
 
+@dataclass(frozen=True)
+class Uneven(Difference):
+    """A mean over models that have different seeds: no seed has it, so that it has no interval and tells nothing."""
+
+    def text(self, digits: int = 2) -> str:
+        """In words."""
+        return f"{self.mean:+.{digits}f} (models of different seeds, no interval)"
+
+
+def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
+    """The mean over models of what the first is above the second, each by its model's own seeds."""
+    pairs = list(each)
+    if len({frozenset(side) for pair in pairs for side in pair}) == 1:
+        return Difference.of(*(over_models(side) for side in zip(*pairs, strict=True)))
+    by_model = [Difference.of(*pair) for pair in pairs]
+    return Uneven(fmean(one.mean for one in by_model), None, min(one.seeds for one in by_model))
+
+
+def by_words(items: Iterable[Item], words: Callable[[Item], str]) -> str:
+    """Approaches by what is said of them, those alike together."""
+    found: dict[str, dict[str, None]] = {}
+    for item in items:
+        found.setdefault(words(item), {})[item.arm.labels["arm"]] = None
+    return "; ".join(f"{', '.join(names)} {said}" for said, names in found.items())
+
+
+def samples_of(item: Item) -> str:
+    """What makes an update: a pass of so many samples, or several."""
+    many = item.arm.spec.phases[-1].microbatches
+    return str(item.arm.spec.batch) if many == 1 else f"{many} x {item.arm.spec.batch // many}"
+
+
+def per_model(context: Context, said: Callable[[list[Item]], str]) -> str:
+    """What is said of each model's logged trainings; models alike together, and without their names where all are."""
+    found: dict[str, list[str]] = {}
+    for model in context.values("model"):
+        runs = [item for item in context.logged(model=model) if item.arm.spec.kind == "train"]
+        if runs:
+            found.setdefault(said(runs), []).append(model)
+    return ". ".join(f"{', '.join(models)}: {words}" if len(found) > 1 else words for words, models in found.items())
+
+
+def splits(context: Context) -> list[str]:
+    """A sentence on the samples of an update, where approaches differ in them."""
+
+    def said(runs: list[Item]) -> str:
+        summed = [item for item in runs if item.arm.spec.phases[-1].microbatches > 1]
+        rest = dict.fromkeys(samples_of(item) for item in runs if item not in summed)
+        return f"{by_words(summed, samples_of)}; the others {' or '.join(rest)}" if summed else ""
+
+    words = per_model(context, said)
+    return [f"Samples of an update: {words}."] if words else []
+
+
+def updates_of(item: Item) -> str:
+    """How many updates a training makes, and of how many samples."""
+    return f"{item.arm.spec.steps:,} of {samples_of(item)} samples"
+
+
+def updates(context: Context) -> list[str]:
+    """A sentence on the updates of trainings that see the same samples in minibatches of different sizes."""
+    words = per_model(context, lambda runs: by_words(runs, updates_of))
+    rates = {item.arm.spec.optimizer.lr for item in context.logged() if item.arm.spec.optimizer is not None}
+    return [f"Updates{', all at one rate' if len(rates) == 1 else ''}: {words}."] if words else []
+
+
+def layers_of(context: Context, model: str) -> int | None:
+    """The layers of a network that is smaller than the paper's, where these are among its options."""
+    found = [item.arm.spec.model for item in context.logged(model=model) if item.arm.spec.kind == "train"]
+    return found[0].options.get("layers") if found and found[0] and context.smaller(model=model) else None
+
+
+def scattered(context: Context) -> list[str]:
+    """A sentence per model and approach whose seeds are too far apart for their mean to say much."""
+    said = []
+    for model, arm, optimizer in dict.fromkeys(
+        (item.arm.labels["model"], item.arm.labels["arm"], item.arm.labels["optimizer"]) for item in context.logged()
+    ):
+        runs = context.select(model=model, arm=arm, optimizer=optimizer)
+        best = [value for item in runs if (value := one_number(item, max, metric_of(model))) is not None]
+        if len(best) > 1 and stdev(best) > SCATTERED * fmean(best):
+            ends = ", ".join(f"{value:.2f}" for value in best)
+            said.append(f"{arm}'s seeds of {model} lie far apart, their best evaluations at {ends}.")
+    return said
+
+
 def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] | None = None) -> list[dict[str, Any]]:
     """The evaluations of runs as rows of a chart."""
     return [
@@ -146,6 +235,7 @@ def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] |
 def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:
     """What a panel shows: a model, smaller than the paper's or not, and the data that these runs were trained on."""
     titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
-    small = " (small)" if context.smaller(model=model) else ""
+    layers = layers_of(context, model)
+    small = (f" (small, {layers} layers)" if layers else " (small)") if context.smaller(model=model) else ""
     by = next((item.arm.labels.get("optimizer") for item in context.select(model=model)), None)
     return ", ".join(filter(None, (f"{model}{small}", by, titles[0] if titles else "?")))

@@ -1,0 +1,89 @@
+"""What PipeOptim's claims and notes rest on: ties, minibatches, gains over models whose seeds differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelag.experiments import Arm
+from pipelag.results.drawing import draw
+from pipelag.results.logs import Item, RunLog
+from pipelag.results.pipeoptim.throughput import mostly_above
+from pipelag.results.pipeoptim.training import over_all, scattered, splits, updates
+from pipelag.results.verdict import JUDGES
+from tests.results.cases.pipeoptim import GOOD, planned
+from tests.results.made_up import carried_out, context, trained
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+@pytest.mark.parametrize(
+    ("percents", "holds"),
+    [
+        ((1.0, 1.0, 1.0, 0.0), True),
+        ((1.0, 1.0, 0.0, -0.05), None),  # half of them are ahead, and ties are no support
+        ((0.0, 0.0, 0.0, 0.05), None),
+        ((1.0, 1.0, -1.0, -1.0), False),
+        ((1.0, -1.0, -1.0, 0.0), False),
+    ],
+)
+def test_ties_are_no_support_for_most(percents: tuple[float, ...], holds: bool | None) -> None:
+    assert mostly_above({f"model {number}": value for number, value in enumerate(percents)})[0] is holds
+
+
+def test_an_order_with_a_tie_in_it_is_not_told() -> None:
+    level, _ = planned("figure_8", {"PipeDream": 150.5, "PipeOptim": 152.95}, {})
+    finding = JUDGES["pipeoptim", "figure_8", "order"](level)
+    assert finding.holds is None, finding.why
+
+
+def test_a_mean_over_models_is_that_of_their_own_seeds() -> None:
+    one, three = ({0: 12.0}, {0: 10.0}), ({0: 5.0, 1: 9.0, 2: 8.0}, {0: 5.0, 1: 5.0, 2: 5.0})
+    uneven = over_all([one, three])
+    assert uneven.mean == (2.0 + 7 / 3) / 2 and uneven.above() is None and uneven.matches(2.0) is None
+    assert uneven.text() == "+2.17 (models of different seeds, no interval)"
+    even = over_all([three, three])
+    assert even.mean == pytest.approx(7 / 3) and even.seeds == 3 and even.error is not None
+
+
+def test_the_mean_gain_is_of_the_rows_above_it() -> None:
+    """With fewer seeds of one model than of the others, too."""
+    gains = {"VGG-16": (3.0,), "Inception-V3": (0.0, 3.0, 6.0), "Residual LSTM": (6.0, 6.0, 6.0)}
+
+    def make(arm: Arm) -> RunLog:
+        lost = gains[arm.labels["model"]][arm.seed] if arm.labels["arm"] == "Vanilla-1F1B" else 0.0
+        return trained(80.0 - lost, line=[50.0, 80.0 - lost])
+
+    result = context("pipeoptim", "text_weight_prediction_gain", lambda arm: None)
+    result.items = [Item(i.arm, make(i.arm)) for i in result.items if i.arm.seed < len(gains[i.arm.labels["model"]])]
+    table = draw(result).table
+    assert table is not None
+    assert [row[4] for row in table.texts()["rows"]] == ["+3.00", "+3.00", "+6.00", "+4.00"]
+
+
+def test_who_sums_and_whose_seeds_lie_apart_is_said() -> None:
+    def make(apart: float) -> list[str]:
+        found = context("pipeoptim", "figure_5b", lambda arm: trained(bleu=20.0 + apart * (arm.seed - 1)))
+        assert splits(found) == ["Samples of an update: PipeDream-2BW 4 x 16; the others 64."]
+        return scattered(found)
+
+    assert make(1.0) == [] and len(make(9.0)) == len(GOOD) - 2  # no SpecTrain, no 1F1B without prediction
+    assert make(9.0)[0] == "GPipe's seeds of GNMT-8 lie far apart, their best evaluations at 11.00, 20.00, 29.00."
+
+
+def test_who_makes_fewer_updates_is_said() -> None:
+    found = context("pipeoptim", "figure_9a", lambda arm: trained(60.0, steps=arm.spec.steps))
+    summed, others = "GPipe, PipeDream-2BW 20,300 of 4 x 86", "PipeDream, XPipe, PipeOptim 81,340 of 86"
+    said = f"Updates, all at one rate: {summed} samples; {others} samples; SpecTrain 77,770 of 90 samples."
+    assert updates(found) == [said]
+    assert said in draw(found).note
+
+
+def test_table_2_has_the_papers_words_below_what_schedules_say() -> None:
+    table = draw(context("pipeoptim", "table_2", carried_out, scale="quick")).table
+    assert table is not None
+    rows = {(row[0], row[1]): row[2:8] for row in table.texts()["rows"]}
+    solved, bridged = "same weights in both passes", "bridged by prediction"
+    assert rows["PipeDream", "ours"] == ["1F1B", "weight stashing", solved, "3, 2, 1, 0", "4, 3, 2, 1", "[1M, 4M]"]
+    assert rows["PipeDream", "paper"][2:4] == ["solved", "unsolved"]
+    assert {rows[arm, "ours"][2] for arm in ("SpecTrain", "XPipe", "PipeOptim")} == {bridged}
+    assert "PipeDream-2BW's updates sum 4 microbatches each." in table.notes
