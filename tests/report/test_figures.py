@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.patches import Polygon
 
 from pipelag.report.figures import MANY, Curve, curves, running_mean, scatter, space_time
 from pipelag.report.style import COLOURS, save, slim
+from pipelag.report.timelines import timeline
 
 SHORT = [Curve("non-pipelined", [1, 2, 3], [20.0, 10.0, 90.0]), Curve("4-stage", [1, 2, 3], [15.0, 40.0, 80.0])]
 
@@ -81,3 +83,18 @@ def test_an_svg_keeps_its_text_and_loses_digits_that_nobody_sees(tmp_path: Path)
     assert ">accuracy</text>" in svg and "tenth 0.12345 x=" in svg and "0.98765" in svg
     assert not re.search(r' (?:d|x|y)="[^"]*\.\d{3}', svg) and "<!--" not in svg.split("<svg")[1]
     assert slim(svg) == svg
+
+
+def test_a_pass_that_is_cut_off_does_not_look_whole() -> None:
+    rows = [
+        {"worker": 0, "kind": "F", "minibatch": 1, "start": 0.0, "end": 1.0},
+        {"worker": 0, "kind": "B", "minibatch": 1, "start": 1.0, "end": 3.0},
+    ]
+
+    def edges(until: float) -> list[int]:
+        """Of each pass, how many places its right edge takes."""
+        figure = timeline(rows, ["worker 1"], number=lambda row: str(row["minibatch"]), until=until)
+        boxes = [patch.get_xy() for patch in figure.axes[0].patches if isinstance(patch, Polygon)]
+        return [len({float(x) for x, _ in box[1:-2]}) for box in boxes]
+
+    assert edges(3.0) == [1, 1] and edges(2.0) == [1, 2]

@@ -84,7 +84,7 @@ def _draw(
     end: float,
     since: float = 0.0,
 ) -> None:
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import Polygon, Rectangle
 
     shown = [row for row in rows if since <= row["start"] < end and row["worker"] < len(workers)]
     everything = not any(follow(row) for row in shown)
@@ -98,10 +98,14 @@ def _draw(
     for (worker, start), cell in together.items():
         for place, row in enumerate(cell):
             x, y, width, height = _place(row, cell, place, start, worker)
-            width = min(width, end - x)
+            cut, width = x + width > end + 1e-9, min(width, end - x)
             strong = everything or follow(row)
             colour = (STRONG if strong else PALE)[row["kind"]]
-            axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", linewidth=0.6))
+            right = (
+                _torn(x + width, y, height, 0.006 * (end - since)) if cut else [(x + width, y), (x + width, y + height)]
+            )
+            box = [(x, y), *right, (x, y + height)]
+            axes.add_patch(Polygon(box, facecolor=colour, edgecolor="white", linewidth=0.6))
             text, below = number(row), label(row)
             points = 72 * 6.2 * width / (end - since)  # how wide the box is on paper
             size = min(7.5, points / (0.75 * longest), 10 * height + 1)
@@ -129,6 +133,11 @@ def _draw(
     axes.tick_params(axis="y", length=0)
     for side in ("left", "top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _torn(x: float, y: float, height: float, tooth: float) -> list[tuple[float, float]]:
+    """The right edge of a box that goes on beyond what is shown, from above: torn, so that it does not pass for whole."""
+    return [(x - tooth * (i % 2), y + height * i / 8) for i in range(9)]
 
 
 def _place(row: Row, cell: Sequence[Row], place: int, start: float, worker: int) -> tuple[float, float, float, float]:

@@ -254,7 +254,10 @@ def saturates(context: Context) -> Finding:
     gain = rates[7] / rates[NOAM]
     why = f"{throughputs(rates)}; from 4 to 7 {100 * (gain - 1):+.1f} %"
     return measured(
-        context, highest and 1 / 1.1 <= gain <= 1.1, why, "4 and 7 are alike within a tenth, as far as simulated rates go"
+        context,
+        highest and 1 / 1.1 <= gain <= 1.1,
+        why,
+        "4 and 7 are alike within a tenth, as far as simulated rates go",
     )
 
 

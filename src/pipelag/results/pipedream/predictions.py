@@ -91,7 +91,9 @@ def correlated(context: Context) -> Finding:
     """Over 16 workers: predicted by the recurrence as printed, timed by discrete events; a ring's cost beside it."""
     printed, ring = (linear(partitions(context, form)) for form in FORMS)
     count = len(partitions(context, "paper"))
-    why = f"r = {printed:.3f} over {count} partitions by the cost as printed, {ring:.3f} by a ring's; 'real' is simulated"
+    why = (
+        f"r = {printed:.3f} over {count} partitions by the cost as printed, {ring:.3f} by a ring's; 'real' is simulated"
+    )
     return measured(context, printed >= STRONG, why, STRONG_WORDS, panel="timed")
 
 

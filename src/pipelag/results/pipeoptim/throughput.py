@@ -132,7 +132,7 @@ def text_throughput(context: Context) -> Drawn:
             rows.append({"model": f"AdamW, {words[what]}", GPIPE: value})
             rows.append({"model": f"AdamW, {words[what]}, paper", GPIPE: reported["over_GPipe_AdamW_percent"][place]})
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
-    cols += [Col(f"over {other}", other, "{:+.2f} %", "throughput of PipeOptim") for other in others]
+    cols += [Col(f"over {other}", other, "{:+z.2f} %", "throughput of PipeOptim") for other in others]
     return Drawn(table=table(rows, cols, context.result.caption, misfits(context)))
 
 
@@ -146,7 +146,7 @@ def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]
 
 def listed(values: Mapping[str, float]) -> str:
     """Percentages by model."""
-    return ", ".join(f"{model} {value:+.2f} %" for model, value in values.items())
+    return ", ".join(f"{model} {value:+z.2f} %" for model, value in values.items())
 
 
 @judge(PAPER, "text_throughput", "above_gpipe")
