@@ -257,7 +257,7 @@ def saturates(context: Context) -> Finding:
         context,
         highest and 1 / 1.1 <= gain <= 1.1,
         why,
-        "4 and 7 are alike within a tenth, as far as simulated rates go",
+        "4 and 7 are alike within a tenth, as simulated",
     )
 
 
