@@ -136,7 +136,7 @@ def _draw(
 
 
 def _torn(x: float, y: float, height: float, tooth: float) -> list[tuple[float, float]]:
-    """The right edge of a box that goes on beyond what is shown, from above: torn, so that it does not pass for whole."""
+    """The right edge of a box that goes on beyond what is shown, from above: torn, so that none thinks it whole."""
     return [(x - tooth * (i % 2), y + height * i / 8) for i in range(9)]
 
 

@@ -40,7 +40,7 @@ def profiles(context: Context) -> Drawn:
             cols.append(Col("config", f"{servers} {reading}", group=group))
             cols.append(Col("speedup", f"{servers} {reading} gain", "{:.2f}x", group))
     notes = [
-        "speedup: of an epoch, over data parallelism; both simulated by discrete events, gradients sent as they are ready",
+        "speedup: of an epoch, over data parallelism; both simulated by discrete events, gradients sent when ready",
         "config: workers of each stage; 16 is data parallelism over all of them, straight a stage on each",
         "the minibatch is the one that the profile was made with; GNMT's do not say theirs and are read as in table 1",
     ]
