@@ -25,7 +25,7 @@ def gpus_of(log: RunLog) -> int:
 def data_parallel_bytes(log: RunLog) -> int:
     """Per batch, over all GPUs: 2 (N-1) |w|, by a ring and by a parameter server on one of the GPUs alike.
 
-    The plans of figure 3 count the same (`summed_bytes`), and the paper's largest ratio, 528, is met only by it.
+    The plans of figure 3 count the same (`summed_bytes`; ambiguity E15).
     """
     return 2 * (gpus_of(log) - 1) * int(log.summary["parameters"]) * FLOAT
 
