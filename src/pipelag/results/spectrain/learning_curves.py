@@ -10,7 +10,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, learned, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, trend
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.training import (
     ARMS,
@@ -98,9 +98,7 @@ def spread(values: Sequence[float]) -> float:
 
 def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
     """The spread of the Transformer's validation accuracy, by seed; for a judge."""
-    as_trained(context, "Transformer", arm)
-    # One that stays at chance lies still
-    learned(context, f"{arm} of the Transformer", what="training", model="Transformer", arm=arm)
+    as_trained(context, "Transformer", arm)  # one that stays at chance lies still
     curves_of = evaluated(context, arm, metric)
     if any(len(values) < 2 * WINDOW for values in curves_of.values()):
         raise NotLogged(f"{arm} of the Transformer has no {2 * WINDOW} logged evaluations")

@@ -1,0 +1,103 @@
+"""SpecTrain's judges and notes where runs diverge, do not learn, or can be read in two ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipelag.experiments import Arm
+from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.timing import disagreeing
+from pipelag.results.spectrain.training import above_vanilla_here, mean_order, stale_below_here, table_1
+from pipelag.results.verdict import Finding, NotLogged
+from tests.results.cases.spectrain import as_printed, learnt, timed
+from tests.results.made_up import Make, context
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def at_chance(arm_name: str, model: str) -> Make:
+    """Trainings in which one run of an arm stays at chance."""
+
+    def make(arm: Arm) -> RunLog | None:
+        found = learnt({}, apart=0.1)(arm)
+        if found is None or (arm.labels["arm"], arm.labels["model"], arm.seed) != (arm_name, model, 0):
+            return found
+        rows = [row | {"accuracy": 50.0} for row in found.rows]
+        data = {"title": "IMDb", "classes": 2, "official": True}
+        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+
+    return make
+
+
+@pytest.mark.parametrize("arm", ["Vanilla DualPipe", "PipeDream, stashing"])
+def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
+    whole = context("spectrain", "table_1", learnt({}, apart=0.1))
+    broken = context("spectrain", "table_1", at_chance(arm, "Transformer"))
+    assert stale_below_here(whole).holds is True
+    found = stale_below_here(broken)
+    assert found.holds is None and f"{arm} of Transformer does not learn here" in found.why
+    assert "Data P. over " in found.why  # the other arm's is told
+
+
+def test_the_table_marks_what_does_not_learn() -> None:
+    drawn = table_1(context("spectrain", "table_1", at_chance("Vanilla DualPipe", "Transformer")))
+    assert drawn.table is not None
+    marked = [row["1"] for row in drawn.table.rows if "1 of 3 does not learn" in str(row["7"])]
+    assert marked == ["Vanilla DualPipe"]
+
+
+def test_an_order_names_the_arms_that_it_is_about() -> None:
+    def lacking(arm: Arm) -> RunLog | None:
+        return None if arm.labels["arm"] in ("SpecTrain", "PipeDream") else learnt({}, apart=0.1)(arm)
+
+    with pytest.raises(NotLogged, match="PipeDream of VGG16 has no logged value"):
+        mean_order("PipeDream")(context("spectrain", "table_1", lacking))
+
+
+def test_where_no_arm_is_whole_it_says_why() -> None:
+    with pytest.raises(NotLogged, match="does not learn here"):
+        above_vanilla_here(context("spectrain", "table_1", _all_at_chance))
+
+
+def _all_at_chance(arm: Arm) -> RunLog | None:
+    found = learnt({}, apart=0.1)(arm)
+    if found is None or arm.labels["arm"] != "Vanilla DualPipe":
+        return found
+    data = {"title": "IMDb", "classes": 2, "official": True}
+    return replace(found, summary=found.summary | {"final": found.rows[-1] | {"accuracy": 50.0}, "data": data})
+
+
+def judged(result: str, claim: str, **speedups: float) -> Finding:
+    """A claim about times as printed, but for arms whose second reading has another speedup."""
+    from pipelag.results.verdict import JUDGES
+
+    names = {"ring": "Data P., ring", "piped": "PipeDream, free clock", "dual": "DualPipe, free clock"}
+
+    def world(model: str, arm: str, gpus: int) -> dict[str, float]:
+        entry = as_printed(model, arm, gpus)
+        changed = {names[key]: value for key, value in speedups.items()}
+        return entry | ({"speedup": changed[arm]} if arm in changed else {})
+
+    return JUDGES["spectrain", result, claim](context("spectrain", result, timed(world)))
+
+
+@pytest.mark.parametrize(
+    ("result", "claim", "speedups"),
+    [
+        ("figure_10", "dualpipe_highest", {"piped": 9.0}),
+        ("figure_10", "cnn_data_above_pipedream", {"ring": 0.1}),
+        ("figure_10", "dense_gains", {"dual": 99.0}),
+        ("text_headline_throughput", "over_pipedream", {"piped": 9.0}),
+    ],
+)
+def test_what_one_reading_alone_gives_cannot_be_judged(result: str, claim: str, speedups: dict[str, float]) -> None:
+    assert judged(result, claim).holds is True
+    found = judged(result, claim, **speedups)
+    assert found.holds is None and "the two readings do not agree" in found.why
+
+
+def test_the_readings_that_do_not_agree_are_named() -> None:
+    said = disagreeing([True, False])
+    assert said.endswith("with a server and a common clock it holds, by a ring and without a common clock it fails")
