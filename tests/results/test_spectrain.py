@@ -8,6 +8,7 @@ import pytest
 
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time
 from pipelag.results.spectrain.timing import disagreeing
 from pipelag.results.spectrain.training import above_vanilla_here, mean_order, stale_below_here, table_1
 from pipelag.results.verdict import Finding, NotLogged
@@ -101,3 +102,54 @@ def test_what_one_reading_alone_gives_cannot_be_judged(result: str, claim: str, 
 def test_the_readings_that_do_not_agree_are_named() -> None:
     said = disagreeing([True, False])
     assert said.endswith("with a server and a common clock it holds, by a ring and without a common clock it fails")
+
+
+def raced_but(speedups: dict[str, float], not_learning: str = "") -> Make:
+    """Trainings that need equally many iterations, but for an arm that diverges; timed plans, with other speedups."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels.get("what") == "plan":
+            return timed(lambda m, a, g: as_printed(m, a, g) | ({"speedup": speedups[a]} if a in speedups else {}))(arm)
+        found = learnt(dict.fromkeys(("Data P.", "PipeDream", "PipeDream, stashing", "SpecTrain"), 70.0))(arm)
+        if found is None or arm.labels["arm"] != not_learning or arm.labels["model"] == "VGG16":
+            return found
+        return replace(found, summary=found.summary | {"diverged_at": 7, "final": None})
+
+    return make
+
+
+def test_every_network_is_held_against_the_same_pipedream() -> None:
+    """Its one version learns on one network alone, so that stashing is meant on that one too."""
+    found = faster_here("PipeDream")(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
+    assert found.holds is True and found.why.startswith("of the time of PipeDream, stashing: VGG16")
+    assert found.why.count("of its one version") == 1
+
+
+def test_a_lead_that_needs_the_common_clock_is_not_told() -> None:
+    free = context("spectrain", "figure_13", raced_but({"PipeDream, free clock": 9.0}))
+    found = faster_here("PipeDream")(free)
+    assert found.holds is None and "it holds, by a ring and without a common clock it fails" in found.why
+    assert faster_here("Data P.")(free).holds is True
+
+
+def test_figure_13_has_a_panel_for_each_pipedream_and_says_where_one_lacks() -> None:
+    drawn = figure_13(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
+    assert drawn.data is not None
+    models = drawn.data.groupby("pipedream")["model"].nunique().to_dict()
+    assert models == {"PipeDream: one version on all GPUs": 1, "PipeDream: stashing": 9}
+    assert "one version diverges or does not learn on ResNet-152, Inception v4, SNN" in drawn.note
+
+
+def test_the_headline_has_both_clocks_and_the_spread_over_seeds() -> None:
+    drawn = headline_time(context("spectrain", "text_headline_time", raced_but({"PipeDream, free clock": 9.0})))
+    assert drawn.table is not None
+    cells = {row["1"]: row["3"] for row in drawn.table.rows if row["0"] == "all"}
+    assert len(cells) == 5 and cells["paper"] == "42.1"
+    common, free = (
+        cells[f"ours: {clock}; stashing"] for clock in ("a server, a common clock", "a ring, no common clock")
+    )
+    assert " ± " in str(common) and float(str(free).split()[0]) > 2 * float(str(common).split()[0])
+    assert any(
+        note.startswith("in % of PipeDream's time, a ring, no common clock; stashing: VGG16")
+        for note in drawn.table.notes
+    )

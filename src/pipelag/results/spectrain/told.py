@@ -90,11 +90,11 @@ def missed(context: Context) -> str:
             delays.setdefault((sides[0], sides[1]), {})[item.arm.labels["arm"]] = phase["method"]
     said = []
     for (forward, backward), methods in delays.items():
+        if not set(forward + backward) - set("0, "):
+            continue
         names = ", ".join(f"{arm} ({method})" for arm, method in methods.items())
-        predicted = ", which it predicts" if list(methods) == [PREDICTING] else ""
-        predicted = predicted or (f", which {PREDICTING} predicts" if PREDICTING in methods else "")
-        both = forward if forward == backward else f"{forward} in the forward, {backward} in the backward"
-        said.append(f"{names} {both}{predicted}")
+        both = forward if forward == backward else f"{forward} (in the backward {backward})"
+        said.append(f"{names} {both}" + (f", which {PREDICTING} predicts" if PREDICTING in methods else ""))
     return f"Updates that passes miss, stage by stage: {'; '.join(said)}." if said else ""
 
 
