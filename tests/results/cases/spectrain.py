@@ -27,17 +27,6 @@ def rows(result: str, change: Callable[[dict[str, Any]], dict[str, Any] | None])
 # Figure 1
 
 
-@case(PAPER, "figure_1a", "proportional_to_model")
-def proportional_to_model() -> Pair:
-    def all_alike(arm: Arm, found: RunLog) -> RunLog:
-        """Models that differ in what crosses their cuts as in their weights: nothing sets the two schemes apart."""
-        size = found.summary["parameters"]
-        same = [{**row, "output": size} for row in found.rows]
-        return replace(found, rows=same)
-
-    return changed("figure_1a", all_alike)
-
-
 def with_workers(surplus: int) -> Make:
     """Two real workers that send what LeNet-5's layers say, and so many bytes more."""
 

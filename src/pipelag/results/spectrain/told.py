@@ -16,7 +16,7 @@ PREDICTING = "SpecTrain"
 
 def trained(context: Context) -> list[Item]:
     """The trainings that have a log."""
-    return context.logged(what="training")
+    return [item for item in context.logged(what="training") if item.arm.spec.kind == "train"]
 
 
 def beside_paper(context: Context) -> dict[str, tuple[RunSpec, RunSpec]]:
