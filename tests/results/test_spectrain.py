@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pipelag.experiments import Arm
+from pipelag.experiments import Arm, load_paper, load_scale
+from pipelag.results.context import Context
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time
 from pipelag.results.spectrain.timing import disagreeing
+from pipelag.results.spectrain.told import rates, sizes
 from pipelag.results.spectrain.training import above_vanilla_here, mean_order, stale_below_here, table_1
 from pipelag.results.verdict import Finding, NotLogged
 from tests.results.cases.spectrain import as_printed, learnt, timed
@@ -153,3 +157,45 @@ def test_the_headline_has_both_clocks_and_the_spread_over_seeds() -> None:
         note.startswith("in % of PipeDream's time, a ring, no common clock; stashing: VGG16")
         for note in drawn.table.notes
     )
+
+
+def published(result: str) -> tuple[list[str], str]:
+    """A published result's notes and what stands below it."""
+    found = Context.load(load_paper("spectrain"), result, load_scale("published", "cpu"))
+    load_results(found.paper)
+    drawn = draw(found)
+    return (drawn.table.notes if drawn.table is not None else []), drawn.footer(found)
+
+
+def test_table_1_names_sizes_rates_and_delays() -> None:
+    notes, below = published("table_1")
+    for words in (
+        "SNN width 0.125, layers 16",
+        "Transformer 0.04 (800)",
+        "PipeDream (pipedream_vertical_sync) 3, 3, 3, 3",
+    ):
+        assert any(words in note for note in notes), words
+    assert any("PipeDream on Transformer at 800 times the paper's, SNN at 2 times" in note for note in notes)
+    assert "half of the largest" in below
+
+
+def test_of_the_papers_own_networks_no_size_or_rate_is_told() -> None:
+    whole = context("spectrain", "table_1", learnt({}))
+    assert (sizes(whole), rates(whole)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("figure_3", "of 200 would send"),
+        ("figure_5", "means over the latest 3 of these means and of their standard deviations"),
+        ("figure_6a", "Method: pipedream; updates that passes miss, GPU by GPU: 3, 2, 1, 0"),
+        ("figure_8c", "Method: dualpipe_stashed; updates that passes miss, GPU by GPU: 4, 3, 2"),
+        ("figure_9", "measured on one minibatch in 10"),
+        ("figure_10", "PipeDream is pipedream_vertical_sync"),
+        ("figure_11", "SNN under DualPipe: computing 0.0"),
+        ("figure_13", "PipeDream's one version diverges or does not learn on SNN, Transformer, Residual LSTM"),
+    ],
+)
+def test_what_a_reader_must_know_stands_below(result: str, words: str) -> None:
+    assert words in published(result)[1]
