@@ -199,3 +199,8 @@ def test_of_the_papers_own_networks_no_size_or_rate_is_told() -> None:
 )
 def test_what_a_reader_must_know_stands_below(result: str, words: str) -> None:
     assert words in published(result)[1]
+
+
+def test_options_of_any_kind_are_told() -> None:
+    said = sizes(context("spectrain", "table_1", learnt({}), "quick"))
+    assert "ResNet-152 blocks [1, 2, 1], width 0.125 (in full width 1)" in said

@@ -10,7 +10,7 @@ from pipelag.results.judging import learns_nothing
 from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec
 
-FULL = {"width": 1.0}  # options that the paper's networks have without saying so
+FULL = {"width": 1}  # options that the paper's networks have without saying so
 PREDICTING = "SpecTrain"
 
 
@@ -40,9 +40,10 @@ def sizes(context: Context) -> str:
         full: dict[str, Any] = FULL | theirs.model.options
         other = {key: value for key, value in spec.model.options.items() if full.get(key) != value}
         if other:
-            known = [f"{key} {full[key]:g}" for key in other if key in full]
+            known = [f"{key} {full[key]}" for key in other if key in full]
             paper = ", ".join([*known, *([printed[model]] if model in printed else [])])
-            said.append(f"{model} {', '.join(f'{key} {value:g}' for key, value in other.items())} (in full {paper})")
+            ours = ", ".join(f"{key} {value}" for key, value in other.items())
+            said.append(f"{model} {ours}" + (f" (in full {paper})" if paper else ""))
     return f"Networks: {'; '.join(said)}." if said else ""
 
 
