@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pipelag.experiments.expand import Arm
 from pipelag.results.logs import RunLog
 from pipelag.results.pipeoptim.accuracy import best_of
-from pipelag.results.spectrain.learning_curves import limits, named, spectrain_near_data
+from pipelag.results.spectrain.learning_curves import figure_12, limits, named, spectrain_near_data
 from pipelag.results.verdict import NotLogged
 from tests.results.cases.spectrain import learnt
 from tests.results.made_up import both, context, trained
@@ -29,7 +30,11 @@ def test_a_best_evaluation_is_none_of_a_run_that_diverges() -> None:
 
 
 def rows(**arms: list[float]) -> list[dict[str, Any]]:
-    return [{"panel": "loss", "value": v, "diverged": max(values) > 100} for values in arms.values() for v in values]
+    return [
+        {"panel": "loss", "arm": arm, "step": step, "value": value, "diverged": max(values) > 100}
+        for arm, values in arms.items()
+        for step, value in enumerate(values)
+    ]
 
 
 def log(diverged_at: int | None) -> RunLog:
@@ -41,6 +46,9 @@ def test_the_axis_is_of_those_that_did_not_diverge() -> None:
     assert low is not None and high is not None and 0.4 < low < 0.5 and 1.0 < high < 1.1
     assert limits(rows(kept=[1.0, 0.5], other=[0.9, 0.6]), "loss") == (None, None)
     assert limits(rows(lost=[1.0, 1e6]), "loss") == (None, None)
+    seeds = rows(kept=[0.8, 0.6]) + rows(kept=[0.8, 0.6]) + rows(kept=[3.2, 0.6])  # one evaluation of one seed
+    high = limits(seeds, "loss")[1]
+    assert high is not None and 1.6 < high < 1.7
 
 
 def test_the_legend_counts_them() -> None:
@@ -64,6 +72,23 @@ def test_a_curve_that_is_not_there_is_said_below_the_figure() -> None:
     models = dict.fromkeys(item.arm.labels["model"] for item in several.items)
     each = "; ".join(f"model {model}: 2 of 3" for model in models)
     assert len(models) > 1 and f"Diverged: Vanilla DualPipe ({each} runs)." in several.footer()
+
+
+@pytest.mark.usefixtures("in_project")
+def test_of_what_diverges_with_every_seed_no_loss_is_drawn() -> None:
+    def gone(least: int) -> pd.DataFrame:
+        def make(arm: Arm) -> RunLog | None:
+            made = learnt({})(arm)
+            if made is None or arm.labels["arm"] != "PipeDream" or arm.seed < least:
+                return made
+            return replace(made, summary=made.summary | {"diverged_at": 7, "final": None})
+
+        drawn = figure_12(context("spectrain", "figure_12", make))
+        assert drawn.data is not None and ("No loss is drawn" in drawn.note) is (least == 0)
+        return drawn.data[drawn.data["arm"].str.startswith("PipeDream (")]
+
+    assert set(gone(0)["panel"]) == {"Validation accuracy"}
+    assert len(set(gone(1)["panel"])) == 3
 
 
 @pytest.mark.usefixtures("in_project")

@@ -27,17 +27,6 @@ def rows(result: str, change: Callable[[dict[str, Any]], dict[str, Any] | None])
 # Figure 1
 
 
-@case(PAPER, "figure_1a", "proportional_to_model")
-def proportional_to_model() -> Pair:
-    def all_alike(arm: Arm, found: RunLog) -> RunLog:
-        """Models that differ in what crosses their cuts as in their weights: nothing sets the two schemes apart."""
-        size = found.summary["parameters"]
-        same = [{**row, "output": size} for row in found.rows]
-        return replace(found, rows=same)
-
-    return changed("figure_1a", all_alike)
-
-
 def with_workers(surplus: int) -> Make:
     """Two real workers that send what LeNet-5's layers say, and so many bytes more."""
 
@@ -259,7 +248,9 @@ def times(key: str, factor: float) -> Callable[[Entry], Entry]:
 
 @case(PAPER, "figure_3", "more_but_inception")
 def more_but_inception() -> Pair:
-    return plans("figure_3", but(times("bytes", 2), "Data P.", ("Inception v4",)))
+    inception = ("Inception v4",)
+    fewer, more = (timed(but(times("bytes", factor), "Data P.", inception)) for factor in (0.5, 2))
+    return both(PAPER, "figure_3", fewer, more)
 
 
 @case(PAPER, "figure_3", "ratios_as_printed")
@@ -269,7 +260,8 @@ def ratios_as_printed() -> Pair:
 
 @case(PAPER, "figure_3", "almost_nothing")
 def almost_nothing() -> Pair:
-    return plans("figure_3", but(lambda entry: {"bytes": 5.0}, "Data P.", ("Residual LSTM",)))
+    many, few = (timed(but(times("bytes", factor), "Data P.", ("Residual LSTM",))) for factor in (5, 0.2))
+    return both(PAPER, "figure_3", many, few)
 
 
 @case(PAPER, "figure_4", "dense_larger")
@@ -342,6 +334,18 @@ def imbalance_as_printed() -> Pair:
     return plans("figure_11", but(times("imbalance", 0.75)))
 
 
+@case(PAPER, "figure_11", "computing_longer")
+def computing_longer() -> Pair:
+    def longer(factor: float) -> World:
+        """GPUs that only compute, under data parallelism so many times as long."""
+        busy: Entry = {"transfers": 0.0, "imbalance": 0.0}
+        return lambda model, arm, gpus: (
+            as_printed(model, arm, gpus) | busy | {"speedup": 1 / factor if "Data" in arm else 1}
+        )
+
+    return both(PAPER, "figure_11", timed(longer(1.5)), timed(longer(2.5)))
+
+
 @case(PAPER, "figure_11", "transfers_order")
 def transfers_order() -> Pair:
     return plans("figure_11", but(lambda entry: {"transfers": 20.0}, "DualPipe"))
@@ -350,11 +354,6 @@ def transfers_order() -> Pair:
 @case(PAPER, "figure_11", "transfers_as_printed")
 def transfers_as_printed() -> Pair:
     return plans("figure_11", but(times("transfers", 0.5), "Data P."))
-
-
-@case(PAPER, "text_headline_throughput", "above_1_5_here")
-def above_1_5() -> Pair:
-    return plans("text_headline_throughput", but(times("speedup", 1.3), "PipeDream"))
 
 
 @case(PAPER, "text_headline_throughput", "over_data")

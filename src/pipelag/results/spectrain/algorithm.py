@@ -1,4 +1,4 @@
-"""Algorithm 1: DualPipe's program on every GPU, line by line beside what one time unit of the log did."""
+"""Algorithm 1: DualPipe's program on every GPU, its lines beside what one time unit of the log did."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LINES: Sequence[Line] = (
     ("6", "fetch the forward's input: batch", "F", lambda row: int(row["minibatch"])),
     ("7", "fetch the backward's input: batch", "B", lambda row: int(row["minibatch"])),
     ("17", "s of the forward", "F", lambda row: int(row["ahead"])),
-    ("18, 20", "forward with the weights predicted for the end of unit", "F", lambda row: int(row["unit"])),
+    ("18, 20", "forward with the weights predicted for the start of unit", "F", lambda row: int(row["unit"])),
     ("25", "s of the backward", "B", lambda row: int(row["ahead"])),
-    ("26, 28", "backward with the weights predicted for the end of unit", "B", lambda row: int(row["unit"])),
+    ("26, 28", "backward with the weights predicted for the start of unit", "B", lambda row: int(row["unit"])),
     ("8, 9", "updates in the weights that both threads start from", "F", lambda row: int(row["reads"])),
     ("11", "updates in the weights after both are done", "B", lambda row: row["writes"]),
 )
@@ -53,7 +53,9 @@ def algorithm_1(context: Context) -> Drawn:
     cols = [Col("Lines", lambda line: line[0]), Col("Step", lambda line: line[1])]
     cols += [Col(f"GPU {gpu}", in_cell(steady[gpu, unit]), group=f"time unit {unit:g}") for gpu in gpus]
     notes = [
-        "lines 8 and 9 start both threads, lines 10 and 13 wait for all GPUs; lines 21 and 29 send to the neighbours",
+        "not traced: lines 1 to 3 initialise, 4 and 14 loop, 10 and 13 wait for all GPUs, 21 and 29 send to the "
+        "neighbours, 30 fills the buffer of gradients that line 11 reads; the rest are comments, heads and ends",
+        "W_u are the weights of time unit u as it starts: those that line 11 of unit u - 1 has made",
         "line 12, the smoothed gradient, stands after the update in the algorithm; the momentum SGD of the experiments "
         "steps along the gradient that it has just smoothed",
     ]

@@ -7,7 +7,7 @@ from statistics import fmean
 from pipelag.report.frames import Axis, Bars
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact
+from pipelag.results.judging import agreed, all_of, exact
 from pipelag.results.plans import SPEED_WORDS
 from pipelag.results.spectrain.timing import (
     CNN,
@@ -32,7 +32,10 @@ PAPER = "spectrain"
 BYTES = 1.5  # a factor: neither VGG16's head nor the cuts nor the LSTM's words are printed
 BYTES_WORDS = "within a factor of 1.5: the heads, the cuts and the words of a review that it rests on are not printed"
 LITTLE = 0.1  # "almost no communication": at most so much of data parallelism's
+LONGER = 200  # words of a review, of which the paper says no number for the LSTM; IMDb's have about as many
+LSTM = "Residual LSTM"
 SUMMED = {"server": DATA, "ring": RING}
+NAMES = {"server": "parameter server on a GPU", "ring": "ring"}
 
 
 @drawing(PAPER, "figure_3")
@@ -45,7 +48,29 @@ def figure_3(context: Context) -> Drawn:
             if row is not None:
                 rows.append({"model": model, "scheme": scheme, "megabytes": row["bytes"] / 1e6})
     y = Axis("megabytes", "MB per minibatch", log=True, limits=(1, None))
-    return Drawn.of(Bars(y, "model", "scheme", number="{:,.0f}", colours={"Data P.": 0, "Model P.": 5}), rows)
+    chart = Bars(y, "model", "scheme", number="{:,.0f}", colours={"Data P.": 0, "Model P.": 5})
+    return Drawn.of(chart, rows, note=chosen(context))
+
+
+def words_of(context: Context) -> int | None:
+    """How many words of a review the LSTM reads that is counted; None where it has no log."""
+    specs = [item.arm.spec for item in context.select(what="plan", model=LSTM) if item.log is not None]
+    return int(specs[0].options["profile"]["inputs"][0]["shape"][0]) if specs else None
+
+
+def chosen(context: Context) -> str:
+    """What the paper does not say and the bytes rest on, in sentences; empty without logs."""
+    data, piped, words = found(context, LSTM, DATA), found(context, LSTM, PIPED), words_of(context)
+    if data is None or piped is None or words is None:
+        return ""
+    more = 100 * piped["bytes"] / data["bytes"] * LONGER / words
+    return (
+        "Bytes are counted from the networks' layers, over all GPUs: 2(N-1) times the weights, as a ring and a server "
+        "on one of the GPUs send, and what crosses the cuts, there and back. Two settings were taken because the "
+        "paper's words come out with them (ambiguity E15): that count, of which one way alone is half and one GPU's "
+        f"share a quarter; and {words} words of a review for the LSTM, which of {LONGER} would send {more:.0f} % of "
+        "data parallelism's bytes."
+    )
 
 
 def ratios(context: Context) -> dict[str, float]:
@@ -56,29 +81,42 @@ def ratios(context: Context) -> dict[str, float]:
 
 @judge(PAPER, "figure_3", "more_but_inception")
 def more_but_inception(context: Context) -> Finding:
-    """Every model, and the one exception."""
+    """Every model, and the one exception; a ratio near 1 may be on either side of it."""
     sent = ratios(context)
-    holds = all((ratio > 1) == (model != "Inception v4") for model, ratio in sent.items())
-    return exact(holds, f"data over model parallelism: {over(sent)}")
+    more = {model: True if ratio >= BYTES else False if ratio <= 1 / BYTES else None for model, ratio in sent.items()}
+    outcomes = [one if one is None else one == (model != "Inception v4") for model, one in more.items()]
+    near = [model for model, one in more.items() if one is None]
+    why = "data over model parallelism: " + ", ".join(f"{model} {ratio:.3f}x" for model, ratio in sent.items())
+    why += f"; {', '.join(near)} may be on either side of 1" if near else ""
+    return exact(all_of(outcomes), why, BYTES_WORDS)
 
 
 @judge(PAPER, "figure_3", "ratios_as_printed")
 def ratios_as_printed(context: Context) -> Finding:
     """Mean and maximum."""
     sent, printed = ratios(context), context.result.reported
+    words = need(words_of(context), f"how many words {LSTM} reads")
+    longer = average(sent | {LSTM: sent[LSTM] * words / LONGER})
     mean, most = average(sent), max(sent.values())
-    holds = within(mean, printed["ratio_avg_x"], BYTES) and within(most, printed["ratio_max_x"], BYTES)
-    why = f"{mean:.1f}x on (geometric) average for {printed['ratio_avg_x']}x, at most {most:.0f}x for "
-    return exact(holds, f"{why}{printed['ratio_max_x']}x; {over(sent)}", BYTES_WORDS)
+    met = within(most, printed["ratio_max_x"], BYTES)
+    holds = agreed(*(met and within(one, printed["ratio_avg_x"], BYTES) for one in (mean, longer)))
+    why = f"{mean:.1f}x on (geometric) average for {printed['ratio_avg_x']}x ({longer:.1f}x with {LONGER} words of a "
+    why += f"review for the LSTM's {words}), at most {most:.0f}x for {printed['ratio_max_x']}x; {over(sent)}"
+    return exact(holds, why, BYTES_WORDS)
 
 
 @judge(PAPER, "figure_3", "almost_nothing")
 def almost_nothing(context: Context) -> Finding:
-    """The three models, against what data parallelism sends."""
+    """The three models, against what data parallelism sends. How many words the LSTM reads is not printed, so that what
+    more would turn is not told."""
     sent = {model: 1 / ratio for model, ratio in ratios(context).items() if model in DENSE}
+    words = need(words_of(context), f"how many words {LSTM} reads")
+    more = sent[LSTM] * LONGER / words
     why = ", ".join(f"{model} {100 * share:.1f} %" for model, share in sent.items())
-    words = "'almost no' is read as at most a tenth of data parallelism's"
-    return exact(max(sent.values()) <= LITTLE, f"{why} of data parallelism's bytes", words)
+    why += f" of data parallelism's bytes, {LSTM} of {words} words of a review, a number that the paper does not give; "
+    why += f"of {LONGER} it would be {100 * more:.0f} %"
+    holds = None if max(sent.values()) <= LITTLE < more else max(sent.values()) <= LITTLE
+    return exact(holds, why, "'almost no' is read as at most a tenth of data parallelism's")
 
 
 @drawing(PAPER, "figure_4")
@@ -89,10 +127,11 @@ def figure_4(context: Context) -> Drawn:
         for gather, arm in SUMMED.items():
             row = found(context, model, arm)
             if row is not None:
-                name = "parameter server on a GPU" if gather == "server" else gather
-                rows.append({"model": model, "gradients summed by": name, "percent": 100 * communicating(row)})
+                place = {"model": model, "gradients summed by": NAMES[gather]}
+                rows.append(place | {"percent": 100 * communicating(row)})
     y = Axis("percent", "time of communication (%)")
-    return Drawn.of(Bars(y, "model", "gradients summed by", number="{:.0f}"), rows)
+    colours = {NAMES["server"]: 0, NAMES["ring"]: 7}  # data parallelism's, and no scheme's
+    return Drawn.of(Bars(y, "model", "gradients summed by", number="{:.0f}", colours=colours), rows)
 
 
 def by_reading(context: Context, models: tuple[str, ...] = MODELS) -> dict[str, float]:
@@ -105,8 +144,10 @@ def dense_larger(context: Context) -> Finding:
     """Means over the two groups."""
     dense, cnn = by_reading(context, DENSE), by_reading(context, CNN)
     texts = [f"by a {gather} {dense[gather]:.0f} % against {cnn[gather]:.0f} %" for gather in SUMMED]
-    why = f"FCN/RNN against CNN models: {', '.join(texts)}"
-    return timed(context, dense["server"] > cnn["server"] + 1, why, "a percentage point")
+    each = {model: 100 * communicating(needed(context, model, DATA)) for model in MODELS}
+    why = f"means of FCN/RNN against CNN models: {', '.join(texts)}; by a server, "
+    why += ", ".join(f"{model} {share:.0f} %" for model, share in each.items())
+    return timed(context, [dense[gather] > cnn[gather] + 1 for gather in SUMMED], why, "a percentage point")
 
 
 @judge(PAPER, "figure_4", "as_printed")
@@ -115,7 +156,7 @@ def share_as_printed(context: Context) -> Finding:
     printed = context.result.reported
     most = {g: max(100 * communicating(needed(context, m, arm)) for m in MODELS) for g, arm in SUMMED.items()}
     mean = by_reading(context)
-    holds = within(mean["server"], printed["avg_percent"]) and within(most["server"], printed["max_percent"])
+    holds = [within(mean[g], printed["avg_percent"]) and within(most[g], printed["max_percent"]) for g in SUMMED]
     texts = [f"by a {gather} {mean[gather]:.1f} % on average and {most[gather]:.1f} % at most" for gather in SUMMED]
     why = f"{', '.join(texts)}, for {printed['avg_percent']} and {printed['max_percent']} %"
     return timed(context, holds, why, SPEED_WORDS)
@@ -137,7 +178,8 @@ def figure_7(context: Context) -> Drawn:
         times = {"forward": 1.0, "backward, roofline of a P40": backward_over_forward(context, model)}
         times["backward, measured here"] = measured_ratio(context, model)
         rows += [{"model": model, "pass": name, "time": time} for name, time in times.items() if time is not None]
-    return Drawn.of(Bars(Axis("time", "time (forward = 1)"), "model", "pass"), rows)
+    colours = {"forward": 1, "backward, roofline of a P40": 3, "backward, measured here": 6}  # as timelines have them
+    return Drawn.of(Bars(Axis("time", "time (forward = 1)"), "model", "pass", colours=colours), rows)
 
 
 def passes(context: Context) -> dict[str, float]:
@@ -157,7 +199,7 @@ def backward_longer(context: Context) -> Finding:
     """Every model."""
     times = passes(context)
     why = over(times) + measured_words(context)
-    return timed(context, min(times.values()) >= 1.05, why, "half a unit of the last printed digit, 3.3")
+    return timed(context, (min(times.values()) >= 1.05,), why, "half a unit of the last printed digit, 3.3")
 
 
 @judge(PAPER, "figure_7", "as_printed")
@@ -166,4 +208,4 @@ def longest_as_printed(context: Context) -> Finding:
     times, printed = passes(context), context.result.reported["backward_over_forward_max"]
     why = f"at most {max(times.values()):.2f}x for {printed}x, mean {fmean(times.values()):.2f}x"
     why += f"; {over(times)}{measured_words(context)}"
-    return timed(context, within(max(times.values()), printed), why, SPEED_WORDS)
+    return timed(context, (within(max(times.values()), printed),), why, SPEED_WORDS)

@@ -10,8 +10,9 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, learned, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, trend
 from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.told import all_told
 from pipelag.results.spectrain.training import (
     ARMS,
     DATA,
@@ -37,12 +38,18 @@ def curves(context: Context, arms: Sequence[str], panels: Mapping[str, str]) -> 
     titles = {arm: named(arm, [item.log for other, item in items if other == arm and item.log]) for arm in arms}
     for panel, metric in panels.items():
         for arm, item in items:
-            if item.log is None:
+            if item.log is None or ("loss" in metric and arm in lost(context)):
                 continue
             for row in item.log.rows:
                 if row.get(metric) is not None:
                     point = {"panel": panel, "arm": titles[arm], "seed": item.arm.seed, "step": row["step"]}
                     yield point | {"value": row[metric], "diverged": item.log.diverged_at is not None}
+
+
+def lost(context: Context) -> list[str]:
+    """The arms that diverge with every seed: of these no loss is drawn, which soon is none that could be shown."""
+    logs = {arm: context.logs(what="training", model="Transformer", arm=arm) for arm in ARMS}
+    return [arm for arm, each in logs.items() if each and all(log.diverged_at is not None for log in each)]
 
 
 def named(arm: str, logs: Sequence[RunLog]) -> str:
@@ -53,13 +60,18 @@ def named(arm: str, logs: Sequence[RunLog]) -> str:
 
 
 def limits(rows: Sequence[Mapping[str, Any]], panel: str) -> tuple[float | None, float | None]:
-    """Of a panel's axis: those of the runs that did not diverge, which one that did would flatten."""
+    """Of a panel's axis: those of the means over seeds of the runs that did not diverge, which one that did, or one
+    evaluation of one seed, would flatten."""
     values = [row["value"] for row in rows if row["panel"] == panel]
-    kept = [row["value"] for row in rows if row["panel"] == panel and not row["diverged"]]
-    if not kept or max(values) <= max(kept):
+    kept: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row["panel"] == panel and not row["diverged"]:
+            kept.setdefault((row["arm"], row["step"]), []).append(row["value"])
+    means = [fmean(each) for each in kept.values()]
+    if not means or max(values) <= max(means):
         return None, None
-    margin = 0.05 * (max(kept) - min(kept))
-    return min(kept) - margin, max(kept) + margin
+    margin = 0.05 * (max(means) - min(means))
+    return min(means) - margin, max(means) + margin
 
 
 def window(rows: Sequence[Mapping[str, Any]]) -> int:
@@ -73,7 +85,23 @@ def figure_5(context: Context) -> Drawn:
     """Faint evaluations, strong moving averages."""
     y = Axis("value", "validation accuracy (%)")
     rows = list(curves(context, (DATA, VANILLA), {"": "accuracy"}))
-    return Drawn.of(Lines(Axis("step", "iteration"), y, line="arm", styles=STYLES, trailing=window(rows)), rows)
+    chart = Lines(Axis("step", "iteration"), y, line="arm", styles=STYLES, trailing=window(rows))
+    return Drawn.of(chart, rows, note=told_of(context, rows))
+
+
+def told_of(context: Context, rows: Sequence[Mapping[str, Any]]) -> str:
+    """What stands below curves: what lines and bands are, whose losses are not drawn, and what was trained."""
+    if not rows:
+        return ""
+    several = len({row["seed"] for row in rows}) > 1
+    said = [
+        f"Faint lines: single evaluations{', mean over seeds' if several else ''}; strong lines"
+        f"{' and bands' if several else ''}: means over the latest {window(rows)} of "
+        + ("these means and of their standard deviations." if several else "these.")
+    ]
+    gone = [arm for arm in lost(context) if any(row["panel"] for row in rows)]
+    said += [f"No loss is drawn of what diverges with every seed: {', '.join(gone)}."] if gone else []
+    return " ".join([*said, *all_told(context)])
 
 
 @drawing(PAPER, "figure_12")
@@ -82,11 +110,15 @@ def figure_12(context: Context) -> Drawn:
     panels = {"Training loss": "loss", "Validation loss": "test_loss", "Validation accuracy": "accuracy"}
     rows = list(curves(context, ARMS, panels))
     axes = {
-        title: Axis("value", "validation accuracy (%)" if metric == "accuracy" else "loss", limits=limits(rows, title))
+        title: Axis("value", "validation accuracy (%)")
+        if metric == "accuracy"
+        else Axis("value", "loss", limits=limits(rows, title))
         for title, metric in panels.items()
     }
-    chart = Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", styles=STYLES, trailing=window(rows))
-    return Drawn.of(chart, rows)
+    titles = dict.fromkeys(row["arm"] for row in rows)
+    styles = {title: STYLES[arm] for title in titles for arm in ARMS if title.split(" (")[0] == arm}
+    chart = Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", styles=styles, trailing=window(rows))
+    return Drawn.of(chart, rows, note=told_of(context, rows))
 
 
 def spread(values: Sequence[float]) -> float:
@@ -98,9 +130,7 @@ def spread(values: Sequence[float]) -> float:
 
 def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
     """The spread of the Transformer's validation accuracy, by seed; for a judge."""
-    as_trained(context, "Transformer", arm)
-    # One that stays at chance lies still
-    learned(context, f"{arm} of the Transformer", what="training", model="Transformer", arm=arm)
+    as_trained(context, "Transformer", arm)  # one that stays at chance lies still
     curves_of = evaluated(context, arm, metric)
     if any(len(values) < 2 * WINDOW for values in curves_of.values()):
         raise NotLogged(f"{arm} of the Transformer has no {2 * WINDOW} logged evaluations")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
@@ -14,12 +14,18 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import share
+from pipelag.results.spectrain.told import all_told
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
 HORIZONS = (1, 2, 3)
 OWN = "SpecTrain"
 FACTOR = 2.0  # within which a ratio of the paper's is met
+FORESEEN = (
+    "Predictions s updates ahead: SpecTrain steps s times along the velocity (equation 4), PipeOptim s times as the "
+    "optimizer does, LWP_w (linear weight prediction) s times as the weights last changed, and XPipe s times as Adam "
+    "would, whose steps are of another length than those of the momentum SGD that is trained here."
+)
 
 
 def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
@@ -58,6 +64,26 @@ def lines(context: Context) -> Iterator[dict[str, Any]]:
                 yield point | {"weights": f"predicted, {method}", "rmse": row[f"rmse_predicted_{s}"]}
 
 
+def seldom(context: Context) -> str:
+    """On how many minibatches distances are measured, in words; empty where on each, and without logs."""
+    for spec in (item.arm.spec for item in context.logged(arm=OWN)):
+        every = spec.options["discrepancy"]["every"]
+        if every > 1:
+            return f"measured on one minibatch in {every}, so that spikes of single iterations can be missed"
+    return ""
+
+
+def measured_how(context: Context) -> list[str]:
+    """What the measured distances are, in sentences."""
+    logged = context.logged(arm=OWN)
+    if not logged:
+        return []
+    every = logged[0].arm.spec.evaluate_every
+    points = f"A point is a mean over {every} iterations" + (" and over the seeds" if len(logged) > 1 else "")
+    rarely = seldom(context)
+    return [f"{points}{f', {rarely}' if rarely else ''}.", FORESEEN, *all_told(context)]
+
+
 @drawing(PAPER, "figure_9")
 def figure_9(context: Context) -> Drawn:
     """A panel per s."""
@@ -66,7 +92,7 @@ def figure_9(context: Context) -> Drawn:
     styles = {f"stale ({OWN}'s run)": (0, 0), f"predicted, {OWN}": (4, 4), "predicted, PipeOptim": (7, 0)}
     styles |= {"predicted, LWP_w": (5, 5), "predicted, XPipe": (6, 3)}
     chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=styles, shared_y=True)
-    return Drawn.of(chart, list(lines(context)))
+    return Drawn.of(chart, list(lines(context)), note=" ".join(measured_how(context)))
 
 
 @judge(PAPER, "figure_9", "predicted_below_stale")
@@ -97,6 +123,7 @@ def spikes(context: Context) -> Finding:
     printed = context.result.reported["spikes_over_average_x"]
     highest = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
     why = f"the greatest over the mean at s = 3: {highest.text().lstrip('+')}"
+    why += f", {rarely}" if (rarely := seldom(context)) else ""
     return sized(context, highest.above(printed), why, f"above {printed} times; over seeds", arm=OWN)
 
 
@@ -125,17 +152,20 @@ def text_prediction_rmse(context: Context) -> Drawn:
             if method == OWN and s == 3:
                 row["paper"] = context.result.reported["ratio_percent"]
             with suppress(NotLogged):
-                row["ours"] = 100 * fmean(ratio(context, s, method).values())
+                values = [100 * value for value in ratio(context, s, method).values()]
+                row["ours"] = f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
             rows.append(row)
     cols = [
         Col("Method", "method"),
         Col("s", "s"),
         Col("paper", "paper", "{:.1f}", "predicted over stale (%)"),
-        Col("ours", "ours", "{:.1f}", "predicted over stale (%)"),
+        Col("ours", "ours", group="predicted over stale (%)"),
     ]
     short = context.shortfall(arm=OWN)
     notes = ["means over the run of the RMSE; every method against the stale weights of its own run"]
+    notes += ["ours: mean ± one standard deviation over seeds"] if len(context.logged(arm=OWN)) > 1 else []
     notes += [f"not the paper's: {short}"] if short else []
+    notes += [*filter(None, [seldom(context)]), FORESEEN, *all_told(context)]
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Method"))
 
 

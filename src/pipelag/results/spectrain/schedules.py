@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
-from pipelag.results.logs import RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
@@ -22,24 +24,59 @@ def weights(row: Row) -> str:
 
 @drawing(PAPER, "figure_6a")
 def figure_6a(context: Context) -> Drawn:
-    """PipeDream under one clock for all GPUs: what is left of a unit after a forward is idle."""
-    return draw(
-        context, name="GPU", first=0, follow=None, unit="time (one forward pass = 1)", numbered_from=0, until=28
+    """PipeDream under one clock for all GPUs, in units of a backward: what is left of one after a forward is idle."""
+    drawn = draw(
+        in_backwards(context),
+        name="GPU",
+        first=0,
+        follow=None,
+        unit="time unit (a backward)",
+        numbered_from=0,
+        until=14,
     )
+    return told(context, drawn, "Before the first backward a time unit is a forward.")
+
+
+def in_backwards(context: Context) -> Context:
+    """The same with times in backwards instead of forwards."""
+
+    def scaled(item: Item) -> Item:
+        if item.log is None:
+            return item
+        unit = max(row["end"] - row["start"] for row in passes(item.log, kind="B"))
+        rows = [row | {"start": row["start"] / unit, "end": row["end"] / unit} for row in item.log.rows]
+        return replace(item, log=replace(item.log, rows=rows))
+
+    return replace(context, items=[scaled(item) for item in context.items])
 
 
 @drawing(PAPER, "figure_6b")
 def figure_6b(context: Context) -> Drawn:
     """DualPipe's time units, batches counted from 0."""
-    return draw(context, name="GPU", first=0, follow=None, unit="time unit", numbered_from=0, arm="DualPipe")
+    unit = "time unit (a forward and a backward)"
+    drawn = draw(context, name="GPU", first=0, follow=None, unit=unit, numbered_from=0, arm="DualPipe")
+    return told(context, drawn, "Units are longer than those of figure 6a.")
 
 
 @drawing(PAPER, "figure_8a", "figure_8b", "figure_8c", "figure_8d")
 def figure_8(context: Context) -> Drawn:
     """Batch 5 and the weights of each of its passes."""
-    return draw(
+    drawn = draw(
         context, name="GPU", first=0, follow=BATCH + 1, label=weights, unit="time unit", numbered_from=0, until=12
     )
+    return told(context, drawn, "Pale: other batches.")
+
+
+def told(context: Context, drawn: Drawn, also: str) -> Drawn:
+    """A timeline with what stands below it: its colours, its method, and how many updates passes miss; first run's."""
+    logged = context.logged()
+    if not logged or logged[0].log is None:
+        return drawn
+    found = logged[0].log.summary
+    forward, backward = (listing(found[f"{side}_delays"]) for side in ("forward", "backward"))
+    missing = forward if forward == backward else f"{forward} (in the backward {backward})"
+    method = logged[0].arm.spec.phases[0].method
+    return replace(drawn, note=f"Grey: idle. {also} Method: {method}; updates that passes miss, GPU by GPU: {missing}.")
 
 
 def followed(context: Context) -> list[Row]:

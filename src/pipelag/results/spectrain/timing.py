@@ -7,7 +7,7 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import Difference, measured
+from pipelag.results.judging import Difference, agreed, measured
 from pipelag.results.plans import SPEED
 from pipelag.results.verdict import Finding, NotLogged, log_of
 
@@ -17,9 +17,13 @@ DENSE = ("SNN", "Transformer", "Residual LSTM")  # the paper's FCN and RNN model
 MODELS = CNN + DENSE
 DATA, PIPED, DUAL = SCHEMES = ("Data P.", "PipeDream", "DualPipe")
 COLOURS = {DATA: 0, PIPED: 2, DUAL: 4}  # of their bars: those that the arms have in curves, SpecTrain's for DualPipe
-# Second readings: gradients summed in a ring; GPUs that go on as soon as they can. Verdicts go by the first, the
-# parameter server and the common clock that the paper describes, and tell what the second gives.
+# Two readings (ambiguity E16): the parameter server and the common clock that the paper describes; a ring, and GPUs
+# that go on as soon as they can. A verdict takes both: what holds in one and fails in the other cannot be judged.
 RING, PIPED_FREE, DUAL_FREE = "Data P., ring", "PipeDream, free clock", "DualPipe, free clock"
+Arms = Mapping[str, str]  # of the schemes, in a reading
+FIRST: Arms = {scheme: scheme for scheme in SCHEMES}
+SECOND: Arms = {DATA: RING, PIPED: PIPED_FREE, DUAL: DUAL_FREE}
+READ_AS = ("with a server and a common clock", "by a ring and without a common clock")
 CHARGED, FREE = "weights moved", "weights for free"  # whether copying and predicting weights takes time
 READINGS = (CHARGED, FREE)
 GPUS = (2, 4)
@@ -51,11 +55,16 @@ def speedups(context: Context, arm: str, models: Sequence[str] = MODELS, gpus: i
 
 
 def gains(
-    context: Context, first: str, second: str, models: Sequence[str] = MODELS, reading: str = CHARGED
+    context: Context,
+    first: str,
+    second: str,
+    models: Sequence[str] = MODELS,
+    reading: str = CHARGED,
+    gpus: int = 4,
 ) -> dict[str, float]:
-    """Throughput of the first over that of the second on 4 GPUs, by model; for a judge."""
+    """Throughput of the first over that of the second, by model; for a judge."""
     pairs = {
-        model: [float(needed(context, model, arm, reading=reading)["samples_per_second"]) for arm in (first, second)]
+        model: [float(needed(context, model, arm, gpus, reading)["samples_per_second"]) for arm in (first, second)]
         for model in models
     }
     return {model: rate / other for model, (rate, other) in pairs.items()}
@@ -108,7 +117,33 @@ def share(value: Difference) -> str:
     return value.text().lstrip("+").replace(" (", " % (", 1)
 
 
-def timed(context: Context, holds: bool | None, why: str, tolerance: str) -> Finding:
-    """A finding about timed plans, all of which are there."""
+def timed(context: Context, readings: Sequence[bool], why: str, tolerance: str) -> Finding:
+    """A finding about timed plans, all of which are there.
+
+    Args:
+        readings: whether it holds with a server and a common clock, and by a ring and without one; of what is the same
+            in both, once.
+    """
     log_of(context, what="plan")
-    return measured(context, holds, f"simulated from data sheets: {why}", tolerance, what="plan")
+    holds = agreed(*readings)
+    why = f"simulated from data sheets: {why}" + (f"; {disagreeing(readings)}" if holds is None else "")
+    return measured(context, holds, why, tolerance, what="plan")
+
+
+def in_both(of: Callable[[Arms], bool]) -> tuple[bool, bool]:
+    """What a sentence about the schemes' arms gives in both readings."""
+    return of(FIRST), of(SECOND)
+
+
+def disagreeing(outcomes: Sequence[bool | None]) -> str:
+    """Why two readings that do not agree tell nothing."""
+    words = {True: "holds", False: "fails", None: "is not told"}
+    said = ", ".join(f"{how} it {words[one]}" for how, one in zip(READ_AS, outcomes, strict=True))
+    return f"the two readings do not agree: {said}"
+
+
+def methods_timed(context: Context) -> str:
+    """What is timed under the schemes' names, for a note; empty without a log."""
+    rows = {scheme: found(context, model, scheme) for model in MODELS for scheme in SCHEMES}
+    said = ", ".join(f"{scheme} is {row['method']}" for scheme, row in rows.items() if row is not None)
+    return f"Methods: {said} (PipeDream with one version of the weights on all GPUs)." if said else ""

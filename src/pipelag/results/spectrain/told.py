@@ -1,0 +1,111 @@
+"""What stands below what was trained: sizes and rates beside the paper's, the updates that passes miss, who learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelag.experiments import arms, load_scale
+from pipelag.results.context import Context
+from pipelag.results.judging import learns_nothing
+from pipelag.results.logs import Item
+from pipelag.runs.spec import RunSpec
+
+FULL = {"width": 1}  # options that the paper's networks have without saying so
+PREDICTING = "SpecTrain"
+
+
+def trained(context: Context) -> list[Item]:
+    """The trainings that have a log."""
+    return [item for item in context.logged(what="training") if item.arm.spec.kind == "train"]
+
+
+def beside_paper(context: Context) -> dict[str, tuple[RunSpec, RunSpec]]:
+    """A network's runs, here and at the paper scale, by model."""
+    asked = arms(context.paper, context.name, load_scale("paper"))
+    full = {tuple(sorted(arm.labels.items())): arm.spec for arm in asked}
+    pairs: dict[str, tuple[RunSpec, RunSpec]] = {}
+    for item in trained(context):
+        theirs = full.get(tuple(sorted(item.arm.labels.items())))
+        if theirs is not None:
+            pairs.setdefault(item.arm.labels["model"], (item.arm.spec, theirs))
+    return pairs
+
+
+def sizes(context: Context) -> str:
+    """In which options networks are smaller than the paper's, in a sentence; empty where none is."""
+    printed = context.paper.results["table_1"].reported["sizes"]
+    said = []
+    for model, (spec, theirs) in beside_paper(context).items():
+        assert spec.model is not None and theirs.model is not None
+        full: dict[str, Any] = FULL | theirs.model.options
+        other = {key: value for key, value in spec.model.options.items() if full.get(key) != value}
+        if other:
+            known = [f"{key} {full[key]}" for key in other if key in full]
+            paper = ", ".join([*known, *([printed[model]] if model in printed else [])])
+            ours = ", ".join(f"{key} {value}" for key, value in other.items())
+            said.append(f"{model} {ours}" + (f" (in full {paper})" if paper else ""))
+    return f"Networks: {'; '.join(said)}." if said else ""
+
+
+def rates(context: Context) -> str:
+    """How many times the paper's rates those here are, in a sentence; empty where they are its."""
+    said = [f"{model} {rate:g} ({times})" for model, (rate, times) in faster(context).items()]
+    return (
+        f"Rates, the same for all schemes (in brackets how many times the paper's): {', '.join(said)}." if said else ""
+    )
+
+
+def faster(context: Context) -> dict[str, tuple[float, str]]:
+    """Rates that are not the paper's, and how many times its they are, by model."""
+    found = {}
+    for model, (spec, theirs) in beside_paper(context).items():
+        assert spec.optimizer is not None and theirs.optimizer is not None
+        ours, printed = spec.optimizer.lr, theirs.optimizer.lr
+        if ours != printed:
+            found[model] = (ours, f"{ours / printed:.3g}")
+    return found
+
+
+def gone(context: Context) -> str:
+    """At which rates arms diverge, in a sentence; empty where none does, or the rates are the paper's."""
+    lost: dict[str, dict[str, None]] = {}
+    for item in trained(context):
+        if item.log is not None and item.log.diverged_at is not None:
+            lost.setdefault(item.arm.labels["arm"], {})[item.arm.labels["model"]] = None
+    times = faster(context)
+    said = [
+        f"{arm} on "
+        + ", ".join(f"{model} at {times[model][1]} times the paper's" for model in models if model in times)
+        for arm, models in lost.items()
+        if any(model in times for model in models)
+    ]
+    return f"Diverged at these rates, not at the paper's, which were not trained: {'; '.join(said)}." if said else ""
+
+
+def missed(context: Context) -> str:
+    """How many updates passes miss under each scheme, GPU by GPU, in a sentence; empty without logs."""
+    delays: dict[tuple[str, str], dict[str, str]] = {}
+    for item in trained(context):
+        for phase in item.log.summary.get("phases", ()) if item.log is not None else ():
+            sides = [", ".join(map(str, phase[f"{side}_delays"])) for side in ("forward", "backward")]
+            delays.setdefault((sides[0], sides[1]), {})[item.arm.labels["arm"]] = phase["method"]
+    said = []
+    for (forward, backward), methods in delays.items():
+        if not set(forward + backward) - set("0, "):
+            continue
+        names = ", ".join(f"{arm} ({method})" for arm, method in methods.items())
+        both = forward if forward == backward else f"{forward} (in the backward {backward})"
+        said.append(f"{names} {both}" + (f", which {PREDICTING} predicts" if PREDICTING in methods else ""))
+    return f"Updates that passes miss, stage by stage: {'; '.join(said)}." if said else ""
+
+
+def all_told(context: Context) -> list[str]:
+    """All of these sentences that say something."""
+    return [sentence for sentence in (sizes(context), rates(context), gone(context), missed(context)) if sentence]
+
+
+def not_learning(context: Context, model: str, arm: str) -> str:
+    """How many of an arm's runs learn nothing, in a few words beside a cell; empty where all learn."""
+    logs = context.logs(what="training", model=model, arm=arm)
+    lost = sum(map(learns_nothing, logs))
+    return f" ({lost} of {len(logs)} {'does' if lost == 1 else 'do'} not learn)" if lost else ""

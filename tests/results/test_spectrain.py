@@ -1,0 +1,206 @@
+"""SpecTrain's judges and notes where runs diverge, do not learn, or can be read in two ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipelag.experiments import Arm, load_paper, load_scale
+from pipelag.results.context import Context
+from pipelag.results.drawing import draw
+from pipelag.results.loading import load_results
+from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time
+from pipelag.results.spectrain.timing import disagreeing
+from pipelag.results.spectrain.told import rates, sizes
+from pipelag.results.spectrain.training import above_vanilla_here, mean_order, stale_below_here, table_1
+from pipelag.results.verdict import Finding, NotLogged
+from tests.results.cases.spectrain import as_printed, learnt, timed
+from tests.results.made_up import Make, context
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def at_chance(arm_name: str, model: str) -> Make:
+    """Trainings in which one run of an arm stays at chance."""
+
+    def make(arm: Arm) -> RunLog | None:
+        found = learnt({}, apart=0.1)(arm)
+        if found is None or (arm.labels["arm"], arm.labels["model"], arm.seed) != (arm_name, model, 0):
+            return found
+        rows = [row | {"accuracy": 50.0} for row in found.rows]
+        data = {"title": "IMDb", "classes": 2, "official": True}
+        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+
+    return make
+
+
+@pytest.mark.parametrize("arm", ["Vanilla DualPipe", "PipeDream, stashing"])
+def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
+    whole = context("spectrain", "table_1", learnt({}, apart=0.1))
+    broken = context("spectrain", "table_1", at_chance(arm, "Transformer"))
+    assert stale_below_here(whole).holds is True
+    found = stale_below_here(broken)
+    assert found.holds is None and f"{arm} of Transformer does not learn here" in found.why
+    assert "Data P. over " in found.why  # the other arm's is told
+
+
+def test_the_table_marks_what_does_not_learn() -> None:
+    drawn = table_1(context("spectrain", "table_1", at_chance("Vanilla DualPipe", "Transformer")))
+    assert drawn.table is not None
+    marked = [row["1"] for row in drawn.table.rows if "1 of 3 does not learn" in str(row["7"])]
+    assert marked == ["Vanilla DualPipe"]
+
+
+def test_an_order_names_the_arms_that_it_is_about() -> None:
+    def lacking(arm: Arm) -> RunLog | None:
+        return None if arm.labels["arm"] in ("SpecTrain", "PipeDream") else learnt({}, apart=0.1)(arm)
+
+    with pytest.raises(NotLogged, match="PipeDream of VGG16 has no logged value"):
+        mean_order("PipeDream")(context("spectrain", "table_1", lacking))
+
+
+def test_where_no_arm_is_whole_it_says_why() -> None:
+    with pytest.raises(NotLogged, match="does not learn here"):
+        above_vanilla_here(context("spectrain", "table_1", _all_at_chance))
+
+
+def _all_at_chance(arm: Arm) -> RunLog | None:
+    found = learnt({}, apart=0.1)(arm)
+    if found is None or arm.labels["arm"] != "Vanilla DualPipe":
+        return found
+    data = {"title": "IMDb", "classes": 2, "official": True}
+    return replace(found, summary=found.summary | {"final": found.rows[-1] | {"accuracy": 50.0}, "data": data})
+
+
+def judged(result: str, claim: str, **speedups: float) -> Finding:
+    """A claim about times as printed, but for arms whose second reading has another speedup."""
+    from pipelag.results.verdict import JUDGES
+
+    names = {"ring": "Data P., ring", "piped": "PipeDream, free clock", "dual": "DualPipe, free clock"}
+
+    def world(model: str, arm: str, gpus: int) -> dict[str, float]:
+        entry = as_printed(model, arm, gpus)
+        changed = {names[key]: value for key, value in speedups.items()}
+        return entry | ({"speedup": changed[arm]} if arm in changed else {})
+
+    return JUDGES["spectrain", result, claim](context("spectrain", result, timed(world)))
+
+
+@pytest.mark.parametrize(
+    ("result", "claim", "speedups"),
+    [
+        ("figure_10", "dualpipe_highest", {"piped": 9.0}),
+        ("figure_10", "cnn_data_above_pipedream", {"ring": 0.1}),
+        ("figure_10", "dense_gains", {"dual": 99.0}),
+        ("text_headline_throughput", "over_pipedream", {"piped": 9.0}),
+    ],
+)
+def test_what_one_reading_alone_gives_cannot_be_judged(result: str, claim: str, speedups: dict[str, float]) -> None:
+    assert judged(result, claim).holds is True
+    found = judged(result, claim, **speedups)
+    assert found.holds is None and "the two readings do not agree" in found.why
+
+
+def test_the_readings_that_do_not_agree_are_named() -> None:
+    said = disagreeing([True, False])
+    assert said.endswith("with a server and a common clock it holds, by a ring and without a common clock it fails")
+
+
+def raced_but(speedups: dict[str, float], not_learning: str = "") -> Make:
+    """Trainings that need equally many iterations, but for an arm that diverges; timed plans, with other speedups."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels.get("what") == "plan":
+            return timed(lambda m, a, g: as_printed(m, a, g) | ({"speedup": speedups[a]} if a in speedups else {}))(arm)
+        found = learnt(dict.fromkeys(("Data P.", "PipeDream", "PipeDream, stashing", "SpecTrain"), 70.0))(arm)
+        if found is None or arm.labels["arm"] != not_learning or arm.labels["model"] == "VGG16":
+            return found
+        return replace(found, summary=found.summary | {"diverged_at": 7, "final": None})
+
+    return make
+
+
+def test_every_network_is_held_against_the_same_pipedream() -> None:
+    """Its one version learns on one network alone, so that stashing is meant on that one too."""
+    found = faster_here("PipeDream")(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
+    assert found.holds is True and found.why.startswith("of the time of PipeDream, stashing: VGG16")
+    assert found.why.count("of its one version") == 1
+
+
+def test_a_lead_that_needs_the_common_clock_is_not_told() -> None:
+    free = context("spectrain", "figure_13", raced_but({"PipeDream, free clock": 9.0}))
+    found = faster_here("PipeDream")(free)
+    assert found.holds is None and "it holds, by a ring and without a common clock it fails" in found.why
+    assert faster_here("Data P.")(free).holds is True
+
+
+def test_figure_13_has_a_panel_for_each_pipedream_and_says_where_one_lacks() -> None:
+    drawn = figure_13(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
+    assert drawn.data is not None
+    models = drawn.data.groupby("pipedream")["model"].nunique().to_dict()
+    assert models == {"PipeDream: one version on all GPUs": 1, "PipeDream: stashing": 9}
+    assert "one version diverges or does not learn on ResNet-152, Inception v4, SNN" in drawn.note
+
+
+def test_the_headline_has_both_clocks_and_the_spread_over_seeds() -> None:
+    drawn = headline_time(context("spectrain", "text_headline_time", raced_but({"PipeDream, free clock": 9.0})))
+    assert drawn.table is not None
+    cells = {row["1"]: row["3"] for row in drawn.table.rows if row["0"] == "all"}
+    assert len(cells) == 5 and cells["paper"] == "42.1"
+    common, free = (
+        cells[f"ours: {clock}; stashing"] for clock in ("a server, a common clock", "a ring, no common clock")
+    )
+    assert " ± " in str(common) and float(str(free).split()[0]) > 2 * float(str(common).split()[0])
+    assert any(
+        note.startswith("in % of PipeDream's time, a ring, no common clock; stashing: VGG16")
+        for note in drawn.table.notes
+    )
+
+
+def published(result: str) -> tuple[list[str], str]:
+    """A published result's notes and what stands below it."""
+    found = Context.load(load_paper("spectrain"), result, load_scale("published", "cpu"))
+    load_results(found.paper)
+    drawn = draw(found)
+    return (drawn.table.notes if drawn.table is not None else []), drawn.footer(found)
+
+
+def test_table_1_names_sizes_rates_and_delays() -> None:
+    notes, below = published("table_1")
+    for words in (
+        "SNN width 0.125, layers 16",
+        "Transformer 0.04 (800)",
+        "PipeDream (pipedream_vertical_sync) 3, 3, 3, 3",
+    ):
+        assert any(words in note for note in notes), words
+    assert any("PipeDream on Transformer at 800 times the paper's, SNN at 2 times" in note for note in notes)
+    assert "half of the largest" in below
+
+
+def test_of_the_papers_own_networks_no_size_or_rate_is_told() -> None:
+    whole = context("spectrain", "table_1", learnt({}))
+    assert (sizes(whole), rates(whole)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("figure_3", "of 200 would send"),
+        ("figure_5", "means over the latest 3 of these means and of their standard deviations"),
+        ("figure_6a", "Method: pipedream; updates that passes miss, GPU by GPU: 3, 2, 1, 0"),
+        ("figure_8c", "Method: dualpipe_stashed; updates that passes miss, GPU by GPU: 4, 3, 2"),
+        ("figure_9", "measured on one minibatch in 10"),
+        ("figure_10", "PipeDream is pipedream_vertical_sync"),
+        ("figure_11", "SNN under DualPipe: computing 0.0"),
+        ("figure_13", "PipeDream's one version diverges or does not learn on SNN, Transformer, Residual LSTM"),
+    ],
+)
+def test_what_a_reader_must_know_stands_below(result: str, words: str) -> None:
+    assert words in published(result)[1]
+
+
+def test_options_of_any_kind_are_told() -> None:
+    said = sizes(context("spectrain", "table_1", learnt({}), "quick"))
+    assert "ResNet-152 blocks [1, 2, 1], width 0.125 (in full width 1)" in said
