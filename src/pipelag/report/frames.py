@@ -235,13 +235,17 @@ class Bars:
             for part in [frame[frame[self.panel] == panel] if self.panel else frame]
         )
         width = COLUMN if count <= 8 and len(panels) == 1 else PAGE
-        fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
+        groups = [frame[frame[self.panel] == panel][self.group].nunique() if self.panel else 1 for panel in panels]
+        ratios = [max(each, 0.4 * max(groups)) for each in groups]  # bars of one panel as wide as another's
+        options = {"ncols": len(panels), "sharey": self.shared_y, "squeeze": False, "width_ratios": ratios}
+        fig, grid = figure(width, self.height, **options)
         parts = list(frame[self.stack].drop_duplicates()) if self.stack else [""]
         bars = list(frame[self.bar].drop_duplicates()) if self.bar else [""]
-        for axes, panel in zip(grid[0], panels, strict=True):
+        for axes, panel, ratio in zip(grid[0], panels, ratios, strict=True):
             rows = frame[frame[self.panel] == panel] if self.panel else frame
-            self._panel(axes, rows, y, bars, parts, small=count > 24)
-            axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
+            inches = width * ratio / sum(ratios)
+            self._panel(axes, rows, y, bars, parts, inches, small=count > 24)
+            axes.set_title(greek(wrapped(str(panel), TITLED * inches)))
             draw_levels(axes, self.levels)
         for axes in grid[0]:
             y.limit(axes, "y")
@@ -250,7 +254,14 @@ class Bars:
         return fig
 
     def _panel(
-        self, axes: Any, rows: pd.DataFrame, y: Axis, bars: Sequence[Any], parts: Sequence[Any], small: bool
+        self,
+        axes: Any,
+        rows: pd.DataFrame,
+        y: Axis,
+        bars: Sequence[Any],
+        parts: Sequence[Any],
+        inches: float,
+        small: bool,
     ) -> None:
         groups = list(rows[self.group].drop_duplicates())
         own = [bar for bar in bars if not self.bar or (rows[self.bar] == bar).any()]
@@ -297,7 +308,7 @@ class Bars:
                         rotation=90 if small and len(text) > 3 else 0,
                     )
         titles = [greek(str(group)) for group in groups]
-        room = 0.82 * axes.figure.get_figwidth() / len(axes.figure.axes) / len(groups)  # inches for a group
+        room = 0.82 * inches / len(groups)  # inches for a group
         crowded = max(len(line) for title in titles for line in title.split("\n")) * LETTER > room
         axes.set_xticks(range(len(groups)), titles, fontsize=6 if crowded else None)
         axes.tick_params(axis="x", length=0)

@@ -29,7 +29,7 @@ from pipelag.results.spectrain.timing import (
     disagreeing,
     share,
 )
-from pipelag.results.spectrain.told import all_told
+from pipelag.results.spectrain.told import all_told, told_below_figures
 from pipelag.results.spectrain.training import OWN, STASHED
 from pipelag.results.verdict import Finding, NotLogged, judge
 
@@ -128,7 +128,7 @@ def told_of(context: Context, drawn: dict[str, set[str]]) -> list[str]:
         said.append("Both are timed as one version on all GPUs.")
     if any(drawn.values()):
         said.append("Times with a server and a common clock; the headline's table has others.")
-    return [*said, *all_told(context)]
+    return [*said, *told_below_figures(context)]
 
 
 def fastest(models: Sequence[str]) -> Any:

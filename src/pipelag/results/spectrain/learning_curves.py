@@ -12,7 +12,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, trend
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.told import all_told
+from pipelag.results.spectrain.told import told_below_figures
 from pipelag.results.spectrain.training import (
     ARMS,
     DATA,
@@ -101,7 +101,7 @@ def told_of(context: Context, rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     gone = [arm for arm in lost(context) if any(row["panel"] for row in rows)]
     said += [f"No loss is drawn of what diverges with every seed: {', '.join(gone)}."] if gone else []
-    return " ".join([*said, *all_told(context)])
+    return " ".join([*said, *told_below_figures(context)])
 
 
 @drawing(PAPER, "figure_12")

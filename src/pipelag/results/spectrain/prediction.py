@@ -14,7 +14,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import share
-from pipelag.results.spectrain.told import all_told
+from pipelag.results.spectrain.told import all_told, told_below_figures
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
@@ -81,7 +81,7 @@ def measured_how(context: Context) -> list[str]:
     every = logged[0].arm.spec.evaluate_every
     points = f"A point is a mean over {every} iterations" + (" and over the seeds" if len(logged) > 1 else "")
     rarely = seldom(context)
-    return [f"{points}{f', {rarely}' if rarely else ''}.", FORESEEN, *all_told(context)]
+    return [f"{points}{f', {rarely}' if rarely else ''}.", FORESEEN, *told_below_figures(context)]
 
 
 @drawing(PAPER, "figure_9")

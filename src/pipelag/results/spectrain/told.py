@@ -104,6 +104,11 @@ def all_told(context: Context) -> list[str]:
     return [sentence for sentence in (sizes(context), rates(context), gone(context), missed(context)) if sentence]
 
 
+def told_below_figures(context: Context) -> list[str]:
+    """Those that change how curves and bars are read; sizes and rates stand below table 1."""
+    return [sentence for sentence in (gone(context), missed(context)) if sentence]
+
+
 def not_learning(context: Context, model: str, arm: str) -> str:
     """How many of an arm's runs learn nothing, in a few words beside a cell; empty where all learn."""
     logs = context.logs(what="training", model=model, arm=arm)
