@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipelag.errors import PipelagError
+from pipelag.experiments import arms, load_paper, load_scale
 from pipelag.results.notebook import open_shelf
 from tests.results.test_results import PAPER, ROOT, draw, make_up_here
 
@@ -141,3 +143,15 @@ def test_what_is_not_there_is_refused(asked: dict[str, str], sentence: str) -> N
 def test_a_metric_that_no_log_has_is_refused() -> None:
     with pytest.raises(PipelagError, match="unknown metric 'acuracy' in the logs of table_2; did you mean 'accuracy'"):
         open_shelf(PAPER, "published").plot("table_2", "acuracy")
+
+
+@pytest.mark.parametrize("name", ["pipedream", "pipemare", "pipeoptim", "spectrain", "stale_weights"])
+def test_the_examples_of_the_first_cell_are_of_the_result_that_it_names(name: str) -> None:
+    first = "".join(cells(name)[parameters(name)]["source"])
+    result = re.search(r'RESULT = "(\w+)"', first)
+    method = re.search(r'METHOD = ""  # e\.g\. "(\w+)"', first)
+    labels = re.search(r"LABELS = {}  # e\.g\. ({.*?});", first)
+    assert result and method and labels
+    runs = arms(load_paper(name), result[1], load_scale("quick"))
+    assert any(phase.method == method[1] for run in runs for phase in run.spec.phases)
+    assert any(json.loads(labels[1]).items() <= run.labels.items() for run in runs)

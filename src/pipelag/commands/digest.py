@@ -31,7 +31,7 @@ from pipelag.results.verdict import WORDS, Verdict, verdicts
 BEGIN, BRIEF, END = "<!-- digest -->", "<!-- digest: brief -->", "<!-- end of digest -->"
 BEGINS = re.compile(r"<!-- digest(?:: ([\w. ]+))? -->")  # brief, or tables
 SHOWN = ("stale_weights.table_2", "pipedream.table_1")
-ON_TRAININGS, THEIRS, FAILED = "by training", "the paper's", "fails by training"
+ON_TRAININGS, THEIRS, FAILED = "by training", "of these the paper's", "fails by training"
 COUNTS = [
     Col(word, lambda row, word=word: row.get(word, 0))  # type: ignore[misc]
     for word in (WORDS[True], ON_TRAININGS, THEIRS, WORDS[False], FAILED, WORDS[None])
