@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipelag.experiments import arms, load_paper, load_scale, papers, run_dir
+from pipelag.results.named import drawing_code, report_code
 from pipelag.runs.folder import digest_of, seal
 from tests.workflow import forked
 
@@ -138,6 +140,49 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
         assert planned(project, target) == {"figure": 1, target: 1, "total": 2}
     finally:
         scale.write_text(text)
+
+
+def test_code_that_draws_or_judges_draws_again_what_it_is_about(tmp_path: Path) -> None:
+    """With a copy of the package that may be changed."""
+    for name in ("config", "profiles", "workflow", "src"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", tmp_path)
+    target, results = "stale_weights_table_6", tmp_path / "src/pipelag/results"
+
+    def started(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "--cores", "2", *words, target], cwd=tmp_path, capture_output=True,
+            text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path / "src")},
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    def change(path: Path) -> None:
+        path.write_text(path.read_text() + "# Otherwise.\n")
+
+    started()
+    change(results / "pipemare/costs.py")
+    assert "Nothing to be done" in started("--dry-run")
+    change(results / "stale_weights/reading.py")
+    again = started("--dry-run")
+    assert re.search(r"^table +1$", again, re.M) and not re.search(r"^run +", again, re.M)
+
+
+@pytest.mark.parametrize(("file", "drawn", "shown"), [
+    ("results/pipemare/costs.py", False, False),
+    ("results/pipedream/published.py", True, False),
+    ("results/judging.py", True, False),
+    ("report/tables.py", True, True),
+    ("report/templates/index.html", False, True),
+])  # fmt: skip
+def test_what_draws_a_papers_results_and_what_shows_them(tmp_path: Path, file: str, drawn: bool, shown: bool) -> None:
+    package = tmp_path / "pipelag"
+    for name in ("results", "report"):
+        shutil.copytree(ROOT / "src/pipelag" / name, package / name)
+    before = drawing_code("pipedream", package), report_code(package)
+    assert before == (drawing_code("pipedream"), report_code())
+    (package / file).write_text((package / file).read_text() + "\n")
+    after = drawing_code("pipedream", package), report_code(package)
+    assert [a != b for a, b in zip(after, before, strict=True)] == [drawn, shown]
 
 
 def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_told(project: Path) -> None:

@@ -1,5 +1,6 @@
 # What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
 import difflib
+import functools
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ from pipelag.data.files import manifest
 from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
 from pipelag.results.logs import Item
-from pipelag.results.named import check_results
+from pipelag.results.named import check_results, drawing_code, report_code
 from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
 
@@ -126,18 +127,23 @@ def asked_for(paper, result):
 
 
 def digest_of(paper, result):
-    """Changes when what the config says of a result changes, or a scale of its runs, so that it is drawn again."""
+    """Changes when what the config says of a result changes, or a scale of its runs, or the code that draws and judges
+    it, so that it is drawn again."""
     content = [experiments.load_paper(paper).results[result].model_dump_json(exclude={"optional"})]
     content += [repr((arm.spec.id, arm.left_out, arm.note)) for arm in plan[paper, result]]
-    content.append(repr(scale.least_seeds.get(paper)))
+    content += [repr(scale.least_seeds.get(paper)), code_of(paper)]
     return hashlib.sha256("".join(content).encode()).hexdigest()[:12]
 
 
+code_of = functools.cache(drawing_code)  # of a paper, once for all its results
+
+
 def head_digest():
-    """Changes when what the site says beside its records does: titles and citations of papers, docs/ambiguities.md."""
+    """Changes when what the site says beside its records does: titles and citations of papers, docs/ambiguities.md; or
+    the code that makes it."""
     heads = [experiments.load_paper(name).model_dump_json(include={"title", "citation"}) for name in config["papers"]]
     sheet = Path("docs/ambiguities.md")
-    heads.append(sheet.read_text() if sheet.exists() else "")
+    heads += [sheet.read_text() if sheet.exists() else "", report_code()]
     return hashlib.sha256("".join(heads).encode()).hexdigest()[:12]
 
 

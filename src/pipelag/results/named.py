@@ -1,4 +1,4 @@
-"""Whether every result has its drawing and every claim its judge: asked at every call of the workflow.
+"""Whether every result has its drawing and every claim its judge, and what code: asked at every call of the workflow.
 
 Finding out means importing a paper's package, and pandas with it, which takes a second; so a stamp is left where all
 was well, and counts until the paper's config or the package changes.
@@ -7,11 +7,32 @@ was well, and counts until the paper's config or the package changes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from pipelag.experiments.schema import Paper
 from pipelag.plugins import plugged_in
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def drawing_code(paper: str, package: Path = PACKAGE) -> str:
+    """Changes when the code that draws and judges a paper's results does, its own or what all papers share."""
+    shared, own = package / "results", package / "results" / paper
+    return _sum([*shared.glob("*.py"), *own.rglob("*.py"), *(package / "report").glob("*.py")])
+
+
+def report_code(package: Path = PACKAGE) -> str:
+    """Changes when what makes the site and the typeset reports does: code, templates, styles."""
+    return _sum(path for path in (package / "report").rglob("*") if path.is_file() and path.suffix != ".pyc")
+
+
+def _sum(files: Iterable[Path]) -> str:
+    content = hashlib.sha256()
+    for path in sorted(files):
+        content.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
+    return content.hexdigest()[:12]
 
 
 def check_results(paper: Paper, stamps: Path = Path(".snakemake/judged")) -> None:
