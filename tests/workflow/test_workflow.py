@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -141,30 +140,14 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     finally:
         scale.write_text(text)
 
-
-def test_code_that_draws_or_judges_draws_again_what_it_is_about(tmp_path: Path) -> None:
-    """With a copy of the package that may be changed."""
-    for name in ("config", "profiles", "workflow", "src"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Snakefile", tmp_path)
-    target, results = "stale_weights_table_6", tmp_path / "src/pipelag/results"
-
-    def started(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--cores", "2", *words, target], cwd=tmp_path, capture_output=True,
-            text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path / "src")},
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    def change(path: Path) -> None:
-        path.write_text(path.read_text() + "# Otherwise.\n")
-
-    started()
-    change(results / "pipemare/costs.py")
-    assert "Nothing to be done" in started("--dry-run")
-    change(results / "stale_weights/reading.py")
-    again = started("--dry-run")
-    assert re.search(r"^table +1$", again, re.M) and not re.search(r"^run +", again, re.M)
+    rules = project / "workflow/rules/common.smk"
+    text = rules.read_text()
+    rules.write_text(text.replace("functools.cache(drawing_code)", "lambda paper: f'other code of {paper}'", 1))
+    assert rules.read_text() != text
+    try:
+        assert planned(project, target) == {"figure": 1, target: 1, "total": 2}
+    finally:
+        rules.write_text(text)
 
 
 @pytest.mark.parametrize(("file", "drawn", "shown"), [
