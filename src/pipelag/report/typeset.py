@@ -72,7 +72,7 @@ def chapter_of(chapter: Chapter) -> dict[str, Any]:
     texts = [text for entry in chapter.entries for text in texts_of(entry)]
     sheet = read_sheet()
     return {
-        "id": paper.id, "short": paper.short, "title": paper.title, "year": str(c.year if c else paper.year),
+        "id": paper.id, "short": paper.short, "title": paper.title, "year": str(paper.year),
         "authors": ", ".join(c.authors) if c else "", "venue": c.venue if c else "", "links": c.links if c else [],
         "counts": [chapter.counts[word] for word in WORDS], "data": chapter.every("data"),
         "computed": chapter.computed,
