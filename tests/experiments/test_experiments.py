@@ -382,6 +382,12 @@ results:
         arms(load_paper("mine"), "table_1", load_scale("quick"))
 
 
+def test_a_paper_has_one_year_the_cited_versions(config: Path) -> None:
+    change(config / "papers/pipemare.yaml", "\nyear: 2021\n", "\nyear: 2019\n")
+    with pytest.raises(PipelagError, match="it is of 2021 and the paper's year 2019; both are the cited version's"):
+        load_paper("pipemare")
+
+
 def test_a_result_says_what_it_has_written_and_from_how_many_logs(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,14 @@ def test_a_footer_is_in_the_picture_and_equal_figures_are_equal_files(tmp_path: 
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+def test_a_figure_is_laid_out_once_whatever_it_is_written_as_and_in_which_order(tmp_path: Path) -> None:
+    for name, ends in (("a", (".pdf", ".svg", ".png")), ("b", (".svg", ".png")), ("c", (".png", ".svg"))):
+        fig = Lines(Axis("epoch", "step size alpha"), Axis("accuracy", limits=(9.0, 35.0)), line="arm").draw(CURVES)
+        save(fig, tmp_path / name, ends)
+    assert len({(tmp_path / f"{name}.svg").read_bytes() for name in "abc"}) == 1
+    assert len({(tmp_path / f"{name}.png").read_bytes() for name in "abc"}) == 1
+
+
 def test_a_line_of_one_point_has_a_whisker_for_a_band_has_no_width() -> None:
     rows = [{"x": x, "y": y} for x in (1, 2) for y in (3.0, 5.0)]
     one, two = (Lines("x", "y").draw(pd.DataFrame(some)).axes[0] for some in (rows[:2], rows))

@@ -14,10 +14,11 @@ from urllib.parse import unquote
 import pytest
 
 from pipelag.__main__ import main
-from pipelag.experiments import load_paper
+from pipelag.experiments import load_paper, load_scale
 from pipelag.experiments.schema import reading_order
 from pipelag.report.ambiguities import cited, linker, read_sheet
-from pipelag.report.gather import NO_LOG, Run, logged
+from pipelag.report.gather import JUDGING, NO_LOG, Run, logged, read
+from pipelag.report.search import searched
 from tests.report.scale import CURVES, HOSTILE, PAPER, ROOT, records
 
 __all__ = ["records"]
@@ -268,6 +269,99 @@ def test_results_come_in_reading_order() -> None:
     assert names[:2] == ["table_1", "table_2"] and names[8] == "table_9"
     assert names[9:11] == ["figure_1", "figure_2"] and names.index("figure_5b") == names.index("figure_5a") + 1
     assert names[-1].startswith("text_") and sorted(names) == sorted(load_paper("pipemare").results)
+
+
+def test_a_result_is_found_by_what_its_table_and_its_lines_name(records: Path) -> None:
+    pages(records)
+    text = (records / "figures/quick/index.html").read_text()
+    (names,) = re.findall(r'<script type="application/json" id="names">(.*?)</script>', text)
+    found = json.loads(names)
+    table, curve = found[f"{PAPER}_table_2"], found[f"{PAPER}_{CURVES}"]
+    assert HOSTILE in table and "A caption of table_2." in table and " paper " in f" {table} "
+    assert "baseline" in curve and HOSTILE in curve and "iteration" in curve and "accuracy (%)" in curve
+    assert "1.3" not in table.split()  # numbers are not names
+    listed = re.findall(r'data-result="(.*?)"', text)
+    assert set(listed) == set(found) and len(listed) == len(load_paper(PAPER).results)
+
+
+def test_a_result_is_found_by_other_words_for_what_it_says(records: Path) -> None:
+    path = records / "figures/quick" / PAPER / "table_2.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"caption": "What the partitioner gives."}))
+    assert "planner" in searched(read(records / "figures/quick", load_paper(PAPER), "table_2"))
+    assert "planner" not in searched(read(records / "figures/quick", load_paper(PAPER), "table_3"))
+
+
+NODE = shutil.which("node")
+
+
+@pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+@pytest.mark.parametrize(
+    ("word", "text", "fits"),
+    [
+        ("utilization", "its utilisation is 1/4", True),
+        ("utilis", "Utilization", True),
+        ("warmup", "three warm-up epochs", True),
+        ("warm-up", "three warm up epochs", True),
+        ("time-to-accuracy", "the time to accuracy", True),
+        ("VGG-16", "vgg16 and VGG‑16", True),
+        ("tta", "without tables", False),
+    ],
+)
+def test_spellings_and_hyphens_do_not_matter_to_the_search(word: str, text: str, fits: bool) -> None:
+    script = (ROOT / "src/pipelag/report/static/site.js").read_text()
+    page = "globalThis.document = { documentElement: { dataset: {} }, addEventListener() {} };"
+    asked = f"console.log(finds({json.dumps(word)}, spellings({json.dumps(text)}).join(' ')));"
+    said = subprocess.run([str(NODE), "-e", page + script + asked], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == str(fits).lower()
+
+
+def test_the_index_says_how_a_verdict_is_reached_and_where_its_rules_are(records: Path) -> None:
+    index = records / "figures/quick/index.html"
+    page = pages(records)[index]
+    assert JUDGING in page.words and "../../docs/judging.md" in page.links and "judging" in page.ids
+    (records / "docs/judging.md").unlink()
+    page = pages(records)[index]
+    assert JUDGING in page.words and not any("judging.md" in link for link in page.links)
+
+
+def test_the_index_links_the_ids_that_claims_cite(records: Path) -> None:
+    assert "ambiguities.html#A4" in pages(records)[records / "figures/quick/index.html"].links
+
+
+def test_where_nothing_was_trained_no_page_names_a_scale_a_device_or_hours(records: Path) -> None:
+    folder = records / "figures/quick" / PAPER
+
+    def ran(**said: float) -> None:
+        for path in folder.glob("*.json"):
+            record = json.loads(path.read_text())
+            runs = [run | {"status": "finished", "folder": "results/quick/runs/a", **said} for run in record["runs"]]
+            path.write_text(json.dumps(record | {"data": [], "devices": ["a CPU"], "runs": runs}))
+
+    ran()
+    title = load_scale("quick").title
+    for name in ("index", "table_2"):
+        words = pages(records)[folder / f"{name}.html"].words
+        assert title not in words and "a CPU" not in words and "hours" not in words
+        assert "all is computed" in words
+    ran(seconds=3.0)
+    words = pages(records)[folder / "index.html"].words
+    assert title in words and "a CPU" in words and "0.0 hours" in words
+
+
+def test_a_published_page_says_what_draws_and_what_trains(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.move(records / "figures/quick", records / "figures/published")
+    (records / "results/published").mkdir(parents=True)
+    shutil.copytree(
+        ROOT / "results/published/cpu", records / "results/published/cpu", ignore=shutil.ignore_patterns("runs")
+    )
+    assert main(["report", "--scale", "published", PAPER]) == 0
+    words = Page(Path(f"figures/published/{PAPER}/table_2.html")).words
+    assert (
+        f"snakemake --cores all --config scale=published -- {PAPER}_table_2" in words and "nothing is trained" in words
+    )
+    told = f"snakemake --cores all --config scale=published published=cpu retrain=true -- {PAPER}_table_2"
+    assert told in words
 
 
 def test_what_the_config_does_not_say_is_part_of_the_command(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from pipelag.report.gather import title_of
+from pipelag.experiments import load_paper, papers
+from pipelag.experiments.schema import Paper
+from pipelag.report.gather import Cells, title_of
 from pipelag.report.tables import Col, Column, Table, table
 
 TABLE = Table(
@@ -67,5 +70,38 @@ def test_labels_of_two_papers_tables_differ(tmp_path: Path) -> None:
         assert rf"\label{{tab:{paper}:table_2}}" in (tmp_path / paper / "table_2.tex").read_text()
 
 
-def test_titles() -> None:
-    assert title_of("table_2") == "Table 2" and title_of("text_headline_speedup") == "In the text: headline speedup"
+def test_titles_are_the_configs_or_else_the_ids() -> None:
+    results = {
+        "table_2": {"kind": "table", "caption": "c"},
+        "text_headline_speedup": {"kind": "text-claim", "caption": "c"},
+        "text_tta": {"kind": "text-claim", "caption": "c", "title": "time to accuracy"},
+        "links": {"kind": "curve", "caption": "c", "title": "Slower links"},
+        "hybrid_control": {"kind": "table", "caption": "c"},
+    }
+    paper = Paper.model_validate({"id": "p", "title": "t", "short": "s", "year": 1, "setups": {}, "results": results})
+    assert [title_of(paper, name) for name in results] == [
+        "Table 2",
+        "In the text: headline speedup",
+        "In the text: time to accuracy",
+        "Slower links",
+        "Hybrid control",
+    ]
+
+
+def test_every_result_that_its_id_does_not_name_has_a_title() -> None:
+    for paper in map(load_paper, papers()):
+        for name, result in paper.results.items():
+            assert result.title or re.fullmatch(r"(table|figure|algorithm)_\d+[a-z]?", name), (paper.id, name)
+        titles = [title_of(paper, name) for name in paper.results]
+        assert len(set(titles)) == len(titles), paper.id
+
+
+def test_a_long_cell_makes_no_text_of_the_numbers_it_stands_among() -> None:
+    def kind(*cells: str) -> str:
+        return Cells(groups=[], titles=["t"], rows=[[cell] for cell in cells]).kinds[0]
+
+    long = "46.14 ± 0.80 (2 of 3 seeds, one diverges)"
+    assert kind("58.45 ± 2.52", "54.81 ± 2.64", long, "–", "56.46 ± 3.37", "57.00") == "number"
+    assert kind("58.45 ± 2.52", long) == "text"  # as many sentences as numbers
+    assert kind("1 x 64", "2 x 32", "4 x 16", "a minibatch has too few samples for so many replicas") == "text"
+    assert (kind("a", "b"), kind("–", ""), kind("1", "2")) == ("word", "number", "number")

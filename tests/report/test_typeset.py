@@ -15,8 +15,8 @@ import typst
 
 from pipelag.__main__ import main
 from pipelag.experiments import load_paper, load_scale
-from pipelag.report.gather import Cells, gather
-from pipelag.report.typeset import PAGE_POINTS, chapter_of, fits, table_of
+from pipelag.report.gather import JUDGING, Cells, gather
+from pipelag.report.typeset import PAGE_POINTS, chapter_of, fits, pieces, table_of
 from tests.report.scale import CURVES, HOSTILE, PAPER, records
 
 __all__ = ["records"]
@@ -27,7 +27,8 @@ def data_of(project: Path, *names: str) -> dict[str, Any]:
     told = [chapter_of(chapter) for chapter in gather(names, scale, folder)]
     words = {"name": "quick", "title": "quick scale", "note": "a note"}
     return {"title": "t", "whole": len(names) > 1, "chapters": told, "scale": words} | {
-        "words": ["holds", "fails", "cannot be judged"]
+        "words": ["holds", "fails", "cannot be judged"],
+        "judging": JUDGING,
     }
 
 
@@ -107,7 +108,7 @@ def test_tables_span_as_many_columns_as_they_need() -> None:
     assert (table(3, "1.00")["wide"], table(3, "1.00")["size"]) == (False, 8.0)
     assert (table(12, "1.00 ± 0.10")["wide"], table(12, "1.00 ± 0.10")["long"]) == (True, False)
     assert table(12, "1.00 ± 0.10")["size"] < 8.0 and table(12, "1.00 ± 0.10", rows=99)["long"]
-    assert table(2, "a sentence " * 9)["kinds"] == ["text"] * 2 and sum(table(2, "a sentence " * 9)["needs"]) < 90
+    assert table(2, "a sentence " * 9)["kinds"] == ["text"] * 2 and table(2, "a sentence " * 9)["size"] == 8.0
     assert fits(PAGE_POINTS / 4, True, 8.0) and not fits(PAGE_POINTS / 3, True, 8.0)
 
 
@@ -124,3 +125,53 @@ def test_a_table_longer_than_a_page_goes_on_on_the_next(records: Path) -> None:
         return len(re.findall(rb"/Type\s*/Page\b", made))
 
     assert pages(60) < pages(180) < pages(300)
+
+
+def test_lines_break_at_spaces_and_behind_hyphens_before_letters() -> None:
+    assert pieces("PipeDream-2BW on Tiny-ImageNet") == ["PipeDream-2BW", "on", "Tiny-", "ImageNet"]
+    assert pieces("CIFAR-10, 15-1, -3.1") == ["CIFAR-10,", "15-1,", "-3.1"]
+
+
+def told(project: Path, data: dict[str, Any], asked: str) -> Any:
+    """What the template, when it has set some data, says of an expression."""
+    source = (files("pipelag.report") / "templates" / "report.typ").read_text()
+    question = f"{source}\n#context [#metadata({asked}) <asked>]".encode()
+    inputs = {"data": json.dumps(data)}
+    return json.loads(typst.query(question, "<asked>", field="value", root="figures/quick", sys_inputs=inputs))[0]
+
+
+def test_a_column_is_as_wide_as_its_longest_word_whatever_the_others_hold(records: Path) -> None:
+    def widths(least: list[int], enough: list[int], room: int) -> Any:
+        first, second = (f"({', '.join(f'{each}pt' for each in some)},)" for some in (least, enough))
+        return told(records, data_of(records, PAPER), f"widths({first}, {second}, {room}pt).map(each => each.pt())")
+
+    assert widths([10, 20], [10, 80], 200) == pytest.approx([15.4, 85.4])  # all fits; a little room is spread
+    assert widths([40, 10, 10], [40, 500, 12], 200) == pytest.approx([40, 148, 12], abs=0.01)
+    assert widths([90, 10, 10], [95, 500, 500], 200) == pytest.approx([90, 55, 55], abs=0.01)
+
+
+def test_a_chapter_without_claims_has_its_wide_tables_where_they_are_named(records: Path) -> None:
+    for path in sorted((records / "figures/quick" / PAPER).glob("*.json")):
+        record = json.loads(path.read_text())
+        runs = [{**run, "status": "finished", "folder": "results/quick/runs/a"} for run in record["runs"]]
+        wide = {"groups": [], "titles": ["a title"] * 14, "rows": [["a cell"] * 14] * 9}
+        record |= {"table": wide, "is_figure": False}
+        path.write_text(json.dumps(record | {"verdicts": [], "runs": runs}))
+    data = data_of(records, PAPER)
+    assert data["chapters"][0]["computed"]
+    where = "map(each => each.location().page())"
+    heads, tables, last = (
+        told(records, data, f"query({what}).{where}")
+        for what in ("heading.where(level: 3)", "figure", "heading.where(level: 2)")
+    )
+    assert tables == heads and len(heads) == len(load_paper(PAPER).results) and tables[-1] <= last[-1]
+
+
+def test_wide_tables_come_before_what_is_said_of_deviations(records: Path) -> None:
+    data = data_of(records, PAPER)
+    rows = [["a cell"] * 14] * 30
+    for entry in data["chapters"][0]["entries"]:
+        entry.update(figure=None, table=table_of(Cells(groups=[], titles=["a title"] * 14, rows=rows)))
+    where = "map(each => each.location().page())"
+    tables, heads = (told(records, data, f"query({what}).{where}") for what in ("figure", "heading.where(level: 2)"))
+    assert max(tables) <= heads[3]  # what was run, claims, results, what is not the paper's

@@ -66,7 +66,7 @@ def in_few_colours(png: Path) -> None:
 
 def section(context: Context, file: str) -> str:
     """A figure with what is said of it."""
-    title = f"{context.paper.short}, {title_of(context.name)}"
+    title = f"{context.paper.short}, {title_of(context.paper, context.name)}"
     command = f"snakemake --cores all --config scale=published published={DEVICE} -- {file}"
     judged = [f"* “{one.text}” **{one.verdict}**: {' '.join(one.why.split())}" for one in verdicts(context)]
     return "\n".join(

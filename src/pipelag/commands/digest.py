@@ -87,9 +87,10 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     lines = [scoreboard(judged, scale), "", *corrected(judged), ""]
     for name, found in failing.items():
         if found:
-            lines += [f"**What fails of {load_paper(name).short}:**", ""]
+            paper = load_paper(name)
+            lines += [f"**What fails of {paper.short}:**", ""]
             lines += [
-                f"- {title_of(result)}{', ours' * v.own}: {v.text.removesuffix('.')}. *{shortened(v.why)}*"
+                f"- {title_of(paper, result)}{', ours' * v.own}: {v.text.removesuffix('.')}. *{shortened(v.why)}*"
                 for result, v in found
             ] + [""]
     for shown in tables:
@@ -149,12 +150,13 @@ def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
         tested = [(result, verdict, verdict.p) for result, verdict in found if verdict.p is not None]
         bound = least_surprising([p for _, _, p in tested])
         holding = [each for each in tested if each[1].verdict == WORDS[True]]
-        lost = [f"{title_of(result)} `{verdict.claim}`" for result, verdict, p in holding if p > bound]
+        paper = load_paper(name)
+        lost = [f"{title_of(paper, result)} `{verdict.claim}`" for result, verdict, p in holding if p > bound]
         if tested:
             counts = {"tested": len(tested), "holds": len(holding), "left": len(holding) - len(lost)}
-            rows.append({"paper": load_paper(name).short, **counts})
+            rows.append({"paper": paper.short, **counts})
         if lost:
-            only.append(f"- {load_paper(name).short}: {', '.join(lost)}.")
+            only.append(f"- {paper.short}: {', '.join(lost)}.")
     if not rows:
         return []
     columns = [
@@ -198,4 +200,4 @@ def drawn_table(name: str, scale: Scale) -> str:
     drawn = draw(Context.load(paper, key, scale))
     if drawn.table is None:
         raise PipelagError(f"{name} is no table; the digest takes tables")
-    return f"{paper.short}, {title_of(key)}. " + drawn.table.markdown()
+    return f"{paper.short}, {title_of(paper, key)}. " + drawn.table.markdown()

@@ -92,11 +92,13 @@ def _line(name: str, verdict: str, judged: Judged, where: str) -> str:
             "write the sentence above it again"
         )
     why = " ".join(said.why.split()).replace("*", "\\*")
-    return f"- {context.paper.short}, {title_of(result)}, “{said.text}” {said.verdict}: {why} ({_logs(context)})"
+    where = f"{context.paper.short}, {title_of(context.paper, result)}"
+    return f"- {where}, “{said.text}” {said.verdict}: {why} ({_logs(context)})"
 
 
 def _logs(context: Context) -> str:
     """The logs of a claim's table or figure."""
     ids = list(dict.fromkeys(item.arm.spec.id for item in context.items if item.log is not None))
     more = f" and {len(ids) - LOGS} more" if len(ids) > LOGS else ""
-    return f"{title_of(context.name)}'s logs: {', '.join(f'`{one}`' for one in ids[:LOGS]) or 'none'}{more}"
+    title = title_of(context.paper, context.name)
+    return f"{title}'s logs: {', '.join(f'`{one}`' for one in ids[:LOGS]) or 'none'}{more}"

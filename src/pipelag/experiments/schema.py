@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from pipelag.files import read_yaml
 from pipelag.runs.optimizers import OptimizerSpec
@@ -123,8 +123,13 @@ class Claim(Typed):
 
 
 class Result(Typed):
-    """A table, figure or claim in the text."""
+    """A table, figure or claim in the text.
 
+    title: what a reader calls it, where its id does not say so as `table_2` does; of what the text says, what follows
+    "In the text: ".
+    """
+
+    title: str = ""
     kind: Literal["table", "figure", "curve", "timeline", "diagram", "config", "text-claim", "heatmap", "bar"]
     caption: str
     draw: str = ""
@@ -162,6 +167,15 @@ class Paper(Typed):
     clusters: Options = Field(default_factory=dict)  # named once, to be referred to by YAML anchors
     setups: dict[Name, Setup]
     results: dict[Name, Result]
+
+    @field_validator("citation")
+    @classmethod
+    def of_one_year(cls, citation: Citation | None, info: ValidationInfo) -> Citation | None:
+        """The year is that of the version that is cited, wherever it is shown."""
+        year = info.data.get("year")
+        if citation is not None and year not in (None, citation.year):
+            raise ValueError(f"it is of {citation.year} and the paper's year {year}; both are the cited version's")
+        return citation
 
 
 def reading_order(paper: Paper) -> list[str]:

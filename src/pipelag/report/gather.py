@@ -21,6 +21,15 @@ from pipelag.experiments.schema import Paper, Scale, reading_order
 HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
 NO_LOG = "no log"  # the status of a run that is asked for and not there; of one left out it is the reason
 NOT_READ = "not read"  # of one whose log is damaged, or is not what its run wrote
+# What docs/judging.md says at length.
+JUDGING = (
+    "A claim holds or fails where logs tell it, within the tolerance that it names. It cannot be judged where runs are "
+    "missing, where arms cannot be told apart, or where only the paper's own data, model and length, or GPUs, "
+    "could tell. Trained methods are compared seed by seed: one is ahead of another where the whole 95 % interval of "
+    "their mean difference is above nought. In verdicts ± is half such an interval, of one seed that of the test set's "
+    "samples; in tables ± is what they say it is."
+)
+LINE = 34  # characters of a cell that stay in one line on a page
 FIGURE_FILES, TABLE_FILES = ("svg", "pdf", "png", "csv"), ("csv", "md", "tex")
 
 
@@ -89,7 +98,7 @@ class Cells(Part):
 
     @cached_property
     def kinds(self) -> list[str]:
-        """By column: "number", "word", or "text" where cells need several lines."""
+        """By column: "number" (a cell may still have more to say), "word", or "text" where cells need several lines."""
         return [_kind([row[i] for row in self.rows if i < len(row)]) for i in range(len(self.titles))]
 
 
@@ -124,7 +133,7 @@ class Entry:
     @property
     def title(self) -> str:
         """As a reader calls it."""
-        return title_of(self.name)
+        return title_of(self.paper, self.name)
 
     @property
     def target(self) -> str:
@@ -173,6 +182,12 @@ class Chapter:
     def runs(self) -> dict[str, Run]:
         """All its runs, each once."""
         return {run.id: run for entry in self.entries if entry.record for run in entry.record.runs}
+
+    @property
+    def computed(self) -> bool:
+        """Whether nothing was trained or measured: its runs have neither data nor a time."""
+        there = [run for run in self.runs.values() if run.folder]
+        return bool(there) and not any(run.data or run.seconds for run in there)
 
     @property
     def hours(self) -> float:
@@ -237,16 +252,25 @@ def unreadable(svg: Path) -> str:
     return ""
 
 
-def title_of(result: str) -> str:
-    """`table_2` -> "Table 2", `text_headline_speedup` -> "In the text: headline speedup"."""
+def title_of(paper: Paper, result: str) -> str:
+    """`table_2` -> "Table 2", `text_headline_speedup` -> "In the text: " and its title, or "headline speedup"."""
     kind, _, rest = result.partition("_")
-    return f"In the text: {rest.replace('_', ' ')}" if kind == "text" else f"{kind.capitalize()} {rest}".strip()
+    title = paper.results[result].title
+    if kind == "text":
+        return f"In the text: {title or rest.replace('_', ' ')}"
+    return title or f"{kind.capitalize()} {rest.replace('_', ' ')}".strip()
 
 
 def _kind(cells: Sequence[str]) -> str:
-    """Of a column: numbers where most cells begin as a number does; dashes count for neither."""
+    """Of a column: numbers where most cells begin as a number does; dashes count for neither.
+
+    Of long ones all must, and they must be few: "46.14 ± 0.80 (2 of 3 seeds, one diverges)" makes no text of the
+    numbers that it stands among.
+    """
     said = [cell for cell in cells if cell.strip("–- ") and cell != "N/A"]
-    if any(len(cell) > 34 for cell in said):
-        return "text"
-    begin = sum(cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit() for cell in said)
-    return "number" if not said or 2 * begin > len(said) else "word"
+    numbers = [cell for cell in said if cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit()]
+    long = [cell for cell in said if len(cell) > LINE]
+    few = set(long) <= set(numbers) and 4 * len(long) <= len(said)
+    if not said or few and 2 * len(numbers) > len(said):
+        return "number"
+    return "text" if long else "word"

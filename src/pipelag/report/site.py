@@ -21,8 +21,10 @@ from pipelag.experiments.schema import Scale
 from pipelag.files import write_whole
 from pipelag.report import explore
 from pipelag.report.ambiguities import Ambiguity, linker, marked, read_sheet
-from pipelag.report.gather import FAILS, HOLDS, OPEN, Chapter, Entry, Run, logged
+from pipelag.report.gather import FAILS, HOLDS, JUDGING, LINE, OPEN, Chapter, Entry, Run, logged
+from pipelag.report.search import searched
 
+RULES = Path("docs/judging.md")
 CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
 
 
@@ -57,7 +59,10 @@ class Site:
         self.page("ambiguities.html", "ambiguities.html", entries=list(self.ambiguities.values()))
         total = sum((chapter.counts for chapter in self.chapters), Counter[str]())
         trained = sum((chapter.by_training for chapter in self.chapters), Counter[str]())
-        return self.page("index.html", "index.html", total=total, trained=trained, troubles=self.troubles)
+        names = {entry.target: searched(entry) for chapter in self.chapters for entry in chapter.entries}
+        return self.page(
+            "index.html", "index.html", total=total, trained=trained, troubles=self.troubles, names=names,
+        )  # fmt: skip
 
     def page(self, name: str, template: str, **values: Any) -> Path:
         """Render a page; its links are relative to where it lies."""
@@ -82,8 +87,13 @@ class Site:
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         made.filters |= {"marked": marked, "plain": explore.plain, "linked": linked}
-        made.globals |= {"CLASSES": CLASSES, "logged": logged}
-        made.globals |= {"again": self.again, "log": self.log, "report": self.report}
+        made.globals |= {"CLASSES": CLASSES, "JUDGING": JUDGING, "LINE": LINE, "logged": logged, "rules": self.rules()}
+        made.globals |= {
+            "again": self.again,
+            "trained_again": self.trained_again,
+            "log": self.log,
+            "report": self.report,
+        }
         return made
 
     def drawn(self, entry: Entry) -> dict[str, Any]:
@@ -105,6 +115,16 @@ class Site:
     def again(self, target: str) -> str:
         """The command that makes something again at this scale."""
         return f"snakemake --cores all {self.scale.asked_beside(self.beyond)}{target}"
+
+    def trained_again(self, target: str) -> str:
+        """The command that makes the runs of a published result again where their logs are missing."""
+        folder = "" if self.scale.device else f"published={Path(self.scale.folder).name}"
+        more = " ".join(filter(None, (folder, "retrain=true", self.beyond)))
+        return f"snakemake --cores all {self.scale.asked_beside(more)}{target}"
+
+    def rules(self) -> str:
+        """The link from the index to how claims are judged, where this is there."""
+        return Path(os.path.relpath(RULES, self.folder)).as_posix() if RULES.is_file() else ""
 
     def log(self, run: Run, name: str, paper: str) -> str:
         """The link from a paper's folder to a file of a run; empty where it is not there."""

@@ -48,6 +48,7 @@ RC: Any = {
     "svg.hashsalt": "pipelag",
     "savefig.dpi": 220,
 }
+FROZEN: Any = {"figure.constrained_layout.use": False}  # while a figure that is laid out is written
 
 
 def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[Any, Any]:
@@ -78,7 +79,8 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
     }
     for end in ends:
         drawn = io.BytesIO()  # not a file: on a full disk the writer of PDFs hides why it fails
-        fig.savefig(drawn, format=end[1:], metadata=dates[end])
+        with plt.rc_context(FROZEN):  # or matplotlib would lay it out anew for the next
+            fig.savefig(drawn, format=end[1:], metadata=dates[end])
         content = drawn.getvalue()
         with written(base.with_suffix(end)) as aside:
             aside.write_bytes(slim(content.decode()).encode() if end == ".svg" else content)
@@ -98,7 +100,7 @@ def freeze(fig: Any) -> None:
     import matplotlib.pyplot as plt
 
     fig.draw_without_rendering()
-    with plt.rc_context({"figure.constrained_layout.use": False}):
+    with plt.rc_context(FROZEN):
         fig.set_layout_engine(None)
 
 

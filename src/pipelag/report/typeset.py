@@ -16,7 +16,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments.schema import Scale
 from pipelag.report.ambiguities import cited, read_sheet
 from pipelag.report.explore import frame_of, plain, seen
-from pipelag.report.gather import WORDS, Cells, Chapter, Entry, Run, logged
+from pipelag.report.gather import JUDGING, WORDS, Cells, Chapter, Entry, Run, logged
 
 COLUMN_POINTS, PAGE_POINTS = 244.8, 504.0  # widths of a column and of both: those that figures are drawn for
 CHARACTER = 0.47  # of the size of the letters: how wide one is, on average
@@ -49,6 +49,7 @@ def compiled(path: Path, data: dict[str, Any], scale: Scale) -> Path:
     import typst
 
     data |= {"scale": {"name": scale.name, "title": scale.title, "note": scale.note}, "words": WORDS}
+    data |= {"judging": JUDGING}
     source = (files("pipelag.report") / "templates" / "report.typ").read_bytes()
     fonts = typst.Fonts(include_system_fonts=False, font_paths=[Path(matplotlib.get_data_path()) / "fonts/ttf"])
     try:
@@ -71,9 +72,10 @@ def chapter_of(chapter: Chapter) -> dict[str, Any]:
     texts = [text for entry in chapter.entries for text in texts_of(entry)]
     sheet = read_sheet()
     return {
-        "id": paper.id, "short": paper.short, "title": paper.title, "year": str(c.year if c else paper.year),
+        "id": paper.id, "short": paper.short, "title": paper.title, "year": str(paper.year),
         "authors": ", ".join(c.authors) if c else "", "venue": c.venue if c else "", "links": c.links if c else [],
         "counts": [chapter.counts[word] for word in WORDS], "data": chapter.every("data"),
+        "computed": chapter.computed,
         "devices": chapter.every("devices"), "hours": f"{chapter.hours:.1f}",
         "logged": logged(runs.values()), "seeds": len({run.seed for run in there}), "entries": entries,
         "deviations": deviations(chapter), "left_out": left_out(runs.values()),
@@ -123,29 +125,45 @@ def figure_of(entry: Entry) -> dict[str, Any]:
 
 
 def table_of(table: Cells) -> dict[str, Any]:
-    """The table with the widths of its columns in characters, the size of its letters, and whether it spans the page.
+    """The table with what its columns hold, the size of its letters, and whether it spans the page.
 
-    It is set in one column where that can be read, else over both in the largest letters that fit.
+    It is set in one column where that can be read, else over both in the largest letters that fit. How wide its columns
+    then are the template measures (`columns`): no word of theirs, the heads' included, may be cut or run over.
     """
+    titles = [plain(title) for title in table.titles]
+    columns = [column_of([row[i] for row in table.rows], title) for i, title in enumerate(titles)]
     needs = [
-        1.5
-        + max(
-            [min(len(row[i]), LONGEST) for row in table.rows]
-            + [1.15 * len(w) for w in re.split(r"\s|(?<=-)(?=[a-z])", title)]
-        )
-        for i, title in enumerate(table.titles)
+        1.5 + max([min(len(line), LONGEST) for line in c["lines"]] + [1.15 * len(word) for word in c["heads"]])
+        for c in columns
     ]
     places = [(False, size) for size in SIZES[:2]] + [(True, size) for size in SIZES]
     wide, size = next(
         (place for place in places if fits(sum(needs), *place)),
         (True, SIZES[-1]),
     )
-    taken = sum(needs) * CHARACTER * size / (PAGE_POINTS if wide else COLUMN_POINTS)
     return {
-        **table.model_dump(), "titles": [plain(title) for title in table.titles],
-        "kinds": table.kinds, "needs": needs, "wide": wide, "size": size, "share": min(1.0, 1.12 * taken),
+        **table.model_dump(), "titles": titles, "kinds": table.kinds, "columns": columns, "wide": wide, "size": size,
         "long": wide and len(table.rows) > TALLEST,
     }  # fmt: skip
+
+
+def column_of(cells: Sequence[str], title: str) -> dict[str, list[str]]:
+    """The longest lines of a column's cells, and the longest pieces of them and of its title that no break divides."""
+    return {
+        "lines": longest(cells),
+        "words": longest(piece for cell in cells for piece in pieces(cell)),
+        "heads": longest(pieces(title)),
+    }
+
+
+def pieces(text: str) -> list[str]:
+    """Between spaces, and behind hyphens before a letter: there lines may be broken."""
+    return re.split(r"\s+|(?<=[^\W\d_]-)(?=[^\W\d_])", text)
+
+
+def longest(texts: Iterable[str], count: int = 12) -> list[str]:
+    """The texts with the most characters: so many that one is the widest, though letters are not of one width."""
+    return sorted(dict.fromkeys(texts), key=len, reverse=True)[:count]
 
 
 def fits(characters: float, wide: bool, size: float) -> bool:

@@ -17,27 +17,36 @@ function theme(button) {
   });
 }
 
+// Spellings of a text that are looked for: with its hyphens as spaces and without them, "utilization" as "utilisation".
+const spellings = (text) => {
+  const one = text.toLowerCase().replace(/z/g, "s");
+  return [one.replace(/[-\u2010-\u2014]/g, " "), one.replace(/[-\u2010-\u2014]/g, "")];
+};
+const finds = (word, text) => spellings(word).some((one) => text.includes(one));
+
 function filter(form) {
+  const names = JSON.parse(document.getElementById("names").textContent); // of rows, lines and the like, by result
   const sections = [...document.querySelectorAll(".claims")];
   const lines = sections.flatMap((section) => [...section.querySelectorAll("li")].map((line) => ({
     line, section, verdict: line.dataset.verdict || "",
-    text: `${section.querySelector("h3").textContent} ${line.textContent} ${line.dataset.caption || ""}`.toLowerCase(),
+    text: spellings(`${section.querySelector("h3").textContent} ${line.textContent} ${names[line.dataset.result]}`).join(" "),
   })));
   const given = new URLSearchParams(location.search);
   form.text.value = given.get("q") || "";
   form.hidden = false;
   const apply = () => {
     const verdicts = new Set([...form.elements.verdict].filter((box) => box.checked).map((box) => box.value));
-    const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
+    const words = form.text.value.split(/\s+/).filter(Boolean);
+    let shown = 0, without = 0;
     for (const each of lines) {
       const fits = (each.verdict ? verdicts.has(each.verdict) : verdicts.size === 3) && (!form.paper.value || form.paper.value === each.section.dataset.paper)
-        && words.every((word) => each.text.includes(word));
+        && words.every((word) => finds(word, each.text));
       each.line.hidden = !fits;
       shown += fits && each.verdict !== "";
+      without += fits && each.verdict === "";
     }
     for (const section of sections) section.hidden = !section.querySelector("li:not([hidden])");
-    document.getElementById("hits").textContent = `${shown} of ${lines.filter((each) => each.verdict).length} claims`;
+    document.getElementById("hits").textContent = `${shown} of ${lines.filter((each) => each.verdict).length} claims${without ? `, ${without} without a claim` : ""}`;
   };
   form.addEventListener("input", apply);
   form.addEventListener("submit", (event) => event.preventDefault());
