@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.scores import meanings
 from pipelag.results.logs import RunLog
-from tests.results.made_up import context, trained
+from pipelag.timing.layers import LayerTime
+from tests.results.made_up import context, log, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -42,6 +45,24 @@ def test_what_diverges_with_some_seed_stands_below_all_that_do_not(result: str) 
 
     order = [row["method"] for row in rows(context("leaderboard", result, make))]
     assert order[0] == "sequential" and order[-3:] == list(gone)
+
+
+@pytest.mark.parametrize("result", ["table_1", "table_2"])
+def test_sequential_trainings_memory_is_that_of_the_one_worker_which_speedups_are_over(result: str) -> None:
+    """All layers' activations and weights, and not the fullest of as many workers as a pipeline has."""
+    layers = [asdict(LayerTime(n, f"layer {n}", 1.0, 2.0, 0, n << 20, 1 << 10)) for n in range(1, 21)]
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] == "profile":
+            return log(layers)
+        return trained(60.0, phases=[{"forward_delays": [0]}]) if arm.labels["what"] == "learning" else None
+
+    found = {row["method"]: row for row in rows(context("leaderboard", result, make))}
+    assert found["sequential"]["memory, MiB"] == pytest.approx(sum(range(1, 21)) + 20 / 1024)
+    assert found["sequential"]["speedup: timed, 4 workers"] == pytest.approx(1)
+    stages = enumerate(pairwise((0, 5, 12, 17, 20)))
+    fullest = max((4 - stage) * sum(range(a + 1, b + 1)) for stage, (a, b) in stages)
+    assert found["1F1B, latest weights"]["memory, MiB"] == pytest.approx(fullest, abs=0.01)
 
 
 def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
