@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.scores import meanings
-from pipelag.results.logs import RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.timing.layers import LayerTime
 from tests.results.made_up import context, log, trained
 
@@ -96,3 +96,40 @@ def test_short_names_are_told_of_where_they_stand() -> None:
     (whole,) = meanings(["LWP_w + SC", "DC-ASGD", "ASP data parallel", "PipeDream"])
     assert [each in whole for each in ("LWP: ", "SC: ", "DC-ASGD: ", "ASP: ", "XPipe: ")] == [True] * 4 + [False]
     assert meanings(["PipeDream", "sequential"]) == []
+
+
+def rated(arm: Arm) -> RunLog | None:
+    """A run that ends the better the nearer its rate is to twice the common one; none of a quarter of it."""
+    if arm.labels["rate"] == "1/4":
+        return None
+    end = {"2": 70.0, "1": 65.0}.get(arm.labels["rate"], 50.0)
+    made = trained(end)
+    made.rows[-1]["loss"] = 100 - end
+    return made
+
+
+@pytest.mark.parametrize("result", ["table_10", "table_13"])
+def test_a_search_explains_the_signs_and_dashes_that_it_has_and_no_others(result: str) -> None:
+    """Reasons stand in the footer alone; methods that no scale tries at a rate are named."""
+
+    def without(found: Context) -> Context:
+        lacks = [replace(i.arm, left_out="too slow") if i.arm.labels["rate"] == "1/4" else i.arm for i in found.items]
+        return replace(found, items=[Item(arm, rated(arm)) for arm in lacks])
+
+    found = without(context("leaderboard", result, rated))
+    table = draw(found).table
+    assert table is not None
+    own = {row["method"]: row["its rate"] for row in rows(found)}
+    assert any("≤, ≥" in note for note in table.notes) == any("≥" in str(rate) for rate in own.values())
+    assert "too slow" in found.left_out() and not any("too slow" in note for note in table.notes)
+    (dash,) = [note for note in table.notes if note.startswith("–: ")]
+    assert "Left out" in dash
+    (untried,) = [note for note in table.notes if note.startswith("Not among the rates searched")]
+    beta = {"table_10": "0.99", "table_13": "0.9"}[result]
+    assert f"sequential with NAdam (beta1 = {beta})" in untried and f"sequential with NAdam (beta1 = {beta})" in own
+
+
+def test_nadams_momentum_is_named_where_tables_have_another() -> None:
+    found = context("leaderboard", "table_8", lambda arm: trained(60.0, phases=[{}]))
+    names = {row["method"] for row in rows(found)}
+    assert "1F1B with NAdam (beta1 = 0.99)" in names and "1F1B, latest weights" in names

@@ -18,6 +18,7 @@ from pipelag.results.leaderboard.scores import (
     UNREMEDIED,
     above,
     compared,
+    dashes,
     diverging,
     end_text,
     said,
@@ -42,8 +43,7 @@ def table(context: Context) -> Drawn:
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
-    why = context.left_out()
-    notes = [SPREAD, *unlearned(context), *([f"–: not run here; {why}."] if why else [])]
+    notes = [SPREAD, *unlearned(context), *dashes(context)]
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
 
 
