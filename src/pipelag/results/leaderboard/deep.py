@@ -29,6 +29,7 @@ from pipelag.results.verdict import Finding, Judge, judge
 
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")
 COMMON, HALF, WARM = "as figure 1", "half the rate", "warm-up"
+SAID = {COMMON: "the common rate"}  # in a sentence
 DEEP = "16"
 
 
@@ -53,8 +54,9 @@ def saved_by(training: str) -> Judge:
     def judged(context: Context) -> Finding:
         both = {each: score(context, UNREMEDIED, stages=DEEP, training=each) for each in (training, COMMON)}
         holds, gain = above(*both.values())
-        ends = ", ".join(said(each, values) for each, values in both.items())
-        text = f"{DEEP} stages, {UNREMEDIED}: {ends}; {training} above {COMMON} by {gain}{diverging(both)}"
+        named = {SAID.get(each, each): values for each, values in both.items()}
+        ends = ", ".join(said(each, values) for each, values in named.items())
+        text = f"{DEEP} stages, {UNREMEDIED}: {ends}; {' above '.join(named)} by {gain}{diverging(named)}"
         return trend(context, holds, text, PAIRED, what="learning")
 
     return judged
@@ -72,7 +74,7 @@ def none_diverges(context: Context) -> Finding:
         training: [end == 0 for arm in arms for end in score(context, arm, stages=DEEP, training=training).values()]
         for training in trainings
     }
-    words = ", ".join(f"{training} {sum(gone)} of {len(gone)}" for training, gone in lost.items())
+    words = ", ".join(f"{SAID.get(training, training)} {sum(gone)} of {len(gone)}" for training, gone in lost.items())
     holds: bool | None = not any(lost[HALF] + lost[WARM])
     if holds and not any(lost[COMMON]):
         holds = None  # there is nothing to mend
