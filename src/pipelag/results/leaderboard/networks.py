@@ -109,7 +109,7 @@ def table(context: Context) -> Drawn:
 
 
 def notes(context: Context) -> list[str]:
-    """What was compared, from the logs."""
+    """What was compared, from the logs; and why runs are left out."""
     runs = context.select(what="learning")
     said = []
     trained = {(item.arm.spec.steps, item.log.summary["data"]["title"]) for item in runs if item.log is not None}
@@ -124,7 +124,8 @@ def notes(context: Context) -> list[str]:
         "Training loss at the end: since the evaluation before."
     )
     said.append("ms per minibatch: forward and backward of all layers, each timed by itself on this machine, summed.")
-    return said
+    why = context.left_out()
+    return said + ([f"Left out: {why}."] if why else [])
 
 
 # Claims --------------------------------------------------------------------------------------------------------------

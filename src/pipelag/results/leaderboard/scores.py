@@ -92,8 +92,9 @@ def meanings(arms: Iterable[str]) -> list[str]:
 
 
 def dashes(context: Context) -> list[str]:
-    """A table's note on its dashes; none where a scale runs all. The reasons stand once, in the footer."""
-    return ["–: not run here; “Left out” says why."] if context.left_out() else []
+    """A table's note on its dashes; none where a scale runs all. The footer does not say it again."""
+    why = context.left_out()
+    return [f"–: not run here; {why}."] if why else []
 
 
 def with_momentum(context: Context, arm: str) -> str:
