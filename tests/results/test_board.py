@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.scores import meanings
-from pipelag.results.logs import RunLog
-from tests.results.made_up import context, trained
+from pipelag.results.logs import Item, RunLog
+from pipelag.timing.layers import LayerTime
+from tests.results.made_up import context, log, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -42,6 +45,24 @@ def test_what_diverges_with_some_seed_stands_below_all_that_do_not(result: str) 
 
     order = [row["method"] for row in rows(context("leaderboard", result, make))]
     assert order[0] == "sequential" and order[-3:] == list(gone)
+
+
+@pytest.mark.parametrize("result", ["table_1", "table_2"])
+def test_sequential_trainings_memory_is_that_of_the_one_worker_which_speedups_are_over(result: str) -> None:
+    """All layers' activations and weights, and not the fullest of as many workers as a pipeline has."""
+    layers = [asdict(LayerTime(n, f"layer {n}", 1.0, 2.0, 0, n << 20, 1 << 10)) for n in range(1, 21)]
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] == "profile":
+            return log(layers)
+        return trained(60.0, phases=[{"forward_delays": [0]}]) if arm.labels["what"] == "learning" else None
+
+    found = {row["method"]: row for row in rows(context("leaderboard", result, make))}
+    assert found["sequential"]["memory, MiB"] == pytest.approx(sum(range(1, 21)) + 20 / 1024)
+    assert found["sequential"]["speedup: timed, 4 workers"] == pytest.approx(1)
+    stages = enumerate(pairwise((0, 5, 12, 17, 20)))
+    fullest = max((4 - stage) * sum(range(a + 1, b + 1)) for stage, (a, b) in stages)
+    assert found["1F1B, latest weights"]["memory, MiB"] == pytest.approx(fullest, abs=0.01)
 
 
 def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
@@ -75,3 +96,40 @@ def test_short_names_are_told_of_where_they_stand() -> None:
     (whole,) = meanings(["LWP_w + SC", "DC-ASGD", "ASP data parallel", "PipeDream"])
     assert [each in whole for each in ("LWP: ", "SC: ", "DC-ASGD: ", "ASP: ", "XPipe: ")] == [True] * 4 + [False]
     assert meanings(["PipeDream", "sequential"]) == []
+
+
+def rated(arm: Arm) -> RunLog | None:
+    """A run that ends the better the nearer its rate is to twice the common one; none of a quarter of it."""
+    if arm.labels["rate"] == "1/4":
+        return None
+    end = {"2": 70.0, "1": 65.0}.get(arm.labels["rate"], 50.0)
+    made = trained(end)
+    made.rows[-1]["loss"] = 100 - end
+    return made
+
+
+@pytest.mark.parametrize("result", ["table_10", "table_13"])
+def test_a_search_explains_the_signs_and_dashes_that_it_has_and_no_others(result: str) -> None:
+    """Reasons stand once; methods that no scale tries at a rate are named."""
+
+    def without(found: Context) -> Context:
+        lacks = [replace(i.arm, left_out="too slow") if i.arm.labels["rate"] == "1/4" else i.arm for i in found.items]
+        return replace(found, items=[Item(arm, rated(arm)) for arm in lacks])
+
+    found = without(context("leaderboard", result, rated))
+    drawn = draw(found)
+    table = drawn.table
+    assert table is not None
+    own = {row["method"]: row["its rate"] for row in rows(found)}
+    assert any("≤, ≥" in note for note in table.notes) == any("≥" in str(rate) for rate in own.values())
+    (dash,) = [note for note in table.notes if "too slow" in note]
+    assert dash.startswith("–: ") and "Left out" in found.footer() and "Left out" not in drawn.footer(found)
+    (untried,) = [note for note in table.notes if note.startswith("Not among the rates searched")]
+    beta = {"table_10": "0.99", "table_13": "0.9"}[result]
+    assert f"sequential with NAdam (beta1 = {beta})" in untried and f"sequential with NAdam (beta1 = {beta})" in own
+
+
+def test_nadams_momentum_is_named_where_tables_have_another() -> None:
+    found = context("leaderboard", "table_8", lambda arm: trained(60.0, phases=[{}]))
+    names = {row["method"] for row in rows(found)}
+    assert "1F1B with NAdam (beta1 = 0.99)" in names and "1F1B, latest weights" in names

@@ -37,7 +37,13 @@ def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
         *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 4, 8, 16, 8)),
     ]
     assert rows["PipeDream"] == ["4", *(f"+{cost}.00 {zero}" for cost in (14, 18, 26, 14, 18, 26, 18))]
-    assert rows["PipeDream with NAdam"] == ["1", "–", "–", "–", *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 8))]
+    assert rows["PipeDream with NAdam (beta1 = 0.99)"] == [
+        "1",
+        "–",
+        "–",
+        "–",
+        *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 8)),
+    ]
     assert list(rows).index("1F1B, latest weights") < list(rows).index("PipeDream")
     words = {stages_of(item) for item in found.items if item.arm.labels["work"] == "words"}
     assert words == {8} and rows["XPipe"][2:5] == ["–", "–", "–"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelag.experiments import Arm, load_paper, papers
-from pipelag.results.judging import every_run
+from pipelag.results.judging import every_run, extent
 from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
@@ -32,6 +32,9 @@ def _load() -> list[tuple[str, str, str]]:
 
 
 EVERY = _load()
+# What no sentence says: a list as Python writes it, "(3 seeds)x", "1 values", what is nothing
+UNREAD = re.compile(r"\[\d+(, \d+)*\]|\)x\b|\b1 values|\bNone\b|\bnan\b|  ")
+DANGLING = re.compile(r"^(its?|they|their|so (?!far)|the same|up to|hence|these|this|there) |\b(over|of) these\b", re.I)
 
 
 def test_every_claim_has_a_judge_or_a_reason_and_every_judge_a_claim() -> None:
@@ -41,6 +44,16 @@ def test_every_claim_has_a_judge_or_a_reason_and_every_judge_a_claim() -> None:
             for claim in content.claims:
                 (reasons if claim.because else claims).add((name, result, claim.id))
     assert claims == set(JUDGES) and not reasons & claims
+
+
+def test_every_claim_has_a_subject_of_its_own() -> None:
+    """The site's filtered list and lists of failures show each alone, below its table's or figure's title."""
+    claims = [claim for name in papers() for result in load_paper(name).results.values() for claim in result.claims]
+    assert not [claim.text for claim in claims if DANGLING.search(claim.text)]
+
+
+def test_one_number_is_not_called_a_range() -> None:
+    assert [extent(9, 9), extent(9, 12), extent(99.99, 100, ".0f")] == ["9", "9 to 12", "100"]
 
 
 def test_every_case_is_of_a_judge() -> None:
@@ -56,6 +69,7 @@ def test_a_verdict_turns(key: tuple[str, str, str]) -> None:
     assert bad.holds is False, bad.why
     for finding in (good, bad):
         assert finding.tolerance and finding.why
+        assert not UNREAD.search(finding.why), finding.why
 
 
 @pytest.mark.parametrize("key", EVERY, ids=".".join)

@@ -157,7 +157,7 @@ def test_where_it_depends_on_how_near_convergence_cannot_be_told() -> None:
         return found
 
     found = judged(context("figure_5a", log, "paper"))["converges_alike"]
-    assert found.verdict == "cannot be judged" and "10-stage 1,000, 9,000, 9,000" in found.why
+    assert found.verdict == "cannot be judged" and "10-stage after 1,000, 9,000, 9,000" in found.why
 
 
 @pytest.mark.parametrize(

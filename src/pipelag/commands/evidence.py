@@ -100,5 +100,4 @@ def _logs(context: Context) -> str:
     """The logs of a claim's table or figure."""
     ids = list(dict.fromkeys(item.arm.spec.id for item in context.items if item.log is not None))
     more = f" and {len(ids) - LOGS} more" if len(ids) > LOGS else ""
-    title = title_of(context.paper, context.name)
-    return f"{title}'s logs: {', '.join(f'`{one}`' for one in ids[:LOGS]) or 'none'}{more}"
+    return f"the result's logs: {', '.join(f'`{one}`' for one in ids[:LOGS]) or 'none'}{more}"

@@ -96,13 +96,17 @@ class Context:
         shown: pd.DataFrame | None = None,
         spread: str = "bands of one standard deviation",
         whole: bool = False,
+        notes: Sequence[str] = (),
     ) -> str:
         """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
 
         shown: the figure's data, whose seeds count; it need not have all that are logged. spread: how it shows them.
         whole: with all that falls short of the paper's, as there is room for below a table.
+        notes: what stands above it; of what is left out it says nothing where one of them does.
         """
         left_out = self.left_out()
+        if any(left_out in note for note in notes):
+            left_out = ""
         seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
         said = (
             self._trained(seeds, spread, whole),

@@ -52,7 +52,9 @@ class Drawn:
         if self.figure is not None and self.data is not None and self.data.empty:
             return ""
         shown = context if self.items is None else replace(context, items=self.items)
-        told = shown.footer(self.data, self.spread if self.figure is not None else "", whole=self.table is not None)
+        spread = self.spread if self.figure is not None else ""
+        notes = self.table.notes if self.table is not None else ()
+        told = shown.footer(self.data, spread, whole=self.table is not None, notes=notes)
         return f"{told} {self.note}".strip()
 
     @classmethod

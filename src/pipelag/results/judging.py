@@ -37,6 +37,12 @@ def listing(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 
+def extent(low: float, high: float, form: str = "g") -> str:
+    """The least and the greatest of some numbers; the one that they are where they look alike."""
+    ends = [f"{end:{form}}" for end in (low, high)]
+    return " to ".join(dict.fromkeys(ends))
+
+
 def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
     """For what follows from schedules, counts or theory."""
     return Finding(holds, why, tolerance)
@@ -75,7 +81,8 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
 
 def by_seed(context: Context, **labels: str) -> dict[int, float]:
     """The final accuracy of every seed of an arm; raises `NotLogged` unless all that were asked for have one."""
-    accuracy, what = context.accuracy(**labels), ", ".join(labels.values())
+    accuracy = context.accuracy(**labels)
+    what = ", ".join(value for key, value in labels.items() if key not in ("what", "kind"))
     if accuracy.values and not accuracy.complete:
         raise NotLogged(f"{what}: only {accuracy.text()}")
     if not accuracy.values:

@@ -12,6 +12,7 @@ from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import learned
 from pipelag.results.leaderboard.scores import (
+    BASELINE,
     LAST,
     PAPER,
     SPREAD,
@@ -53,13 +54,17 @@ def profile_of(context: Context) -> Profile | None:
 
 
 def timed(phase: PhaseSpec, profile: Profile) -> Timing | None:
-    """The phase's schedule over the profiled stages; None for methods whose staleness no schedule makes."""
+    """The phase's schedule over the profiled stages; None for methods whose staleness no schedule makes.
+
+    Sequential training is timed on the one worker that speedups are over, whatever stages its run is logged by.
+    """
     method = methods.get(phase.method, **phase.options)
-    stages = phase.stages
     if method.random is not None or method.name == "asp":
         return None
+    cuts = () if method.name == BASELINE else phase.cuts
+    stages = len(cuts) + 1
     plan = method.schedule(stages, PERIODS, phase.microbatches)
-    costs = profile.cut(phase.cuts, phase.microbatches)
+    costs = profile.cut(cuts, phase.microbatches)
     return time_schedule(plan, costs, versions=method.weight_copies(stages, phase.microbatches))
 
 
@@ -137,7 +142,8 @@ NOTES = {  # by the column that they are about
     "greatest. One run of each, on different days: rows also differ by what else the machine did. "
     "–: not measured.",
     "torch": "Torch's own: the same schedule by torch.distributed.pipelining, which has none of the others.",
-    "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor.",
+    "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor; of sequential training "
+    "that of its only worker. Gradients and the optimizer's state are counted nowhere.",
 }
 LATE = "Hogwild: its gradients are late, of weights that are not: no distance."
 BEYOND = (

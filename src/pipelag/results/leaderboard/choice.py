@@ -28,6 +28,7 @@ from pipelag.results.leaderboard.scores import (
     priced,
     told,
     unlearned,
+    with_momentum,
 )
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -69,7 +70,7 @@ def table(context: Context) -> Drawn:
     rows: list[dict[str, Cell]] = []
     for arm in sorted(arms, key=lambda arm: arm != UNREMEDIED):
         costs = {f"{work} {stages}": cost(context, arm, work, stages) for work, stages in works}
-        rows.append({"method": arm, "copies": copies(context, arm), **costs})
+        rows.append({"method": with_momentum(context, arm), "copies": copies(context, arm), **costs})
     columns = [Col("method", "method"), Col("weight copies", "copies")]
     columns += [Col(title, f"{work} {stages}", group=GROUPS[work]) for (work, stages), title in works.items()]
     return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES + meanings(arms) + unlearned(context)))

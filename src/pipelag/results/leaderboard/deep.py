@@ -18,6 +18,7 @@ from pipelag.results.leaderboard.scores import (
     UNREMEDIED,
     above,
     compared,
+    dashes,
     diverging,
     end_text,
     said,
@@ -28,6 +29,7 @@ from pipelag.results.verdict import Finding, Judge, judge
 
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")
 COMMON, HALF, WARM = "as figure 1", "half the rate", "warm-up"
+SAID = {COMMON: "the common rate"}  # in a sentence
 DEEP = "16"
 
 
@@ -42,8 +44,7 @@ def table(context: Context) -> Drawn:
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
-    why = context.left_out()
-    notes = [SPREAD, *unlearned(context), *([f"–: not run here; {why}."] if why else [])]
+    notes = [SPREAD, *unlearned(context), *dashes(context)]
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
 
 
@@ -53,8 +54,9 @@ def saved_by(training: str) -> Judge:
     def judged(context: Context) -> Finding:
         both = {each: score(context, UNREMEDIED, stages=DEEP, training=each) for each in (training, COMMON)}
         holds, gain = above(*both.values())
-        ends = ", ".join(said(each, values) for each, values in both.items())
-        text = f"{DEEP} stages, {UNREMEDIED}: {ends}; {training} above {COMMON} by {gain}{diverging(both)}"
+        named = {SAID.get(each, each): values for each, values in both.items()}
+        ends = ", ".join(said(each, values) for each, values in named.items())
+        text = f"{DEEP} stages, {UNREMEDIED}: {ends}; {' above '.join(named)} by {gain}{diverging(named)}"
         return trend(context, holds, text, PAIRED, what="learning")
 
     return judged
@@ -72,7 +74,7 @@ def none_diverges(context: Context) -> Finding:
         training: [end == 0 for arm in arms for end in score(context, arm, stages=DEEP, training=training).values()]
         for training in trainings
     }
-    words = ", ".join(f"{training} {sum(gone)} of {len(gone)}" for training, gone in lost.items())
+    words = ", ".join(f"{SAID.get(training, training)} {sum(gone)} of {len(gone)}" for training, gone in lost.items())
     holds: bool | None = not any(lost[HALF] + lost[WARM])
     if holds and not any(lost[COMMON]):
         holds = None  # there is nothing to mend

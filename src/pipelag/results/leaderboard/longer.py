@@ -15,6 +15,7 @@ from pipelag.results.leaderboard.scores import (
     UNREMEDIED,
     Price,
     base_of,
+    dashes,
     end_text,
     judged,
     lost,
@@ -44,13 +45,11 @@ def table(context: Context) -> Drawn:
     columns = [Col("method", "method")]
     columns += [Col(title, length, group="accuracy %, trained") for length, title in TITLES.items()]
     columns += [Col(title, f"lost {length}", group="below sequential, points") for length, title in TITLES.items()]
-    why = context.left_out()
     notes = [
         SPREAD,
         "Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired.",
     ]
-    notes += unlearned(context)
-    notes += [f"–: not run here; {why}."] if why else []
+    notes += unlearned(context) + dashes(context)
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 

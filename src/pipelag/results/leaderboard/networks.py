@@ -124,7 +124,8 @@ def notes(context: Context) -> list[str]:
         "Training loss at the end: since the evaluation before."
     )
     said.append("ms per minibatch: forward and backward of all layers, each timed by itself on this machine, summed.")
-    return said + [f"Left out: {why}." for why in dict.fromkeys(item.arm.left_out for item in runs) if why]
+    why = context.left_out()
+    return said + ([f"Left out: {why}."] if why else [])
 
 
 # Claims --------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from pipelag.results.leaderboard.scores import (
     WITH,
     above,
     base_of,
+    dashes,
     diverging,
     loss_of,
     meanings,
@@ -38,6 +39,7 @@ from pipelag.results.leaderboard.scores import (
     said,
     score,
     unlearned,
+    with_momentum,
 )
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
@@ -46,9 +48,10 @@ NOTES = [
     SPREAD,
     "The search: of the rates that a method is tried with, the one with the lowest mean training loss at the end, over "
     "the seeds that it has at each of them. Accuracies of the test set take no part in it.",
-    "≤, ≥: the smallest or the greatest that the method was tried with; a better one may lie beyond it.",
     "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",
 ]
+
+BOUNDS = "≤, ≥: the smallest or the greatest that the method was tried with; a better one may lie beyond it."
 
 
 def searched_of(context: Context, arm: str) -> list[Item]:
@@ -105,7 +108,7 @@ def bounded(rate: float, tried: set[float]) -> str:
 
 def row_of(context: Context, arm: str) -> dict[str, Any]:
     """One method's line, and its `place`."""
-    row: dict[str, Any] = {"method": arm, "place": place([])}
+    row: dict[str, Any] = {"method": with_momentum(context, arm), "place": place([])}
     for label in context.values("rate"):
         items = context.select(arm=arm, rate=label)
         row[f"at {label}"] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
@@ -138,11 +141,21 @@ def table(context: Context) -> Drawn:
     for rate, label in sorted(rates.items()):
         columns.append(Col(f"{rate:g}", f"at {label}", group="accuracy at a rate of, %"))
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
-    why = context.left_out()
-    notes = [*NOTES, *([LAST] if any(0 < row["place"][0] <= 1 for row in rows) else [])]
-    notes += meanings(context.values("arm"))
-    notes += unlearned(context) + ([f"–: not run here; {why}."] if why else [])
+    notes = NOTES + [LAST] * any(0 < row["place"][0] <= 1 for row in rows)
+    notes += [BOUNDS] * any(str(row.get("rate", ""))[:1] in ("≤", "≥") for row in rows)
+    notes += meanings(context.values("arm")) + unlearned(context) + dashes(context) + untried(context)
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+
+
+def untried(context: Context) -> list[str]:
+    """A table's note on the rates that some methods are not searched at, on any scale."""
+    lacking: dict[str, list[str]] = {}
+    for label in context.values("rate"):
+        arms = [with_momentum(context, arm) for arm in context.values("arm") if not context.select(arm=arm, rate=label)]
+        if arms:
+            lacking[f"{rate_of(context.select(rate=label)[0]):g}"] = arms
+    words = "; ".join(f"{rate}: {', '.join(arms)}" for rate, arms in lacking.items())
+    return [f"Not among the rates searched: {words}."] if words else []
 
 
 @drawing(PAPER, "figure_2")

@@ -91,6 +91,19 @@ def meanings(arms: Iterable[str]) -> list[str]:
     return [f"{'; '.join(said)}."] if said else []
 
 
+def dashes(context: Context) -> list[str]:
+    """A table's note on its dashes; none where a scale runs all. The footer does not say it again."""
+    why = context.left_out()
+    return [f"–: not run here; {why}."] if why else []
+
+
+def with_momentum(context: Context, arm: str) -> str:
+    """An arm as a table has it: where it names NAdam with its beta1, which is another in another table."""
+    specs = [item.arm.spec.optimizer for item in context.select(arm=arm)]
+    momenta = {spec.betas[0] for spec in specs if spec is not None and spec.name == "nadam" and spec.betas}
+    return f"{arm} ({', '.join(f'beta1 = {beta:g}' for beta in sorted(momenta))})" if momenta else arm
+
+
 def unlearned(context: Context) -> list[str]:
     """A table's note on the runs that end and do not learn, by `judging.learned`'s rule; none without any."""
     said = context.counted(learns_nothing)

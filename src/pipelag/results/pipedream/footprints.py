@@ -9,7 +9,7 @@ from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import measured
+from pipelag.results.judging import listing, measured
 from pipelag.results.logs import RunLog
 from pipelag.results.pipedream.entries import Entry, entries, unpublished
 from pipelag.results.pipedream.targets import COLOURS
@@ -107,7 +107,8 @@ def about_one(context: Context) -> Finding:
     most, why = worst_over_alone(context)
     held = {model: versions(log_of(context, model=model)) for model in context.values("model")}
     within = all(max(counts) <= len(counts) for counts in held.values())
-    return measured(context, within and most <= PAR, f"{why}; versions {next(iter(held.values()))}", PAR_WORDS)
+    why += f"; versions by stage {listing(next(iter(held.values())))}"
+    return measured(context, within and most <= PAR, why, PAR_WORDS)
 
 
 def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float, float]]]:
@@ -152,12 +153,13 @@ def stays(context: Context) -> Finding:
     for model, by_servers in over_alone(context).items():
         if len(by_servers) < 2:
             continue  # too few layers for the longer ones
-        (few, first, _), *others = sorted(by_servers.values())
-        grown += any(share > PAR * first for stages, share, _ in others if stages > few)
-        texts.append(f"{model} {first:.2f} with {few}, " + ", ".join(f"{share:.2f} with {n}" for n, share, _ in others))
+        each = sorted(by_servers.items(), key=lambda one: one[1])
+        few, first, _ = each[0][1]
+        grown += any(share > PAR * first for _, (stages, share, _) in each if stages > few)
+        texts.append(f"{model} " + ", ".join(f"{share:.2f} with {n} on {name}" for name, (n, share, _) in each))
     if not texts:
         raise NotLogged("no model has straight pipelines of different lengths")
-    why = f"the worst worker over data parallelism, by stages: {'; '.join(texts)}"
+    why = f"the worst worker over data parallelism, by stages and cluster: {'; '.join(texts)}"
     return measured(context, not grown, why, f"at most a tenth more than with the fewest, of {len(texts)} models")
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact, listing
+from pipelag.results.judging import exact, extent, listing
 from pipelag.results.logs import RunLog
 from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, idle_free_from, passes, reads_of
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -99,7 +99,7 @@ def flush_idles(context: Context) -> Finding:
             waits.append(following["start"] - first["start"] - busy)
     if not waits:
         raise NotLogged("fewer than two minibatches are logged, so there is no flush between them")
-    why = f"{min(waits):g} to {max(waits):g} units of idle time per worker and flush"
+    why = f"{extent(min(waits), max(waits))} units of idle time per worker and flush"
     return exact(min(waits) > ALMOST, why)
 
 
@@ -274,7 +274,7 @@ def two_units(context: Context) -> Finding:
         if len(steady) < 2:
             raise NotLogged("too few minibatches are logged for a steady state")
         rates += [(b - a) / count for a, b in pairwise(steady)]
-    why = f"one minibatch per {min(rates):g} to {max(rates):g} units in both stages"
+    why = f"one minibatch per {extent(min(rates), max(rates))} units in both stages"
     return exact(all(abs(rate - 2) < ALMOST for rate in rates), why)
 
 

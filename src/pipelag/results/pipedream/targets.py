@@ -99,7 +99,7 @@ def goal_of(
     better = min if metric == "perplexity" else max
     best = [better(v for _, v in points) for log in context.logs(**runs) if (points := curve(log, metric))]
     if not best:
-        raise NotLogged(f"the run {model} {arm} has no log, or diverged")
+        raise NotLogged(f"{model} under {arm} has no log, or diverged")
     if not context.shortfall(**runs):
         value = printed_target(context, model) if printed is None else printed
         return Goal(value, metric, f"{value:g} {UNITS[metric]}")

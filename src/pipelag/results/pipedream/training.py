@@ -206,10 +206,8 @@ def headline(context: Context, task: str) -> tuple[Difference, str]:
         if model in TASKS[task] and trained and speed is not None:
             epochs = against_data_parallelism(context, model)
             gain = epochs.difference(speed)
-            text = (
-                f"{entry.name} {gain.text().lstrip('+')}x: an epoch of {entry.paper['config']} is {speed:.2f}x as fast"
-            )
-            speedups.append((gain, f"{text}; {epochs.text()}"))
+            text = f"{entry.name} {gain.text().lstrip('+')} times as fast"
+            speedups.append((gain, f"{text}, an epoch by {entry.paper['config']} {speed:.2f}x; {epochs.text()}"))
     if not speedups:
         raise NotLogged(f"no plan for {' or '.join(TASKS[task])} is logged")
     return max(speedups, key=lambda one: one[0].mean)

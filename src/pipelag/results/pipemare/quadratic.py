@@ -256,11 +256,12 @@ def t2_wider(context: Context) -> Finding:
 def sometimes_worse(context: Context) -> Finding:
     """Some Delta below 0, at the paper's delays."""
     rows = over_delta(context, shown_pairs(context)[0])
-    worse = [row for row in rows if row["delta"] < 0 and narrower(row)]
-    text = f"at {len(worse)} values of Delta"
+    below = [row for row in rows if row["delta"] < 0]
+    worse = [row for row in below if narrower(row)]
+    text = f"at {len(worse)} of {len(below)} values of Delta below 0"
     if worse:
         last = worse[-1]
-        text += f", as at {last['delta']:g}: {last['T2']:.4f} against {last['original']:.4f}"
+        text += f", as at Delta = {last['delta']:g}: {last['T2']:.4f} with T2, {last['original']:.4f} without"
     return exact(bool(worse), text, EIGENVALUES)
 
 
@@ -287,7 +288,7 @@ def narrowed(context: Context, own: bool) -> tuple[int, int, str]:
         delta: [narrower(row) for row in rows if row["delta"] == delta]
         for delta in sorted({row["delta"] for row in rows})
     }
-    words = [f"{sum(some)} of {len(some)} at Delta = {delta:g}" for delta, some in worse.items()]
+    words = [f"{sum(some)} of {len(some)} pairs at Delta = {delta:g}" for delta, some in worse.items()]
     return sum(map(sum, worse.values())), len(rows), f"T2 narrows the stable range of {', '.join(words)}"
 
 
@@ -311,7 +312,7 @@ def own_delays_worse(context: Context) -> Finding:
 def covers_the_delays(context: Context) -> Finding:
     """The first stage's delay of each pipeline, in updates."""
     rows = [row for row in log_of(context, panel=TRAINED).rows if row["method"] == "PipeMare"]
-    delays = {f"{row['stages']} stages, {row['microbatches']} microbatches": max(row["forward_delays"]) for row in rows}
-    words = ", ".join(f"{name} {delay}" for name, delay in delays.items())
+    delays = {(row["stages"], row["microbatches"]): max(row["forward_delays"]) for row in rows}
+    words = ", ".join(f"{most} ({stages} stages, {micro} microbatches)" for (stages, micro), most in delays.items())
     most = log_of(context, panel=ALL).rows[-1]["forward"]
     return exact(max(delays.values()) <= most, f"largest delay in updates, {most} covered: {words}", "exact")

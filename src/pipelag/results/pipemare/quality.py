@@ -50,8 +50,19 @@ def metric(task: str) -> str:
 def named(labels: Mapping[str, str]) -> str:
     """Labels in a sentence, a task as the paper's data set."""
     first = [DATASET_OF.get(labels.get("task", ""), ""), labels.get("arm", "")]
-    others = [f"{key} {value}" for key, value in labels.items() if key not in ("task", "arm")]
+    others = [further(key, value) for key, value in labels.items() if key not in ("task", "arm")]
     return " ".join(filter(None, [*first, *others]))
+
+
+def further(key: str, value: str) -> str:
+    """A label beside task and arm in a sentence; empty where it is what all have."""
+    if key == "split":
+        return "with twice the stages" if value == "2" else ""
+    if key == "checkpoints":
+        return "without recomputation" if value == "none" else f"with {value} checkpoints"
+    if key == "setup":  # `transformer_few`: how many stages
+        return f"over {value.partition('_')[2]} stages" if value.endswith(("_few", "_some")) else ""
+    return f"{key} {value}"
 
 
 def runs_of(context: Context, **labels: str) -> dict[int, Item]:

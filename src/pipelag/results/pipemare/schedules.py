@@ -73,7 +73,7 @@ def held(log: RunLog) -> tuple[list[int], str]:
     """The copies counted and those that the method states, which must agree, in words."""
     counted, stated = copies_held(log), log.summary["weight_copies"]
     return counted, f"copies per stage {listing(counted)}" + (
-        "" if counted == stated else f", of which the method says {stated}"
+        "" if counted == stated else f", of which the method says {listing(stated)}"
     )
 
 
@@ -168,7 +168,7 @@ def delays_as_formula(context: Context) -> Finding:
         delays = log.summary["forward_delays"], log.summary["backward_delays"]
         if delays != (wanted["forward"], wanted["backward"]):
             labels = ", ".join(f"{key} {value}" for key, value in item.arm.labels.items())
-            return exact(False, f"{labels}: derived tau_fwd {delays[0]}, tau_bkwd {delays[1]}")
+            return exact(False, f"{labels}: derived tau_fwd {listing(delays[0])}, tau_bkwd {listing(delays[1])}")
         checked += len(delays[0])
     return exact(True, f"{checked} stages in {len(context.items)} schedules")
 
@@ -217,5 +217,7 @@ def memory_as_formula(context: Context) -> Finding:
         copies = [count - 1 for count in log.summary["weight_copies"]]
         if copies != wanted:
             labels = ", ".join(f"{key} {value}" for key, value in item.arm.labels.items())
-            return exact(False, f"{labels}: besides the live weights {copies}, by the formula {wanted}")
+            return exact(
+                False, f"{labels}: besides the live weights {listing(copies)}, by the formula {listing(wanted)}"
+            )
     return exact(True, f"all stages of {len(context.items)} schedules")

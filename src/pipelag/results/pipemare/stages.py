@@ -11,7 +11,7 @@ from pipelag.experiments import arms, load_scale
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, exact, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, ordered, sized, trend
 from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
@@ -193,7 +193,7 @@ def others_stay_full(context: Context) -> Finding:
     """Of the schedules, timed."""
     utilisations = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
     worst = min(value for values in utilisations.values() for value in values)
-    text = ", ".join(f"{m} from {100 * min(v):.0f} to {100 * max(v):.0f} %" for m, v in utilisations.items())
+    text = ", ".join(f"{m} {extent(100 * min(v), 100 * max(v), '.0f')} %" for m, v in utilisations.items())
     return exact(worst > 1 - 1e-9, f"{text} over {len(utilisations['PipeMare'])} numbers of stages")
 
 
@@ -219,7 +219,7 @@ def memory_constant(context: Context) -> Finding:
     for method in ("GPipe", "PipeMare"):
         sizes = [megabytes(context, method, row) for row in of_method(context, method)]
         holds &= max(sizes) - min(sizes) < 1e-6
-        texts.append(f"{method} from {min(sizes):.0f} to {max(sizes):.0f} MiB")
+        texts.append(f"{method} {extent(min(sizes), max(sizes), '.0f')} MiB")
     return exact(holds, ", ".join(texts))
 
 

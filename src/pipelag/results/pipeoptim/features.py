@@ -142,7 +142,7 @@ def versions_per_gpu(context: Context) -> Finding:
     for arm, reported in context.result.reported.items():
         versions = log_of(context, arm=arm).summary["weight_copies"]
         if versions != reported["versions"]:
-            differing.append(f"{arm} {versions} instead of {reported['versions']}")
+            differing.append(f"{arm} {listing(versions)} instead of {listing(reported['versions'])}")
     return exact(not differing, "; ".join(differing) or "all five as reported")
 
 
@@ -177,7 +177,7 @@ def stashing_consistent(context: Context) -> Finding:
 def stashing_stale(context: Context) -> Finding:
     """Some GPU reads old weights."""
     by_arm = {arm: delays(context, arm)[0] for arm in STASHING}
-    why = ", ".join(f"{arm} {lags}" for arm, lags in by_arm.items())
+    why = "; ".join(f"{arm} {listing(lags)}" for arm, lags in by_arm.items())
     return exact(
         all(max(lags) > 0 for lags in by_arm.values()), f"forwards read weights that are so many updates old: {why}"
     )

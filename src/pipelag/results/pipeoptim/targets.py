@@ -156,7 +156,9 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
         ratios = {seed: values[seed] / optim for seed, optim in hours[OPTIM].items() if seed in values}
         if arm != OPTIM:
             by_arm[arm] = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
-    return by_arm, f"to {goal.text}: " + ", ".join(f"{arm} {d.text().lstrip('+')}x" for arm, d in by_arm.items())
+    return by_arm, f"PipeOptim's speedup to {goal.text}, over " + ", ".join(
+        f"{arm} {d.text().lstrip('+')}" for arm, d in by_arm.items()
+    )
 
 
 def printed_speedups(context: Context, model: str) -> dict[str, float]:

@@ -157,7 +157,9 @@ def two_tasks(context: Context) -> Finding:
             cell = cells.get((gpu, unit), [])
             batches = len({row["minibatch"] for row in cell})
             if sorted(row["kind"] for row in cell) != ["B", "F"] or batches != (1 if gpu == gpus - 1 else 2):
-                return exact(False, f"GPU {gpu} at unit {unit} runs {[str(row['kind']) for row in cell]}")
+                return exact(
+                    False, f"GPU {gpu} at unit {unit} runs {listing(row['kind'] for row in cell) or 'nothing'}"
+                )
     return exact(last >= first, f"units {first} to {last} on {gpus} GPUs")
 
 

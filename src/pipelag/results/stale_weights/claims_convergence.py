@@ -54,7 +54,7 @@ def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: st
             ]
             outcomes.append(True if all(same) else None if any(same) else False)
     words = "; ".join(
-        f"{as_run(context, arm)} {', '.join(f'{steps:,.0f}' for steps in each)}" for arm, each in by_arm.items()
+        f"{as_run(context, arm)} after {', '.join(f'{steps:,.0f}' for steps in each)}" for arm, each in by_arm.items()
     )
     why = f"iterations to within {', '.join(f'{d:g}' for d in DISTANCES)} points of an arm's own end: {words}"
     return sized(context, all_of(outcomes), why, tolerance, **labels)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import all_of, exact, listing
+from pipelag.results.judging import all_of, exact, extent, listing
 from pipelag.results.stale_weights.reading import (
     PAPER,
     STAGES,
@@ -59,7 +59,7 @@ def _is(row: dict[str, object], kind: str, minibatch: int) -> bool:
 def one_busy(context: Context) -> Finding:
     """One busy accelerator in every cycle."""
     busy = busy_per_cycle(log_of(context))
-    why = f"busy accelerators over {len(busy)} cycles: between {min(busy)} and {max(busy)}"
+    why = f"busy accelerators in each of {len(busy)} cycles: {extent(min(busy), max(busy))}"
     return exact(set(busy) == {1}, why)
 
 
