@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -104,9 +105,21 @@ def table_2(context: Context) -> Drawn:
     cols = [Col("CNN", "model"), Col("", "source")]
     cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
     interval = f"Drops: {INTERVAL}"
-    more = [interval] if any("±" in str(r) for r in rows) else []
+    more = ([interval] if any("±" in str(r) for r in rows) else []) + [counted_twice(context, arms.values())]
     made = table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN")
     return Drawn(made, data=tidy(context.items))
+
+
+def counted_twice(context: Context, names: Iterable[str]) -> str:
+    """What the paper calls stages, in a sentence: arms beside the pieces of the network that have a worker each."""
+    pieces = {}
+    for name in names:
+        counts = {item.arm.spec.phases[-1].stages for item in context.select(arm=name) if name != BASELINE}
+        pieces |= {name: counts.pop()} if len(counts) == 1 else {}
+    said = ", ".join(f"{name} {count}" for name, count in pieces.items())
+    return (
+        f"The paper counts a worker's forward and its backward as two stages, the last one's as well; workers: {said}."
+    )
 
 
 LATE = "8-stage"  # the arm of table 2
