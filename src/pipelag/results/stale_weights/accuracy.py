@@ -112,7 +112,7 @@ def table_2(context: Context) -> Drawn:
 
 def counted_twice(context: Context, names: Iterable[str]) -> str:
     """What the paper calls stages, in a sentence: arms beside the pieces of the network that have a worker each."""
-    pieces = {}
+    pieces: dict[str, int] = {}
     for name in names:
         counts = {item.arm.spec.phases[-1].stages for item in context.select(arm=name) if name != BASELINE}
         pieces |= {name: counts.pop()} if len(counts) == 1 else {}
