@@ -30,11 +30,11 @@ def figure_6a(context: Context) -> Drawn:
         name="GPU",
         first=0,
         follow=None,
-        unit="time unit (a backward)",
+        unit="time (one backward = 1)",
         numbered_from=0,
         until=14,
     )
-    return told(context, drawn, "Before the first backward a time unit is a forward.")
+    return told(context, drawn, "A time unit is as long as the longest pass in it: a backward, or before the first one a forward.")
 
 
 def in_backwards(context: Context) -> Context:
