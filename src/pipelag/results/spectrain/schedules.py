@@ -34,7 +34,7 @@ def figure_6a(context: Context) -> Drawn:
         numbered_from=0,
         until=14,
     )
-    return told(context, drawn, "A time unit is as long as the longest pass in it: a backward, or before the first one a forward.")
+    return told(context, drawn, "A time unit is as long as its longest pass: a backward, before the first one a forward.")
 
 
 def in_backwards(context: Context) -> Context:
