@@ -34,7 +34,7 @@ def figure_6a(context: Context) -> Drawn:
         numbered_from=0,
         until=14,
     )
-    return told(context, drawn, "A time unit is as long as its longest pass: a backward, before the first one a forward.")
+    return told(context, drawn, "Time units are as long as their longest pass: before the first backward, a forward.")
 
 
 def in_backwards(context: Context) -> Context:
