@@ -50,17 +50,17 @@ def wait_for(what: Callable[[], bool], seconds: float = 240) -> None:
 
 def slow(job: Job) -> str:
     """One rank computes, then sleeps, each for far longer than the patience; the other waits for it."""
-    end = time.monotonic() + 4
+    end = time.monotonic() + 6
     while job.rank == 0 and time.monotonic() < end:
         torch.ones(100, 100) @ torch.ones(100, 100)
     if job.rank == 0:
-        time.sleep(4)
+        time.sleep(6)
     job.arrive()
     return "together"
 
 
 def test_a_slow_rank_is_not_taken_for_a_dead_one() -> None:
-    assert launch(slow, 2, patience=1) == "together"
+    assert launch(slow, 2, patience=2) == "together"
 
 
 def hanging(job: Job) -> None:
@@ -73,10 +73,10 @@ def test_where_nobody_computes_the_one_that_hangs_is_named_with_its_line() -> No
     lines = Path(__file__).read_text().splitlines()
     line = next(number for number, text in enumerate(lines, start=1) if text.endswith("# here it hangs"))
     sentence = (
-        f"rank 1 of 2 workers failed: no worker has computed .* 10 s: it hangs at .*test_heartbeat.py, line {line}"
+        f"rank 1 of 2 workers failed: no worker has computed .* 20 s: it hangs at .*test_heartbeat.py, line {line}"
     )
     with pytest.raises(WorkerFailed, match=sentence):
-        launch(hanging, 2, patience=1)
+        launch(hanging, 2, patience=2)  # a busy machine may hold a heart's thread back for a second
 
 
 class FakeStore:

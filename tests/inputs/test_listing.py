@@ -72,7 +72,7 @@ def test_a_registry_is_listed_whole_a_line_each(what: str, registry: dict[str, o
 def test_a_method_is_described_with_settings_and_the_paper_it_is_from(capsys: Captured) -> None:
     text = said(capsys, "methods", "pipemare")
     assert "source: pipemare section 3\n" in text
-    assert "paper: PipeMare: Asynchronous Pipeline Parallel DNN Training (2019)" in text
+    assert "paper: PipeMare: Asynchronous Pipeline Parallel DNN Training (2021)" in text
     assert "settings: annealing: int = 400, decay: float = 0.1, reading: 'printed' | 'own' = 'printed'" in text
     assert "[7, 5, 3, 1] updates in forwards, [0, 0, 0, 0] in backwards" in text
     assert "3 stages, by stage: [5, 3, 1]" in said(capsys, "methods", "pipemare", "--stages", "3")
