@@ -266,6 +266,7 @@ class Bars:
         groups = list(rows[self.group].drop_duplicates())
         own = [bar for bar in bars if not self.bar or (rows[self.bar] == bar).any()]
         width = 0.82 / len(own)
+        letters = 0.82 * inches * width / len(groups) / LETTER  # that fit above a bar
         for number, bar in enumerate(own):
             mine = rows[rows[self.bar] == bar] if self.bar else rows
             below = dict.fromkeys(groups, 0.0)
@@ -305,7 +306,7 @@ class Bars:
                         ha="center",
                         va="bottom",
                         fontsize=5.5 if small else 6,
-                        rotation=90 if small and len(text) > 3 else 0,
+                        rotation=90 if small and len(text) > min(3, letters) else 0,
                     )
         titles = [greek(str(group)) for group in groups]
         room = 0.82 * inches / len(groups)  # inches for a group
