@@ -64,19 +64,19 @@ class Context:
 
     def shortfall(self, **labels: str) -> str:
         """How runs with these labels fall short of the paper's, in the first of `shortfall_of`'s words, or empty."""
-        return shortfall_of(self._beside_full(**labels))
+        return shortfall_of(self.beside_full(**labels))
 
     @property
     def shortfalls(self) -> str:
         """All that `shortfall_of` says of a result's runs."""
-        return shortfall_of(self._beside_full(), most=None)
+        return shortfall_of(self.beside_full(), most=None)
 
     @cached_property
     def _full(self) -> dict[tuple[tuple[str, str], ...], RunSpec]:
         """The runs at the full setting, by labels: once, for every claim of a result asks."""
         return {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
 
-    def _beside_full(self, **labels: str) -> list[tuple[RunSpec, RunSpec]]:
+    def beside_full(self, **labels: str) -> list[tuple[RunSpec, RunSpec]]:
         """What each logged run with these labels is, and what it is at the full setting."""
         logged = self.logged(**labels)
         pairs = [(item.arm.spec, self._full.get(tuple(sorted(item.arm.labels.items())))) for item in logged]
@@ -84,7 +84,7 @@ class Context:
 
     def smaller(self, **labels: str) -> bool:
         """Whether a logged run with these labels is of a narrower or shallower network than the paper's."""
-        return any(smaller(*pair) for pair in self._beside_full(**labels))
+        return any(smaller(*pair) for pair in self.beside_full(**labels))
 
     @property
     def unlike(self) -> str:
@@ -146,7 +146,7 @@ class Context:
             phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
         ):
             lengths.append("the stages' delays emulated in one process")
-        short = self.shortfalls if whole else shortfall_of(self._beside_full(), shown=True)
+        short = self.shortfalls if whole else shortfall_of(self.beside_full(), shown=True)
         missing = "; ".join(text for text in (short, self.releases()) if text)
         return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
 

@@ -43,6 +43,11 @@ def extent(low: float, high: float, form: str = "g") -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
+def with_spread(values: Sequence[float], form: str = "{:.1f}") -> str:
+    """The mean of values over seeds, with their standard deviation where there are several; one at least."""
+    return form.format(fmean(values)) + (f" ± {form.format(stdev(values))}" if len(values) > 1 else "")
+
+
 def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
     """For what follows from schedules, counts or theory."""
     return Finding(holds, why, tolerance)

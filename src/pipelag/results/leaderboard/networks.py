@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import fmean, stdev
+from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, all_of, every_run, exact, trend
+from pipelag.results.judging import Difference, all_of, every_run, exact, trend, with_spread
 from pipelag.results.leaderboard.scores import PAIRED, above
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -53,10 +53,7 @@ Key = tuple[str, str, str, str]  # pipeline, network, initial weights, what tran
 
 def spread(values: list[float], digits: int) -> str | None:
     """Mean, with the standard deviation where there are several."""
-    if not values:
-        return None
-    mean = f"{fmean(values):.{digits}f}"
-    return mean + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
+    return with_spread(values, f"{{:.{digits}f}}") if values else None
 
 
 def row_of(context: Context, key: Key) -> dict[str, Cell]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
@@ -19,15 +17,6 @@ def weights(row: Row) -> str:
     version = row["reads"] + 1
     ahead = int(row["ahead"])
     return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
-
-
-def until(end: float, context: Context, arm: str) -> Drawn:
-    """A pipeline's first units of time; with a note on whose passes go on beyond them."""
-    drawn = draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, until=end, arm=arm)
-    log = context.log(arm=arm)
-    cut = sorted({row["worker"] for row in passes(log) if row["start"] < end < row["end"]}) if log else []
-    said = f"Cut at time {end:g}, within a pass of GPU {' and of GPU '.join(map(str, cut))}." if cut else ""
-    return replace(drawn, note=said)
 
 
 @drawing(PAPER, "figure_1a")
@@ -51,13 +40,13 @@ def figure_1b(context: Context) -> Drawn:
 @drawing(PAPER, "figure_1d")
 def figure_1d(context: Context) -> Drawn:
     """PipeDream with its stashed versions."""
-    return until(24, context, "weight stashing")
+    return draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, until=24, arm="weight stashing")
 
 
 @drawing(PAPER, "figure_2")
 def figure_2(context: Context) -> Drawn:
     """PipeOptim with its predicted weights."""
-    return until(24, context, "PipeOptim")
+    return draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, until=24)
 
 
 @judge(PAPER, "figure_1a", "reads_own_version")

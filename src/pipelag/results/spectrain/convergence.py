@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from statistics import fmean, geometric_mean, stdev
+from statistics import geometric_mean
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, over_models, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, over_models, sized, trend, with_spread
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
 from pipelag.results.spectrain.throughput import TITLES
@@ -263,9 +263,8 @@ def dense_as_printed(context: Context) -> Finding:
 
 
 def in_cell(by_seed: BySeed) -> str:
-    """Percents over seeds in a table: their mean and standard deviation."""
-    values = [100 * value for value in by_seed.values()]
-    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+    """Percents over seeds in a table."""
+    return with_spread([100 * value for value in by_seed.values()])
 
 
 @drawing(PAPER, "text_headline_time")

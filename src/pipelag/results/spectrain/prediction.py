@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend, with_spread
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import share
 from pipelag.results.spectrain.told import all_told, told_below_figures
@@ -152,8 +152,7 @@ def text_prediction_rmse(context: Context) -> Drawn:
             if method == OWN and s == 3:
                 row["paper"] = context.result.reported["ratio_percent"]
             with suppress(NotLogged):
-                values = [100 * value for value in ratio(context, s, method).values()]
-                row["ours"] = f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+                row["ours"] = with_spread([100 * value for value in ratio(context, s, method).values()])
             rows.append(row)
     cols = [
         Col("Method", "method"),

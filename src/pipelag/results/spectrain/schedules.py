@@ -8,6 +8,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
 from pipelag.results.logs import Item, RunLog
+from pipelag.results.spectrain.told import delays_of
 from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
@@ -72,11 +73,8 @@ def told(context: Context, drawn: Drawn, also: str) -> Drawn:
     logged = context.logged()
     if not logged or logged[0].log is None:
         return drawn
-    found = logged[0].log.summary
-    forward, backward = (listing(found[f"{side}_delays"]) for side in ("forward", "backward"))
-    missing = forward if forward == backward else f"{forward} (in the backward {backward})"
-    method = logged[0].arm.spec.phases[0].method
-    return replace(drawn, note=f"Grey: idle. {also} Method: {method}; updates that passes miss, GPU by GPU: {missing}.")
+    method, missed = logged[0].arm.spec.phases[0].method, delays_of(logged[0].log.summary)
+    return replace(drawn, note=f"Grey: idle. {also} Method: {method}; updates that passes miss, GPU by GPU: {missed}.")
 
 
 def followed(context: Context) -> list[Row]:

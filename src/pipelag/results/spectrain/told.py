@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from pipelag.experiments import arms, load_scale
 from pipelag.results.context import Context
-from pipelag.results.judging import learns_nothing
+from pipelag.results.judging import learns_nothing, listing
 from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec
 
@@ -21,14 +21,9 @@ def trained(context: Context) -> list[Item]:
 
 def beside_paper(context: Context) -> dict[str, tuple[RunSpec, RunSpec]]:
     """A network's runs, here and at the paper scale, by model."""
-    asked = arms(context.paper, context.name, load_scale("paper"))
-    full = {tuple(sorted(arm.labels.items())): arm.spec for arm in asked}
-    pairs: dict[str, tuple[RunSpec, RunSpec]] = {}
-    for item in trained(context):
-        theirs = full.get(tuple(sorted(item.arm.labels.items())))
-        if theirs is not None:
-            pairs.setdefault(item.arm.labels["model"], (item.arm.spec, theirs))
-    return pairs
+    models = dict.fromkeys(item.arm.labels["model"] for item in trained(context))
+    pairs = {model: context.beside_full(what="training", model=model) for model in models}
+    return {model: both[0] for model, both in pairs.items() if both}
 
 
 def sizes(context: Context) -> str:
@@ -84,19 +79,22 @@ def gone(context: Context) -> str:
 
 def missed(context: Context) -> str:
     """How many updates passes miss under each scheme, GPU by GPU, in a sentence; empty without logs."""
-    delays: dict[tuple[str, str], dict[str, str]] = {}
+    delays: dict[str, dict[str, str]] = {}
     for item in trained(context):
         for phase in item.log.summary.get("phases", ()) if item.log is not None else ():
-            sides = [", ".join(map(str, phase[f"{side}_delays"])) for side in ("forward", "backward")]
-            delays.setdefault((sides[0], sides[1]), {})[item.arm.labels["arm"]] = phase["method"]
+            if any(phase["forward_delays"]) or any(phase["backward_delays"]):
+                delays.setdefault(delays_of(phase), {})[item.arm.labels["arm"]] = phase["method"]
     said = []
-    for (forward, backward), methods in delays.items():
-        if not set(forward + backward) - set("0, "):
-            continue
+    for both, methods in delays.items():
         names = ", ".join(f"{arm} ({method})" for arm, method in methods.items())
-        both = forward if forward == backward else f"{forward} (in the backward {backward})"
         said.append(f"{names} {both}" + (f", which {PREDICTING} predicts" if PREDICTING in methods else ""))
     return f"Updates that passes miss, stage by stage: {'; '.join(said)}." if said else ""
+
+
+def delays_of(logged: Mapping[str, Any]) -> str:
+    """How late a log's or a phase's passes are, stage by stage, in words."""
+    forward, backward = (listing(logged[f"{side}_delays"]) for side in ("forward", "backward"))
+    return forward if forward == backward else f"{forward} (in the backward {backward})"
 
 
 def all_told(context: Context) -> list[str]:

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, asked_for, learned, over_models, sized, trend
+from pipelag.results.judging import (
+    ONE_MORE,
+    SEEDS,
+    Difference,
+    all_of,
+    asked_for,
+    learned,
+    over_models,
+    sized,
+    trend,
+    with_spread,
+)
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
 from pipelag.results.spectrain.told import all_told, not_learning
@@ -114,9 +125,8 @@ def table_1(context: Context) -> Drawn:
                 values = list(best(context, *row, metric).values())
             except NotLogged:
                 return None
-            mean = digits(metric).format(fmean(values))
-            spread = f" ± {digits(metric).format(stdev(values))}" if len(values) > 1 else ""
-            return mean + spread + (not_learning(context, *row) if metric == "accuracy" else "")
+            learns = not_learning(context, *row) if metric == "accuracy" else ""
+            return with_spread(values, digits(metric)) + learns
 
         return cell
 
