@@ -93,7 +93,7 @@ def test_the_papers_numbers_stand_beside_ours(project: Path) -> None:
     verdict = {v["claim"]: v for v in record["verdicts"]}
     assert verdict["vgg16_monotone"]["verdict"] == "holds" and "one seed" in verdict["vgg16_monotone"]["tolerance"]
     assert verdict["vgg16_deep_costs_7"]["verdict"] == "cannot be judged"
-    assert "shapes instead of cifar10" in verdict["vgg16_deep_costs_7"]["why"]
+    assert "shapes instead of CIFAR-10" in verdict["vgg16_deep_costs_7"]["why"]
     assert "| AlexNet | ours | 90.00 | 89.00 | 88.00 | 87.00 | N/A |" in lines  # as in the paper
 
 

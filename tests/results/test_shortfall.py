@@ -32,7 +32,7 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
     ("changes", "said"),
     [
         ({}, ""),
-        ({"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}, "transformer for 500 of 1,000 steps"),
+        ({"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}, "Transformer for 500 of 1,000 steps"),
         ({"model": {"options": {"dropout": 0.3, "width": 0.5}}}, "smaller models"),
         ({"model": {"options": {"dropout": 0.0}}}, "no dropout"),
         ({"model": {"options": {"dropout": 0.1}}}, "another dropout"),
@@ -47,7 +47,7 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
         ({"lr_schedule": {"name": "cosine"}}, "another schedule of rates"),
         ({"lr_schedule": {"warmup": 0}}, "a warm-up over 0.0% of the steps instead of 10.0%"),
         ({"batch": 32}, "minibatches of 32 instead of 64"),
-        ({"data": {"options": {"test": 300}}}, "transformer tested with 300 samples"),
+        ({"data": {"options": {"test": 300}}}, "Transformer tested with 300 samples"),
         ({"options": {"beam": 1}}, "beams of 1 instead of 5"),
         ({"phases": phases(options={"annealing": 400})}, "annealing over 40% of the steps instead of 0%"),
         (
@@ -70,7 +70,7 @@ def test_minibatches_of_sentences_stand_beside_those_of_tokens() -> None:
     ours = a_run(batch=19, options={"tokens": 1000})
     assert shortfall_of([(ours, theirs)]) == "minibatches of 1,000 tokens instead of 4,655 tokens"
     shorter = a_run(phases=phases(steps=500), lr_schedule={"warmup": 50})
-    steps = "transformer for 500 steps of 64 sentences instead of 1,000 of 4,655 tokens"
+    steps = "Transformer for 500 steps of 64 sentences instead of 1,000 of 4,655 tokens"
     assert shortfall_of([(shorter, theirs)]) == steps
 
 
@@ -83,9 +83,9 @@ def test_what_runs_differ_in_alike_is_said_once() -> None:
         return a_run(**here), a_run(**there)
 
     two = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001)])
-    assert two == "transformer for 400 and 100 of 4,000 and 1,000 steps; rates of 0.002 and 0.001 instead of 0.0005"
+    assert two == "Transformer for 400 and 100 of 4,000 and 1,000 steps; rates of 0.002 and 0.001 instead of 0.0005"
     three = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001), shorter(2000, 0.004)])
-    assert three == "transformer for 100 to 400 of 1,000 to 4,000 steps; rates of 0.001 to 0.004 instead of 0.0005"
+    assert three == "Transformer for 100 to 400 of 1,000 to 4,000 steps; rates of 0.001 to 0.004 instead of 0.0005"
 
 
 def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
@@ -95,7 +95,7 @@ def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
         return a_run(data={"name": data}), a_run(data={"name": theirs})
 
     three = [on("multi30k", "iwslt14"), on("multi30k", "wmt16"), on("iwslt14", "wmt17")]
-    assert shortfall_of(three) == "multi30k instead of iwslt14 and wmt16; iwslt14 instead of wmt17"
+    assert shortfall_of(three) == "Multi30k instead of IWSLT14 and WMT16; IWSLT14 instead of WMT17"
 
     def at(rate: float, theirs: float) -> tuple[RunSpec, RunSpec]:
         return a_run(optimizer={"lr": rate}), a_run(optimizer={"lr": theirs})
@@ -115,7 +115,7 @@ def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
         "lr_schedule": {"warmup": 50},
     }
     pairs = [(a_run(**changes), a_run())]
-    most = "smaller models; transformer for 500 steps of 32 instead of 1,000 of 64; a rate of 0.002 instead of 0.0005"
+    most = "smaller models; Transformer for 500 steps of 32 instead of 1,000 of 64; a rate of 0.002 instead of 0.0005"
     assert shortfall_of(pairs) == f"{most}; no dropout and more"
     assert shortfall_of(pairs, most=None) == f"{most}; no dropout; beams of 1 instead of 5"
 
@@ -123,7 +123,7 @@ def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
 def test_another_data_set_comes_before_how_long_runs_are() -> None:
     shorter = {"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}
     pair = (a_run(data={"name": "multi30k"}, **shorter), a_run(data={"name": "iwslt14"}))
-    assert shortfall_of([pair]) == "multi30k instead of iwslt14; transformer for 500 of 1,000 steps"
+    assert shortfall_of([pair]) == "Multi30k instead of IWSLT14; Transformer for 500 of 1,000 steps"
 
 
 def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_much_else_there_is() -> None:
@@ -139,8 +139,8 @@ def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_mu
     pairs = [(a_run(**changes), a_run())]
     said = [
         "smaller models",
-        "transformer for 500 steps of 32 instead of 1,000 of 64",
-        "transformer tested with 300 samples",
+        "Transformer for 500 steps of 32 instead of 1,000 of 64",
+        "Transformer tested with 300 samples",
         "beams of 1 instead of 5",
         "annealing over 10% of the steps instead of 0% and more",
     ]

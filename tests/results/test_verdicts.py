@@ -246,7 +246,7 @@ def test_sizes_are_judged_at_the_papers_length_only() -> None:
 
     order, size, seeds = "early_registers_beat_late_ones", "early_by_about_7", (0, 1, 2)
     quick = judged(context("table_3", log, seeds=seeds))
-    assert quick[order].verdict == "holds" and "shapes instead of cifar10" in quick[order].why
+    assert quick[order].verdict == "holds" and "shapes instead of CIFAR-10" in quick[order].why
     assert quick[size].verdict == "cannot be judged" and "needs the paper's runs" in quick[size].why
     assert judged(context("table_3", log, "paper", seeds))[size].verdict == "holds"
     accuracies["8"] = 83.1  # ahead, but not by about seven points

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipelag.experiments import Paper, Result, Scale, arms, load_scale
+from pipelag.results import titles
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.shortfall import shortfall_of, smaller
 from pipelag.runs.spec import RunSpec
@@ -125,7 +126,7 @@ class Context:
             spec, log = item.arm.spec, item.log
             assert spec.model is not None and log is not None
             data = log.summary.get("data") or {}
-            what = f"{spec.model.name} on {data.get('title', data.get('name', '?'))}"
+            what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
             said.setdefault(what, []).append(spec.steps)
         replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
         unit = "minibatches (a stage with replicas updates once for as many)" if replicated else "updates"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pipelag.methods import METHODS
+from pipelag.results import titles
 from pipelag.runs.spec import PhaseSpec, RunSpec
 
 Pair = tuple[RunSpec, RunSpec]  # a run, here and in the paper
@@ -103,7 +104,7 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     if smaller(spec, theirs):
         yield Reason(SIZE, "smaller models"), ()
     if training and spec.steps < theirs.steps:
-        name, (here, there) = spec.model.name, _samples(spec, theirs)
+        name, (here, there) = titles.network(spec.model.name), _samples(spec, theirs)
         if here == there:
             yield Reason(LENGTH, f"{name} for {{}} of {{}} steps"), (spec.steps, theirs.steps)
         else:  # steps alone would say that more of the paper's training was made, or less
@@ -112,9 +113,9 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
         yield Reason(REST, "passes in bfloat16"), ()
     if training:
-        yield from _differing(DATA, "{} instead of {}", (spec.data.name, theirs.data.name))
+        yield from _differing(DATA, "{} instead of {}", map(titles.data_set, (spec.data.name, theirs.data.name)))
     network, networks = "network {} instead of {}", "networks {} instead of {}"
-    yield from _differing(REST, network, (spec.model.name, theirs.model.name), networks)
+    yield from _differing(REST, network, map(titles.network, (spec.model.name, theirs.model.name)), networks)
     if not (training and all(map(in_time, spec.phases))):
         stages = (max((phase.stages for phase in each.phases), default=1) for each in (spec, theirs))
         yield from _differing(REST, "{} stages instead of {}", stages)
@@ -186,7 +187,7 @@ def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """Tested otherwise: with other samples, or beams of another width."""
     here, there = (each.data.options.get("test") if each.data else None for each in (spec, theirs))
     if here != there:
-        name = spec.model.name if spec.model else "run"
+        name = titles.network(spec.model.name) if spec.model else "run"
         yield Reason(TESTED, f"{name} tested with {{}} samples"), (here or "all",)
     beams = (each.options.get("beam", 1) for each in (spec, theirs))
     yield from _differing(TESTED, "beams of {} instead of {}", beams)
@@ -219,7 +220,7 @@ def _timed(pairs: Iterable[Pair]) -> Iterator[str]:
     models: dict[tuple[int, int], set[str]] = {}
     for spec, theirs in pairs:
         if spec.kind in ("speed", "profile") and spec.model is not None:
-            models.setdefault((spec.batch, theirs.batch), set()).add(spec.model.name)
+            models.setdefault((spec.batch, theirs.batch), set()).add(titles.network(spec.model.name))
     for (batch, printed), names in models.items():
         if batch != printed:
             some = f"{', '.join(sorted(names))} " if len(models) > 1 else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
+from pipelag.results import titles
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, every_run
 from pipelag.results.logs import Item, RunLog
@@ -15,12 +16,6 @@ from pipelag.results.verdict import NotLogged
 TASK_OF = {"CIFAR10": "images", "ImageNet": "ImageNet", "IWSLT14": "translation", "WMT17": "WMT17"}
 DATASET_OF = {task: dataset for dataset, task in TASK_OF.items()}
 IMAGES = ("images", "ImageNet")
-MODELS = {
-    "resnet50": "ResNet-50",
-    "resnet152": "ResNet-152",
-    "transformer": "Transformer",
-    "fairseq_transformer": "Transformer (fairseq's)",
-}
 CHANCE = 15.0  # %: one and a half times what guessing one of ten classes gives; an arm that ends below has not learned
 
 # What the paper calls equal: at most 0.1 points of accuracy (section 4), and less than the 0.4 BLEU that it calls a
@@ -218,7 +213,7 @@ def title(context: Context, task: str, stages: bool = True) -> str:
         return DATASET_OF.get(task, task)
     spec = items[0].arm.spec
     assert spec.model is not None
-    name = MODELS.get(spec.model.name, spec.model.name)
+    name = titles.network(spec.model.name)
     name = f"{name} (small)" if {"blocks", "width"} & set(spec.model.options) else name
     name = f"{name}, {log_in(items[0]).summary['data']['title']}"
     counts = sorted({spec_stages(item) for item in items})

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results import titles
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
@@ -88,7 +89,7 @@ def settings(item: Item) -> dict[str, Any]:
     options = ", ".join(f"{key} {value}" for key, value in spec.model.options.items())
     return {
         "optimizer": title + decay,
-        "network": spec.model.name + (f" ({options})" if options else ""),
+        "network": titles.network(spec.model.name) + (f" ({options})" if options else ""),
         "data": (item.log.summary.get("data") or {}).get("title", spec.data.name) if item.log is not None else None,
         "minibatch": spec.batch,
         "updates": spec.steps,
