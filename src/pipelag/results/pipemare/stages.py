@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelag.experiments import arms, load_scale
 from pipelag.report.frames import Axis, Lines
+from pipelag.results import titles
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, ordered, sized, trend
@@ -18,7 +19,6 @@ from pipelag.results.pipemare.quality import (
     DATASET_OF,
     EQUAL_BLEU,
     EQUAL_POINTS,
-    MODELS,
     POINTS,
     at_the_end,
     below,
@@ -88,7 +88,7 @@ def over_stages(context: Context) -> Drawn:
         used, held = hardware_rows(context)
     except NotLogged:
         micro, used, held = set(), [], []
-    model = {"images": MODELS["resnet50"], "translation": MODELS["transformer"]}[task]
+    model = titles.network({"images": "resnet50", "translation": "transformer"}[task])
     pipeline = f"{model}, {' or '.join(map(str, sorted(micro)))} microbatches"
     runs = [item.arm.spec for item in context.select(task=task) if item.log is not None]
     pieces = sorted({spec.phases[-1].microbatches for spec in runs if spec.phases})
