@@ -8,7 +8,7 @@ import pytest
 
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
-from pipelag.results.pipemare.headline import OWN, variants
+from pipelag.results.pipemare.headline import PAPERS_LENGTHS, variants
 from pipelag.results.pipemare.lemmas import lemma_1
 from pipelag.results.pipemare.quality import best_of, last_cell
 from pipelag.results.verdict import verdicts
@@ -65,8 +65,8 @@ def test_warm_up_as_long_as_the_papers_is_a_variant_where_table_3_has_another() 
     found = context(PAPER, "text_quality_bound", training(lambda labels: 30.0))
     assert variants(found, "translation") == ["T1", "T1+T2", "T1+T2+W"]  # at the paper's scale they are one run
     published = context(PAPER, "text_quality_bound", training(lambda labels: 30.0), scale="published")
-    assert variants(published, "translation")[-1] == OWN
-    assert OWN not in variants(published, "images")
+    assert variants(published, "translation")[-1] == PAPERS_LENGTHS
+    assert PAPERS_LENGTHS not in variants(published, "images")
 
 
 def test_each_grid_has_a_legend_of_its_own_and_no_two_lines_of_it_one_colour() -> None:

@@ -89,14 +89,15 @@ def megabytes(context: Context, dataset: str) -> float:
 def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> float:
     """The target score: as large a share of the synchronous best here as the paper's target is of its own."""
     dataset = next(name for name, value in TASK_OF.items() if value == task)
-    theirs, target = context.result.options["targets"][dataset]
-    return float(target / theirs * fmean(best(context, task=task, arm=sync, **labels).values()))
+    paper_best, paper_target = context.result.options["targets"][dataset]
+    return float(paper_target / paper_best * fmean(best(context, task=task, arm=sync, **labels).values()))
 
 
 def reach(context: Context, task: str, target: float) -> str:
     """A target score in words: how large a share of the best of training without delays it is, as in the paper."""
-    theirs, aim = context.result.options["targets"][DATASET_OF[task]]
-    return f"{target:.1f}, the {100 * aim / theirs:.1f} % of Sync's best that the paper's target is of its own"
+    paper_best, paper_target = context.result.options["targets"][DATASET_OF[task]]
+    share = 100 * paper_target / paper_best
+    return f"{target:.1f}, the {share:.1f} % of Sync's best that the paper's target is of its own"
 
 
 def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str) -> str:

@@ -100,10 +100,10 @@ def on_lemma_1(context: Context) -> Finding:
     log = log_of(context)
     step = grid_step(log)
     ratios = [alpha / bound for _, alpha, bound in boundary(log)]
-    stable, gone = ([factor * ratio for ratio in (min(ratios), max(ratios))] for factor in (1, step))
+    finite, diverging = ([factor * ratio for ratio in (min(ratios), max(ratios))] for factor in (1, step))
     text = (
-        f"over the bound, the last step size that stays finite is {stable[0]:.2f} to {stable[1]:.2f}, the next of the "
-        f"grid, which diverges, {gone[0]:.2f} to {gone[1]:.2f} ({regression_on(context)})"
+        f"over the bound, the last step size that stays finite is {finite[0]:.2f} to {finite[1]:.2f}, the next of the "
+        f"grid, which diverges, {diverging[0]:.2f} to {diverging[1]:.2f} ({regression_on(context)})"
     )
     why = (
         f"the boundary lies between the two, a factor of {step:.2f} apart; on: the one that diverges is not below the "

@@ -154,20 +154,20 @@ def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str
     return used, held
 
 
-def warmed_up(context: Context, each: Trained) -> list[dict[str, Any]]:
+def warmed_up(context: Context, trained: Trained) -> list[dict[str, Any]]:
     """PipeMareW's utilisation at the paper's stages, with the epochs that the run here takes to its target."""
     try:
-        alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == each.paper)
+        alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == trained.paper)
         task = TASK[context.name]
-        target = goal(context, task, "GPipe", setup=each.setup)
-        utilisations = amortised(context, alone, target, task=task, arm="PipeMareW", setup=each.setup)
+        target = goal(context, task, "GPipe", setup=trained.setup)
+        utilisations = amortised(context, alone, target, task=task, arm="PipeMareW", setup=trained.setup)
     except (NotLogged, StopIteration):
         return []
-    point = {"method": "PipeMareW", "stages": each.paper}
+    point = {"method": "PipeMareW", "stages": trained.paper}
     return [point | {"value": 100 * value, "seed": seed} for seed, value in utilisations.items()]
 
 
-def both(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
+def of_both_figures(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
     """Register a judge for both figures."""
 
     def add(function: Callable[[Context], Finding]) -> Callable[[Context], Finding]:
@@ -178,7 +178,7 @@ def both(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Conte
     return add
 
 
-@both("gpipe_utilisation_falls")
+@of_both_figures("gpipe_utilisation_falls")
 def utilisation_falls(context: Context) -> Finding:
     """Of the schedules, timed."""
     rows = of_method(context, "GPipe")
@@ -188,7 +188,7 @@ def utilisation_falls(context: Context) -> Finding:
     return exact(falling and len(values) > 2, f"GPipe {text}")
 
 
-@both("others_stay_full")
+@of_both_figures("others_stay_full")
 def others_stay_full(context: Context) -> Finding:
     """Of the schedules, timed."""
     utilisations = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
@@ -197,7 +197,7 @@ def others_stay_full(context: Context) -> Finding:
     return exact(worst > 1 - 1e-9, f"{text} over {len(utilisations['PipeMare'])} numbers of stages")
 
 
-@both("pipedream_memory_grows")
+@of_both_figures("pipedream_memory_grows")
 def memory_grows(context: Context) -> Finding:
     """The copies that the schedule makes necessary, over the counted weights; a straight line through the points."""
     points = [(row["stages"], megabytes(context, "PipeDream", row)) for row in of_method(context, "PipeDream")]
@@ -212,7 +212,7 @@ def memory_grows(context: Context) -> Finding:
     return exact(growing and share <= 0.1, f"{text}; off the line by at most {100 * share:.0f} % of the range", why)
 
 
-@both("other_memory_constant")
+@of_both_figures("other_memory_constant")
 def memory_constant(context: Context) -> Finding:
     """To the megabyte's millionth."""
     texts, holds = [], True
