@@ -9,7 +9,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, learned, sized, trend
 from pipelag.results.logs import RunLog
-from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, in_words
 from pipelag.results.pipedream.training import VGG
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -54,7 +54,7 @@ def text_asp(context: Context) -> Drawn:
         efficiency = asp(context)
         if efficiency.goal.text != rows[0]["goal"]:
             rows.append({"goal": efficiency.goal.text})
-        rows[-1] |= {"own": said(efficiency.first), "asp": said(efficiency.second)}
+        rows[-1] |= {"own": in_words(efficiency.first), "asp": in_words(efficiency.second)}
         rows[-1]["ratio"] = asp_ratio(context).mean
     except NotLogged:
         pass

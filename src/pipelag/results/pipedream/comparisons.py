@@ -87,8 +87,8 @@ def pipelining_doubles(context: Context) -> Finding:
 def plans_of(context: Context, models: tuple[str, ...]) -> tuple[dict[str, list[dict[str, Any]]], str]:
     """By form of the cost the rows of the models' plans; and all plans in words."""
     rows = {form: [plan_in(log_of(context, model=model), form, model) for model in models] for form in (PRINTED, RING)}
-    both = zip(models, rows[PRINTED], rows[RING], strict=True)
-    return rows, ", ".join(f"{m} {row['config']} (by a ring's cost {ring['config']})" for m, row, ring in both)
+    plans = zip(models, rows[PRINTED], rows[RING], strict=True)
+    return rows, ", ".join(f"{m} {row['config']} (by a ring's cost {ring['config']})" for m, row, ring in plans)
 
 
 @judge(PAPER, "figure_14a", "gnmt_not_replicated")

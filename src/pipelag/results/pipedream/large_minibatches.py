@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, in_words
 from pipelag.results.pipedream.training import TITLES, VGG, level, panel_of, points_of, styles_of
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -56,8 +56,8 @@ def lars(context: Context) -> dict[str, Efficiency]:
 def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
     """Epochs of all arms."""
     first = next(iter(by_arm.values()))
-    arms = {PIPED: first.first} | {arm: one.second for arm, one in by_arm.items()}
-    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {said(epochs)}" for arm, epochs in arms.items())
+    arms = {PIPED: first.first} | {arm: efficiency.second for arm, efficiency in by_arm.items()}
+    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {in_words(epochs)}" for arm, epochs in arms.items())
 
 
 def reached(epochs: Mapping[int, float | None]) -> bool | None:
@@ -80,8 +80,8 @@ def reaches_1024(context: Context) -> Finding:
     if holds:
         seconds = seconds_to(context, by_arm, "LARS 1024")
         others = [seconds_to(context, by_arm, arm) for arm in LARS if arm != "LARS 1024"]
-        rest = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
-        holds = all_of([True, *(difference.above() for difference in rest)])
+        later = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
+        holds = all_of([True, *(difference.above() for difference in later)])
     return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
 
 
@@ -112,8 +112,9 @@ def over_fastest(context: Context) -> Finding:
     seeds = [seed for seed in epochs if any(seed in rival for rival in rivals.values())]
     if not seeds:
         raise NotLogged("neither PipeDream nor LARS reaches the target")
-    mine = lars_seconds(context, PIPED)
-    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (epochs[seed] * mine) for seed in seeds}
+    piped_seconds = lars_seconds(context, PIPED)
+    fastest = {seed: min(rival[seed] for rival in rivals.values() if seed in rival) for seed in seeds}
+    gains = {seed: fastest[seed] / (epochs[seed] * piped_seconds) for seed in seeds}
     gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
     speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
     why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"

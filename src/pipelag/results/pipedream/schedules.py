@@ -82,8 +82,8 @@ def used(log: RunLog) -> float:
 def quarter(context: Context) -> Finding:
     """Busy time over worker time, added up over the rows."""
     share = used(log_of(context))
-    wanted = 1 / context.result.reported["workers"]
-    return exact(abs(share - wanted) < ALMOST, f"workers compute for {share:.4f} of their time")
+    one_worker = 1 / context.result.reported["workers"]
+    return exact(abs(share - one_worker) < ALMOST, f"workers compute for {share:.4f} of their time")
 
 
 @judge(PAPER, "figure_3", "idle_at_flush")
@@ -169,8 +169,8 @@ def versions_by_stage(context: Context) -> Finding:
     rows = passes(log, FOLLOWED, "F")
     read = [row["reads"] for row in rows]
     holds = read == context.result.reported["minibatch_5_versions"] and agreeing(log, rows)
-    made = listing(seen_by(log, row) for row in rows)
-    return exact(holds, f"updates up to {listing(read)} on stages 1 to {len(read)}, made {made}")
+    updates = listing(seen_by(log, row) for row in rows)
+    return exact(holds, f"updates up to {listing(read)} on stages 1 to {len(read)}, made {updates}")
 
 
 @judge(PAPER, "figure_4", "vertical_sync")
@@ -232,10 +232,11 @@ def overlap(context: Context) -> Finding:
     if missing:
         raise NotLogged(f"worker 3 sends no {missing[0]} in its steady state")
     sent, covered = (sum(part[i] for part in parts.values()) for i in (0, 1))
-    each = ", ".join(f"{covered:g} of {sent:g} of {what}" for what, (sent, covered) in parts.items())
+    by_kind = ", ".join(f"{covered:g} of {sent:g} of {what}" for what, (sent, covered) in parts.items())
+    why = f"in its steady state worker 3 computes another minibatch in {covered:g} of {sent:g} units of sending"
     return exact(
         covered >= 0.5 * sent and all(covered > 0 for _, covered in parts.values()),
-        f"in its steady state worker 3 computes another minibatch in {covered:g} of {sent:g} units of sending ({each})",
+        f"{why} ({by_kind})",
         "the paper's 'significant overlap' is read as at least half of the time, and some in either direction",
     )
 
@@ -304,6 +305,6 @@ def different_across(context: Context) -> Finding:
     """All stages differ; stages 1 and 2 as reported."""
     seen = reads_of(log_of(context), FOLLOWED, "F")
     reported = context.result.reported["minibatch_5_versions"]
-    said = [reported["stage_1"], reported["stage_2"]]
-    holds = len(set(seen)) == len(seen) and [f"after minibatch {version}" for version in seen[:2]] == said
+    printed = [reported["stage_1"], reported["stage_2"]]
+    holds = len(set(seen)) == len(seen) and [f"after minibatch {version}" for version in seen[:2]] == printed
     return exact(holds, f"after minibatches {listing(seen)} on stages 1 to {len(seen)}")

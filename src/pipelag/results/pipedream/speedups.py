@@ -53,7 +53,7 @@ def to_target(context: Context, entry: Entry) -> float | None:
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
     """A row per model and cluster: the paper's plan and speedup; ours by both forms of the cost, and of its plan."""
-    printed, ring, theirs = "ours, recurrence as printed", "ours, a ring's cost", "ours, the paper's config"
+    printed, ring, papers = "ours, recurrence as printed", "ours, a ring's cost", "ours, the paper's config"
     cols = [
         Col("Model", lambda e: e.paper["model"] + (f" ({e.note})" if e.note else "")),
         Col("Servers", lambda e: e.paper["servers"]),
@@ -64,8 +64,8 @@ def table_1(context: Context) -> Drawn:
         Col("epoch", lambda e: e.speedup(PRINTED), "{:.2f}x", printed),
         Col("config", lambda e: e.config(RING), group=ring),
         Col("epoch", lambda e: e.speedup(RING), "{:.2f}x", ring),
-        Col("epoch", lambda e: e.papers_plan(), "{:.2f}x", theirs),
-        Col("to target", lambda e: to_target(context, e), "{:.2f}x", theirs),
+        Col("epoch", lambda e: e.papers_plan(), "{:.2f}x", papers),
+        Col("to target", lambda e: to_target(context, e), "{:.2f}x", papers),
     ]
     notes = [
         f"ours: simulated by discrete events, gradients sent as they become ready ({profile_note(context)})",
@@ -133,10 +133,10 @@ def one_where_data_parallel(context: Context) -> Finding:
     rows = list(entries(context))
     ones = [e.name for e in rows if abs(need(e.speedup(PRINTED), e.name) - 1) < 0.005]
     chosen = [e.name for e in rows if str(e.config(PRINTED)).isdigit()]
-    theirs = [e.name for e in rows if e.paper["epoch"] == 1]
+    papers_ones = [e.name for e in rows if e.paper["epoch"] == 1]
     by_ring = [e.name for e in rows if str(e.config(RING)).isdigit()]
     why = f"1.00x: {listed(ones)}; data parallel: {listed(chosen)} (by a ring's cost: {listed(by_ring)})"
-    return measured(context, ones == chosen == theirs, why, f"{PRINTED_WORDS}: 0.995 to 1.005 is 1", what="plan")
+    return measured(context, ones == chosen == papers_ones, why, f"{PRINTED_WORDS}: 0.995 to 1.005 is 1", what="plan")
 
 
 def listed(names: list[str]) -> str:
@@ -199,11 +199,12 @@ def too_few_layers(context: Context) -> Finding:
     straight = planned(log, "straight")
     stages = straight["stages"] if straight else []
     idle = len(idle_stages(straight))
-    found = f"a straight pipeline has {len(stages)} stages, {idle} without work" if stages else "no straight pipeline"
+    pipeline = "no straight pipeline"
     if stages:
-        found += f", and {need(samples_per_second(log, 'straight'), 'its rate'):.0f} samples/s"
-        found += f" for data parallelism's {need(samples_per_second(log, ALONE), 'its rate'):.0f}"
-    why = f"{log.summary['layers']} layers in the profile, {log.summary['workers']} workers: {found}"
+        rates = [f"{need(samples_per_second(log, plan), 'its rate'):.0f}" for plan in ("straight", ALONE)]
+        pipeline = f"a straight pipeline has {len(stages)} stages, {idle} without work"
+        pipeline += f", and {rates[0]} samples/s for data parallelism's {rates[1]}"
+    why = f"{log.summary['layers']} layers in the profile, {log.summary['workers']} workers: {pipeline}"
     return measured(context, not stages or idle > 0, why, "exact", what="plan", model="GNMT-8")
 
 

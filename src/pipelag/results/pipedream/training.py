@@ -210,7 +210,7 @@ def headline(context: Context, task: str) -> tuple[Difference, str]:
             speedups.append((gain, f"{text}, an epoch by {entry.paper['config']} {speed:.2f}x; {epochs.text()}"))
     if not speedups:
         raise NotLogged(f"no plan for {' or '.join(TASKS[task])} is logged")
-    return max(speedups, key=lambda one: one[0].mean)
+    return max(speedups, key=lambda pair: pair[0].mean)
 
 
 @drawing(PAPER, "text_headline_tta")
