@@ -81,11 +81,11 @@ def less_efficient(context: Context) -> Finding:
     efficiency = asp(context)
     factors = {}
     for seed, ours in efficiency.first.items():
+        if ours is None:
+            raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by PipeDream with every seed")
         last = max((row["epoch"] for log in logs_of(context, "ASP", seed) for row in log.rows), default=0.0)
-        if ours is not None and seed in efficiency.second:
+        if seed in efficiency.second:
             factors[seed] = (efficiency.second[seed] or last) / ours
-    if not factors:
-        raise NotLogged(efficiency.text(PIPED, "ASP"))
     factor = Difference.of(factors, dict.fromkeys(factors, 0.0))
     never = any(epochs is None for epochs in efficiency.second.values())
     holds = factor.above(2.0)

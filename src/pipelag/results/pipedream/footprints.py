@@ -341,7 +341,7 @@ def communication(context: Context) -> Drawn:
         Col("saved (%)", lambda e: percent(e, PRINTED), "{:.0f}", "ours, recurrence as printed"),
         Col("plan", lambda e: e.config(RING), group="ours, a ring's cost"),
         Col("saved (%)", lambda e: percent(e, RING), "{:.0f}", "ours, a ring's cost"),
-        Col("plan", lambda e: config_of(e.piped, SEVERAL), group=SEVERAL_STAGES),
+        Col("plan", lambda e: e.config(SEVERAL), group=SEVERAL_STAGES),
         Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", SEVERAL_STAGES),
     ]
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption))

@@ -8,7 +8,7 @@ from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, measured, sized
-from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, Entry, entries, unpublished
+from pipelag.results.pipedream.entries import LANGUAGE, Entry, entries, unpublished
 from pipelag.results.pipedream.overheads import VISIBLE, VISIBLE_WORDS
 from pipelag.results.pipedream.targets import ALIKE, ALIKE_WORDS, METRICS, against_data_parallelism, arrivals
 from pipelag.results.plans import (
@@ -34,9 +34,7 @@ FAST = "2x8 (B)"
 def epochs_gain(context: Context, entry: Entry) -> float | None:
     """How many times fewer epochs PipeDream needs than data parallelism, of what is trained for this row."""
     model = entry.paper["model"]
-    if entry.note == "80 per GPU" or model not in METRICS or entry.log is None:
-        return None
-    if model != LANGUAGE and entry.log.summary["workers"] != TRAINED_ON:
+    if entry.note == "80 per GPU" or model not in METRICS or entry.log is None or not entry.trained:
         return None
     try:
         return against_data_parallelism(context, model).mean()
@@ -240,7 +238,7 @@ def same_epochs(context: Context) -> Finding:
     for model in METRICS:
         efficiency = against_data_parallelism(context, model)
         gain = efficiency.difference()
-        outcomes.append((gain.above(1 / ALIKE), gain.below(ALIKE)))
+        outcomes.append((None, None) if efficiency.by_rate else (gain.above(1 / ALIKE), gain.below(ALIKE)))
         texts.append(f"{model} {efficiency.text()}")
     alike = sum(all(pair) for pair in outcomes)
     unlike = sum(False in pair for pair in outcomes)
