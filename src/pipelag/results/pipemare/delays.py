@@ -47,11 +47,12 @@ MATCHED = {"images": 0.2 + 0.05, "translation": 0.7 + 0.05}
 @drawing(PAPER, "figure_4")
 def figure_4(context: Context) -> Drawn:
     """Training loss and accuracy, a line per pipeline."""
-    kinds = {"neither": "tau_fwd > tau_bkwd", "Sync": "synchronous"}
 
     def name(item: Item) -> str:
         arm = item.arm.labels["arm"]
-        return f"{spec_stages(item)} stages, {kinds.get(arm, 'tau_fwd = tau_bkwd')}" if arm != "Sync" else "synchronous"
+        if arm == "Sync":
+            return "synchronous"
+        return f"{spec_stages(item)} stages, tau_fwd {'>' if arm == 'neither' else '='} tau_bkwd"
 
     lines = learning(context, name)
     where = title(context, "images", stages=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -143,7 +144,7 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], fl
 def fewer_epochs(context: Context) -> Finding:
     """Each W takes no more epochs than the smaller one before it, and the largest fewer than the smallest."""
     arms, by_arm, target = epochs_by_warmup(context)
-    steps = [Difference.of(by_arm[a], by_arm[b]) for a, b in zip(arms[:-1], arms[1:], strict=True)]
+    steps = [Difference.of(by_arm[a], by_arm[b]) for a, b in pairwise(arms)]
     whole = Difference.of(by_arm[arms[0]], by_arm[arms[-1]])
     text = f"epochs to {target:.1f} BLEU: " + ", ".join(f"{arm} {fmean(by_arm[arm].values()):.2f}" for arm in arms)
     holds = all_of([*(step.above(-1e-9) for step in steps), whole.above()])
@@ -166,7 +167,7 @@ def lower_utilisation(context: Context) -> Finding:
     arms, _, target = epochs_by_warmup(context)
     alone = gpipe(context, "IWSLT14")["utilisation"]
     utilisations = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]
-    steps = [Difference.of(a, b) for a, b in zip(utilisations[:-1], utilisations[1:], strict=True)]
+    steps = [Difference.of(a, b) for a, b in pairwise(utilisations)]
     text = f"until {target:.1f} BLEU: " + ", ".join(
         f"{arm} {100 * fmean(value.values()):.0f} %" for arm, value in zip(arms, utilisations, strict=True)
     )

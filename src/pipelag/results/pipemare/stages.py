@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from itertools import pairwise
+from statistics import linear_regression
 from typing import Any
 
 from pipelag.experiments import arms, load_scale
@@ -117,8 +118,9 @@ def over_stages(context: Context) -> Drawn:
         styles=STYLES,
     )
     warm = trained_stages(context) if "PipeMareW" in methods(context) else []
-    whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm]
-    notes = [f"{why}." for why in dict.fromkeys(whys) if why]
+    whys = {each.stages: unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm}
+    whys = {stages: why for stages, why in whys.items() if why}
+    notes = [f"At P = {stages}, {why}." if len(whys) > 1 else f"{why}." for stages, why in whys.items()]
     ends = [
         f"{method} at P = {each.stages} {mean_text(list(last.values()))}"
         for method in methods(context)
@@ -183,7 +185,7 @@ def utilisation_falls(context: Context) -> Finding:
     """Of the schedules, timed."""
     rows = of_method(context, "GPipe")
     values = [row["utilisation"] for row in rows]
-    falling = all(a > b for a, b in zip(values[:-1], values[1:], strict=True))
+    falling = all(a > b for a, b in pairwise(values))
     text = ", ".join(f"P = {row['stages']}: {100 * row['utilisation']:.0f} %" for row in rows)
     return exact(falling and len(values) > 2, f"GPipe {text}")
 
@@ -201,11 +203,10 @@ def others_stay_full(context: Context) -> Finding:
 def memory_grows(context: Context) -> Finding:
     """The copies that the schedule makes necessary, over the counted weights; a straight line through the points."""
     points = [(row["stages"], megabytes(context, "PipeDream", row)) for row in of_method(context, "PipeDream")]
-    growing = all(a[1] < b[1] for a, b in zip(points[:-1], points[1:], strict=True))
-    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    growing = all(a[1] < b[1] for a, b in pairwise(points))
+    slope, intercept = linear_regression(*zip(*points, strict=True))
     reach = max(y for _, y in points) - min(y for _, y in points)
-    off = max(abs(y - mean_y - slope * (x - mean_x)) for x, y in points)
+    off = max(abs(y - intercept - slope * x) for x, y in points)
     share = off / reach if reach else float("inf")
     text = f"from {points[0][1]:.0f} MiB (P = {points[0][0]}) to {points[-1][1]:.0f} MiB (P = {points[-1][0]})"
     why = "linear: no point further from the straight line than a tenth of the range"
