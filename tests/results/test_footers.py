@@ -35,8 +35,8 @@ def test_a_task_that_has_no_panel_is_not_told_of() -> None:
         load_results(context.paper)
         drawn = draw(context)
         assert drawn.data is not None and drawn.data["panel"].nunique() == panels
-        assert ("transformer" in drawn.footer(context)) is (panels == 2) and "resnet50" in drawn.footer(context)
-    assert "transformer" in some.footer()
+        assert ("Transformer" in drawn.footer(context)) is (panels == 2) and "ResNet-50" in drawn.footer(context)
+    assert "Transformer" in some.footer()
 
 
 @pytest.mark.usefixtures("in_project")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
-from pipelag.results.pipemare.headline import OWN, variants
+from pipelag.results.logs import Item
+from pipelag.results.pipemare.costs import unreached
+from pipelag.results.pipemare.headline import PAPERS_LENGTHS, variants
 from pipelag.results.pipemare.lemmas import lemma_1
 from pipelag.results.pipemare.quality import best_of, last_cell
 from pipelag.results.verdict import verdicts
-from tests.results.cases.pipemare import PAPER, training
+from tests.results.cases.pipemare import PAPER, rising, training
 from tests.results.made_up import context, log
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -61,12 +64,45 @@ def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() 
     assert "98.8 % of Sync's best" in note and note.endswith("30.0")
 
 
+def test_of_a_target_that_some_seeds_reach_the_others_are_told() -> None:
+    reaching = training({"Sync": [20.0, 34.5], "T1+T2+W": [10.0, 34.4]}, hardware=True)
+    short = training({"T1+T2+W": [10.0, 30.0]})
+    found = context(PAPER, "table_3", lambda arm: short(arm) or reaching(arm) if arm.seed == 0 else reaching(arm))
+    why = unreached(found, "translation")
+    assert "for with 1 of its 3 seeds it never reaches 34.1" in why and why.endswith("the best of these comes to 30.0")
+
+
+def test_seeds_of_an_arm_that_a_scale_leaves_out_are_not_compared() -> None:
+    make = training({"Sync": rising(34.5, 8), "T1": rising(34.4, 16)})
+    asked = context(PAPER, "table_3", make)
+    items = [
+        Item(replace(item.arm, left_out="two seeds are enough"), None)
+        if item.arm.labels["arm"] == "T1" and item.arm.seed == 2
+        else item
+        for item in asked.items
+    ]
+    load_results(asked.paper)
+    told = {each.claim: each for each in verdicts(replace(asked, items=items))}["iwslt_t1_twice"]
+    assert told.verdict == "holds" and "(2 seeds)" in told.why
+
+
+def test_each_number_of_stages_says_by_how_much_it_misses_its_target() -> None:
+    scores = {"GPipe": [20.0, 34.5], "PipeMareW": [10.0, 30.0], "PipeMare": [20.0], "PipeDream": [20.0]}
+    found = context(PAPER, "figure_3", training(scores, hardware=True))
+    load_results(found.paper)
+    footer = draw(found).footer(found)
+    assert [f"At P = {P}, IWSLT14: PipeMareW has no" in footer for P in (23, 47, 93)] == [True, True, True]
+    lone = replace(found, items=[item for item in found.items if item.arm.labels.get("setup") != "transformer_few"])
+    lone = replace(lone, items=[item for item in lone.items if item.arm.labels.get("setup") != "transformer_some"])
+    assert "of its own; the best" in draw(lone).footer(lone) and "At P" not in draw(lone).footer(lone)
+
+
 def test_warm_up_as_long_as_the_papers_is_a_variant_where_table_3_has_another() -> None:
     found = context(PAPER, "text_quality_bound", training(lambda labels: 30.0))
     assert variants(found, "translation") == ["T1", "T1+T2", "T1+T2+W"]  # at the paper's scale they are one run
     published = context(PAPER, "text_quality_bound", training(lambda labels: 30.0), scale="published")
-    assert variants(published, "translation")[-1] == OWN
-    assert OWN not in variants(published, "images")
+    assert variants(published, "translation")[-1] == PAPERS_LENGTHS
+    assert PAPERS_LENGTHS not in variants(published, "images")
 
 
 def test_each_grid_has_a_legend_of_its_own_and_no_two_lines_of_it_one_colour() -> None:

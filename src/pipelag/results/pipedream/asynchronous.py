@@ -9,7 +9,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, learned, sized, trend
 from pipelag.results.logs import RunLog
-from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, in_words
 from pipelag.results.pipedream.training import VGG
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -54,7 +54,7 @@ def text_asp(context: Context) -> Drawn:
         efficiency = asp(context)
         if efficiency.goal.text != rows[0]["goal"]:
             rows.append({"goal": efficiency.goal.text})
-        rows[-1] |= {"own": said(efficiency.first), "asp": said(efficiency.second)}
+        rows[-1] |= {"own": in_words(efficiency.first), "asp": in_words(efficiency.second)}
         rows[-1]["ratio"] = asp_ratio(context).mean
     except NotLogged:
         pass
@@ -81,11 +81,11 @@ def less_efficient(context: Context) -> Finding:
     efficiency = asp(context)
     factors = {}
     for seed, ours in efficiency.first.items():
+        if ours is None:
+            raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by PipeDream with every seed")
         last = max((row["epoch"] for log in logs_of(context, "ASP", seed) for row in log.rows), default=0.0)
-        if ours is not None and seed in efficiency.second:
+        if seed in efficiency.second:
             factors[seed] = (efficiency.second[seed] or last) / ours
-    if not factors:
-        raise NotLogged(efficiency.text(PIPED, "ASP"))
     factor = Difference.of(factors, dict.fromkeys(factors, 0.0))
     never = any(epochs is None for epochs in efficiency.second.values())
     holds = factor.above(2.0)

@@ -9,7 +9,6 @@ from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import agreed, measured
-from pipelag.results.logs import RunLog
 from pipelag.results.pipedream.targets import COLOURS
 from pipelag.results.plans import (
     BOTH_COSTS,
@@ -87,8 +86,8 @@ def pipelining_doubles(context: Context) -> Finding:
 def plans_of(context: Context, models: tuple[str, ...]) -> tuple[dict[str, list[dict[str, Any]]], str]:
     """By form of the cost the rows of the models' plans; and all plans in words."""
     rows = {form: [plan_in(log_of(context, model=model), form, model) for model in models] for form in (PRINTED, RING)}
-    both = zip(models, rows[PRINTED], rows[RING], strict=True)
-    return rows, ", ".join(f"{m} {row['config']} (by a ring's cost {ring['config']})" for m, row, ring in both)
+    plans = zip(models, rows[PRINTED], rows[RING], strict=True)
+    return rows, ", ".join(f"{m} {row['config']} (by a ring's cost {ring['config']})" for m, row, ring in plans)
 
 
 @judge(PAPER, "figure_14a", "gnmt_not_replicated")
@@ -323,15 +322,10 @@ def over_gpipe_at_its_deepest(context: Context) -> Finding:
     return measured(context, near(ours, printed), f"{ours:.2f}x for {printed}x; all: {in_words(gains)}", SPEED_WORDS)
 
 
-def flexflow_gain(log: RunLog | None) -> float | None:
-    """The best plan with several stages, pipelined over not pipelined."""
-    return ratio(log, HYBRID, SEVERAL)
-
-
 @drawing(PAPER, "text_flexflow")
 def flexflow(context: Context) -> Drawn:
-    """One number."""
-    rows = [("AlexNet, 2x8 (B)", context.result.reported["speedup"], flexflow_gain(context.log()))]
+    """One number: the best plan with several stages, pipelined over not pipelined."""
+    rows = [("AlexNet, 2x8 (B)", context.result.reported["speedup"], ratio(context.log(), HYBRID, SEVERAL))]
     cols = [
         Col("Pipelined over not pipelined", lambda row: row[0]),
         Col("paper", lambda row: row[1], "{:.1f}x"),

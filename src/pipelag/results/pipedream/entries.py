@@ -32,6 +32,11 @@ class Entry:
         """Model and servers."""
         return f"{self.paper['model']} on {self.paper['servers']}"
 
+    @property
+    def trained(self) -> bool:
+        """Whether runs that train are of this row: of as many GPUs. The language model has no other row."""
+        return self.paper["model"] == LANGUAGE or (self.log is not None and self.log.summary["workers"] == TRAINED_ON)
+
     def config(self, reading: str) -> str | None:
         """The plan that a search found."""
         return config_of(self.log, reading)

@@ -153,10 +153,10 @@ def stays(context: Context) -> Finding:
     for model, by_servers in over_alone(context).items():
         if len(by_servers) < 2:
             continue  # too few layers for the longer ones
-        each = sorted(by_servers.items(), key=lambda one: one[1])
-        few, first, _ = each[0][1]
-        grown += any(share > PAR * first for _, (stages, share, _) in each if stages > few)
-        texts.append(f"{model} " + ", ".join(f"{share:.2f} with {n} on {name}" for name, (n, share, _) in each))
+        by_length = sorted(by_servers.items(), key=lambda pair: pair[1])
+        few, first, _ = by_length[0][1]
+        grown += any(share > PAR * first for _, (stages, share, _) in by_length if stages > few)
+        texts.append(f"{model} " + ", ".join(f"{share:.2f} with {n} on {name}" for name, (n, share, _) in by_length))
     if not texts:
         raise NotLogged("no model has straight pipelines of different lengths")
     why = f"the worst worker over data parallelism, by stages and cluster: {'; '.join(texts)}"
@@ -341,7 +341,7 @@ def communication(context: Context) -> Drawn:
         Col("saved (%)", lambda e: percent(e, PRINTED), "{:.0f}", "ours, recurrence as printed"),
         Col("plan", lambda e: e.config(RING), group="ours, a ring's cost"),
         Col("saved (%)", lambda e: percent(e, RING), "{:.0f}", "ours, a ring's cost"),
-        Col("plan", lambda e: config_of(e.piped, SEVERAL), group=SEVERAL_STAGES),
+        Col("plan", lambda e: e.config(SEVERAL), group=SEVERAL_STAGES),
         Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", SEVERAL_STAGES),
     ]
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption))

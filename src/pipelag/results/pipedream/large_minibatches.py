@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, said
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, in_words
 from pipelag.results.pipedream.training import TITLES, VGG, level, panel_of, points_of, styles_of
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -56,8 +56,8 @@ def lars(context: Context) -> dict[str, Efficiency]:
 def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
     """Epochs of all arms."""
     first = next(iter(by_arm.values()))
-    arms = {PIPED: first.first} | {arm: one.second for arm, one in by_arm.items()}
-    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {said(epochs)}" for arm, epochs in arms.items())
+    arms = {PIPED: first.first} | {arm: efficiency.second for arm, efficiency in by_arm.items()}
+    return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {in_words(epochs)}" for arm, epochs in arms.items())
 
 
 def reached(epochs: Mapping[int, float | None]) -> bool | None:
@@ -80,8 +80,8 @@ def reaches_1024(context: Context) -> Finding:
     if holds:
         seconds = seconds_to(context, by_arm, "LARS 1024")
         others = [seconds_to(context, by_arm, arm) for arm in LARS if arm != "LARS 1024"]
-        rest = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
-        holds = all_of([True, *(difference.above() for difference in rest)])
+        later = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
+        holds = all_of([True, *(difference.above() for difference in later)])
     return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
 
 
@@ -105,15 +105,22 @@ def larger_end_lower(context: Context) -> Finding:
 
 @judge(PAPER, "figure_13", "over_fastest")
 def over_fastest(context: Context) -> Finding:
-    """Against the minibatch under LARS that comes first, by seed."""
+    """Against the minibatch under LARS that comes first, by seed; 0 times as fast where PipeDream never comes."""
     by_arm, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
-    epochs = {s: e for s, e in next(iter(by_arm.values())).first.items() if e is not None}
+    epochs = next(iter(by_arm.values())).first
     rivals = {arm: seconds_to(context, by_arm, arm) for arm in LARS}
-    seeds = [seed for seed in epochs if any(seed in rival for rival in rivals.values())]
-    if not seeds:
-        raise NotLogged("neither PipeDream nor LARS reaches the target")
-    mine = lars_seconds(context, PIPED)
-    gains = {seed: min(r[seed] for r in rivals.values() if seed in r) / (epochs[seed] * mine) for seed in seeds}
+    fastest = {
+        seed: min(times)
+        for seed in epochs
+        if (times := [seconds[seed] for seconds in rivals.values() if seed in seconds])
+    }
+    if not fastest:
+        raise NotLogged("no minibatch under LARS reaches the target")
+    piped_seconds = lars_seconds(context, PIPED)
+    gains = {
+        seed: 0.0 if (reached_at := epochs[seed]) is None else seconds / (reached_at * piped_seconds)
+        for seed, seconds in fastest.items()
+    }
     gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
     speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
     why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"

@@ -51,8 +51,8 @@ def links(context: Context) -> Drawn:
             {"panel": panel, "method": f"{arm}, {how}", "gbit": gbit, "samples_per_second": rate}
             for arm in ARMS
             for how in HOW
-            for gbit, each in blocks(log, arm, how == "measured").items()
-            for rate in each
+            for gbit, block_rates in blocks(log, arm, how == "measured").items()
+            for rate in block_rates
         ]
     if not rows:
         return not_logged("no link has a log")
@@ -92,11 +92,11 @@ def loses_less(context: Context) -> Finding:
     left = [rate[min(rate)] / rate[max(rate)] for rate in (pipe, parallel)]
     text = f"of the rate at {max(pipe):g} Gbit/s, at {min(pipe):g} the pipeline keeps {100 * left[0]:.0f} %, "
     why = text + f"data parallelism {100 * left[1]:.0f} %"
-    kept = [
-        [slow / fast for slow in each[min(each)] for fast in each[max(each)]]
-        for each in measured_blocks(context, "VGG-16")
+    shares = [
+        [slow / fast for slow in by_gbit[min(by_gbit)] for fast in by_gbit[max(by_gbit)]]
+        for by_gbit in measured_blocks(context, "VGG-16")
     ]
-    return measured(context, all_above(*kept), why, BLOCKS, model="VGG-16")
+    return measured(context, all_above(*shares), why, BLOCKS, model="VGG-16")
 
 
 def at_the_slowest(context: Context, model: str) -> tuple[list[float], list[float], str]:

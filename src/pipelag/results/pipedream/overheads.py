@@ -158,10 +158,8 @@ def as_high_as_90(context: Context) -> Finding:
         for servers in context.values("arm")
         for model in context.values("model")
     }
-    highest, printed = (
-        max(shares, key=lambda name: shares[name]),
-        context.result.reported["max_overhead_percent_32_gpus"],
-    )
+    highest = max(shares, key=lambda name: shares[name])
+    printed = context.result.reported["max_overhead_percent_32_gpus"]
     words = "5 percentage points: the paper's figure is in tens"
     return measured(context, abs(shares[highest] - printed) <= 5, f"{shares[highest]:.1f} %: {highest}", words)
 
@@ -183,17 +181,17 @@ def half_worse(context: Context) -> Finding:
 @judge(PAPER, "figure_12", "speedup_carries_over")
 def carries_over(context: Context) -> Finding:
     """The found plans' speedups in both precisions, on both kinds of server, by both forms of the cost."""
-    texts, kept = [], {reading: True for reading in READINGS}
+    texts, carries = [], {reading: True for reading in READINGS}
     for servers in context.values("arm"):
         gains = {}
         for precision in ("fp32", "fp16"):
             log = log_of(context, precision=precision, arm=servers)
             gains[precision] = [needed(log, ALONE, plan, f"{plan}, {servers}") for plan in READINGS]
         for i, reading in enumerate(READINGS):
-            kept[reading] &= gains["fp16"][i] >= gains["fp32"][i] - 0.005
+            carries[reading] &= gains["fp16"][i] >= gains["fp32"][i] - 0.005
         texts.append(f"{servers}: " + ", ".join(f"{name} {a:.2f}x ({b:.2f}x)" for name, (a, b) in gains.items()))
     why = f"over data parallelism (by a ring's cost): {'; '.join(texts)}"
-    return measured(context, agreed(*kept.values()), why, PRINTED_WORDS)
+    return measured(context, agreed(*carries.values()), why, PRINTED_WORDS)
 
 
 def cloud_ratio(context: Context, row: Mapping[str, Any], precision: str) -> float | None:

@@ -52,12 +52,12 @@ def figure_15(context: Context) -> Drawn:
     rows: list[dict[str, object]] = []
     for form, chosen in FORMS.items():
         kinds = {ALONE: "data parallelism", chosen: "the optimiser's choice"}
-        mine = [
+        of_form = [
             {"panel": TITLES[form], "kind": kinds.get(name, "partition"), "plan": name, "predicted": p, "real": r}
             for name, p, r in partitions(context, form)
             if name not in FORMS.values() or name == chosen
         ]
-        rows += sorted(mine, key=lambda row: row["kind"] != "partition")  # the crowd first
+        rows += sorted(of_form, key=lambda row: row["kind"] != "partition")  # the crowd first
     rows += [
         {"panel": HERE, "kind": "partition", "plan": name, "predicted": predicted, "real": real}
         for name, predicted, real in measured_here(context)

@@ -96,7 +96,8 @@ def compact_weights(context: Context) -> Finding:
 @judge(PAPER, RESULT, "translation_pipelined_here")
 def translation_pipelined(context: Context) -> Finding:
     """Any plan of several stages, by both forms of the cost."""
-    each = [plans(context, TRANSLATION, reading) for reading in READINGS]
-    alone = [[name for name, (config, _) in every.items() if config.isdigit()] for every in each]
+    by_reading = [plans(context, TRANSLATION, reading) for reading in READINGS]
+    alone = [[name for name, (config, _) in every.items() if config.isdigit()] for every in by_reading]
     others = [f"{name} ({NAMES[reading]})" for reading, names in zip(READINGS, alone, strict=True) for name in names]
-    return verdict_on(context, agreed(*(not names for names in alone)), sum(map(len, each)), others, "data parallel")
+    holds = agreed(*(not names for names in alone))
+    return verdict_on(context, holds, sum(map(len, by_reading)), others, "data parallel")

@@ -8,7 +8,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, extent, listing
 from pipelag.results.logs import RunLog
-from pipelag.results.timelines import FOLLOWED, Row, at_once, draw, idle_free_from, passes, reads_of
+from pipelag.results.timelines import FOLLOWED, Row, at_once, busy_once_full, draw, passes
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"
@@ -82,8 +82,8 @@ def used(log: RunLog) -> float:
 def quarter(context: Context) -> Finding:
     """Busy time over worker time, added up over the rows."""
     share = used(log_of(context))
-    wanted = 1 / context.result.reported["workers"]
-    return exact(abs(share - wanted) < ALMOST, f"workers compute for {share:.4f} of their time")
+    one_worker = 1 / context.result.reported["workers"]
+    return exact(abs(share - one_worker) < ALMOST, f"workers compute for {share:.4f} of their time")
 
 
 @judge(PAPER, "figure_3", "idle_at_flush")
@@ -126,12 +126,24 @@ def noam(context: Context) -> Finding:
 def all_busy(context: Context) -> Finding:
     """From the moment the first minibatch has come back until no more come in; at least a minibatch of each worker."""
     log = log_of(context, arm="weight stashing")
-    start = min(row["end"] for row in passes(log, kind="B") if row["stage"] == 1)
-    end = max(row["start"] for row in passes(log, kind="F") if row["stage"] == 1)
+    busy, start, end = busy_once_full(log)
     period = 1 + context.paper.results["figure_2"].reported["backward_over_forward"]
     if end - start < period:
         raise NotLogged(f"the log's steady state lasts {max(0.0, end - start):g} units, less than a minibatch")
-    return exact(idle_free_from(log, start, end), f"no worker waits between time {start:g} and {end:g}")
+    return exact(busy, f"{'no' if busy else 'some'} worker waits between time {start:g} and {end:g}")
+
+
+def followed(log: RunLog, kind: str) -> list[Row]:
+    """The forwards or backwards of minibatch 5, by stage; for a judge."""
+    rows = passes(log, FOLLOWED, kind)
+    if not rows:
+        raise NotLogged(f"the log has no minibatch {FOLLOWED}")
+    return rows
+
+
+def versions_read(log: RunLog, kind: str) -> list[int]:
+    """After how many updates of its stage each of these passes reads its weights."""
+    return [row["reads"] for row in followed(log, kind)]
 
 
 def seen_by(log: RunLog, row: Row) -> int:
@@ -150,7 +162,7 @@ def agreeing(log: RunLog, rows: list[Row]) -> bool:
 def updates_between(context: Context) -> Finding:
     """What the forward and, without stashing, the backward of minibatch 5 read on stage 1; and when updates come."""
     log = log_of(context, arm="no stashing")
-    forward, backward = (passes(log, FOLLOWED, kind)[0] for kind in "FB")
+    forward, backward = (followed(log, kind)[0] for kind in "FB")
     reported = context.result.reported["stage1_minibatch5"]
     between = list(range(forward["reads"] + 1, backward["reads"] + 1))
     holds = (
@@ -166,18 +178,18 @@ def updates_between(context: Context) -> Finding:
 def versions_by_stage(context: Context) -> Finding:
     """The last update that minibatch 5's forward has seen, on every stage."""
     log = log_of(context, arm="weight stashing")
-    rows = passes(log, FOLLOWED, "F")
+    rows = followed(log, "F")
     read = [row["reads"] for row in rows]
     holds = read == context.result.reported["minibatch_5_versions"] and agreeing(log, rows)
-    made = listing(seen_by(log, row) for row in rows)
-    return exact(holds, f"updates up to {listing(read)} on stages 1 to {len(read)}, made {made}")
+    updates = listing(seen_by(log, row) for row in rows)
+    return exact(holds, f"updates up to {listing(read)} on stages 1 to {len(read)}, made {updates}")
 
 
 @judge(PAPER, "figure_4", "vertical_sync")
 def vertical_sync(context: Context) -> Finding:
     """What both passes of minibatch 5 read on every stage."""
     log = log_of(context, arm="vertical sync")
-    read = {kind: reads_of(log, FOLLOWED, kind) for kind in "FB"}
+    read = {kind: versions_read(log, kind) for kind in "FB"}
     first = context.result.reported["minibatch_5_versions"][0]
     holds = all(version == first for versions in read.values() for version in versions)
     return exact(holds, f"updates up to {listing(read['F'])} by forwards, {listing(read['B'])} by backwards")
@@ -232,10 +244,11 @@ def overlap(context: Context) -> Finding:
     if missing:
         raise NotLogged(f"worker 3 sends no {missing[0]} in its steady state")
     sent, covered = (sum(part[i] for part in parts.values()) for i in (0, 1))
-    each = ", ".join(f"{covered:g} of {sent:g} of {what}" for what, (sent, covered) in parts.items())
+    by_kind = ", ".join(f"{covered:g} of {sent:g} of {what}" for what, (sent, covered) in parts.items())
+    why = f"in its steady state worker 3 computes another minibatch in {covered:g} of {sent:g} units of sending"
     return exact(
         covered >= 0.5 * sent and all(covered > 0 for _, covered in parts.values()),
-        f"in its steady state worker 3 computes another minibatch in {covered:g} of {sent:g} units of sending ({each})",
+        f"{why} ({by_kind})",
         "the paper's 'significant overlap' is read as at least half of the time, and some in either direction",
     )
 
@@ -294,16 +307,16 @@ def noam_two(context: Context) -> Finding:
 def same_within(context: Context) -> Finding:
     """Forward against backward, on all stages; and the forward's version against the updates made by then."""
     log = log_of(context)
-    forward, backward = reads_of(log, FOLLOWED, "F"), reads_of(log, FOLLOWED, "B")
-    holds = bool(forward) and forward == backward and agreeing(log, passes(log, FOLLOWED, "F"))
+    forward, backward = (versions_read(log, kind) for kind in "FB")
+    holds = forward == backward and agreeing(log, followed(log, "F"))
     return exact(holds, f"forward reads after minibatches {listing(forward)}; backward {listing(backward)}")
 
 
 @judge(PAPER, "figure_9", "different_across")
 def different_across(context: Context) -> Finding:
     """All stages differ; stages 1 and 2 as reported."""
-    seen = reads_of(log_of(context), FOLLOWED, "F")
+    seen = versions_read(log_of(context), "F")
     reported = context.result.reported["minibatch_5_versions"]
-    said = [reported["stage_1"], reported["stage_2"]]
-    holds = len(set(seen)) == len(seen) and [f"after minibatch {version}" for version in seen[:2]] == said
+    printed = [reported["stage_1"], reported["stage_2"]]
+    holds = len(set(seen)) == len(seen) and [f"after minibatch {version}" for version in seen[:2]] == printed
     return exact(holds, f"after minibatches {listing(seen)} on stages 1 to {len(seen)}")

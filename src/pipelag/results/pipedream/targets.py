@@ -76,12 +76,12 @@ class Goal:
 
     def at_a_fall(self, context: Context, **labels: str) -> list[bool]:
         """By run, whether it comes at the first evaluation after a fall of the rate: then the fall decides when."""
-        found = []
+        at_falls = []
         for item in trainings(context, **labels):
             if item.log is not None:
                 rows, at = self.arrival(item.log)
-                found.append(at is not None and after_a_fall(rows, at))
-        return found
+                at_falls.append(at is not None and after_a_fall(rows, at))
+        return at_falls
 
 
 def goal_of(
@@ -150,12 +150,12 @@ class Efficiency:
 
     def text(self, first: str = PIPED, second: str = ALONE) -> str:
         """In words."""
-        epochs = f"epochs to {self.goal.text}: {first} {said(self.first)}, {second} {said(self.second)}"
+        epochs = f"epochs to {self.goal.text}: {first} {in_words(self.first)}, {second} {in_words(self.second)}"
         many = "all" if self.by_rate else f"{sum(self.falls)} of {len(self.falls)}"
         return epochs + (f", {many} at the first evaluation after a fall of the rate" if any(self.falls) else "")
 
 
-def said(epochs: Mapping[int, float | None]) -> str:
+def in_words(epochs: Mapping[int, float | None]) -> str:
     """Epochs by seed in words."""
     if not epochs:
         return "not logged"
@@ -184,12 +184,12 @@ def against_data_parallelism(context: Context, model: str) -> Efficiency:
 
 def arrivals(context: Context, models: Iterable[str]) -> list[str]:
     """What "to target" rests on: the target of each model, and when it is reached."""
-    said = []
+    sentences = []
     for model in models:
         try:
             efficiency = against_data_parallelism(context, model)
         except NotLogged:
             continue
         repeats = "; so 'to target' says no more than the epoch's speedup" if efficiency.by_rate else ""
-        said.append(f"{model}, {efficiency.text()}{repeats}")
-    return said
+        sentences.append(f"{model}, {efficiency.text()}{repeats}")
+    return sentences

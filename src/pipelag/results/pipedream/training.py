@@ -11,7 +11,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, measured, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipedream.entries import LANGUAGE, TRAINED_ON, entries
+from pipelag.results.pipedream.entries import LANGUAGE, entries
 from pipelag.results.pipedream.targets import (
     ALIKE,
     ALIKE_WORDS,
@@ -201,16 +201,15 @@ def headline(context: Context, task: str) -> tuple[Difference, str]:
     speedups: list[tuple[Difference, str]] = []
     for entry in entries(context):
         model = entry.paper["model"]
-        trained = model == LANGUAGE or (entry.log is not None and entry.log.summary["workers"] == TRAINED_ON)
         speed = entry.papers_plan()
-        if model in TASKS[task] and trained and speed is not None:
+        if model in TASKS[task] and entry.trained and speed is not None:
             epochs = against_data_parallelism(context, model)
             gain = epochs.difference(speed)
             text = f"{entry.name} {gain.text().lstrip('+')} times as fast"
             speedups.append((gain, f"{text}, an epoch by {entry.paper['config']} {speed:.2f}x; {epochs.text()}"))
     if not speedups:
         raise NotLogged(f"no plan for {' or '.join(TASKS[task])} is logged")
-    return max(speedups, key=lambda one: one[0].mean)
+    return max(speedups, key=lambda pair: pair[0].mean)
 
 
 @drawing(PAPER, "text_headline_tta")
@@ -266,7 +265,10 @@ def language_ends_alike(context: Context) -> Finding:
     ends = []
     for arm in (PIPED, ALONE):
         runs = every_run(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
-        ends.append({s: run.log.rows[-1]["perplexity"] for s, run in runs.items() if run.log is not None})
+        finals = {seed: run.log.summary["final"] for seed, run in runs.items() if run.log is not None}
+        if None in finals.values():
+            raise NotLogged(f"{LANGUAGE} under {arm} diverged")
+        ends.append({seed: final["perplexity"] for seed, final in finals.items()})
     piped, alone = ends
     more = Difference.of({s: 100 * (piped[s] / alone[s] - 1) for s in piped if s in alone}, dict.fromkeys(alone, 0.0))
     why = f"PipeDream's final perplexity is {more.text()} % above"

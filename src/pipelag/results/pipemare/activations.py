@@ -217,5 +217,5 @@ def a_quarter(context: Context) -> Finding:
     """Operations counted."""
     shares = {arm: share(context, arm) for arm in context.values("arm")}
     text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in shares.items())
-    said = context.result.reported["share_percent"]
-    return exact(all(abs(value - said) <= 0.5 for value, _ in shares.values()), text, "about: half a percent")
+    printed = context.result.reported["share_percent"]
+    return exact(all(abs(value - printed) <= 0.5 for value, _ in shares.values()), text, "about: half a percent")

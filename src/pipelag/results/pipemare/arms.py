@@ -14,12 +14,12 @@ DIVERGED = f"diverged: a loss that is no number, or an accuracy of at most {CHAN
 ABOUT = "about: from a half to one and a half times as much"
 
 
-def gone(context: Context, **labels: str) -> bool:
+def all_diverged(context: Context, **labels: str) -> bool:
     """Whether every seed of an arm on images diverged."""
     return all(diverged(item) for item in runs_of(context, **labels).values())
 
 
-def kept(context: Context, **labels: str) -> bool:
+def none_diverged(context: Context, **labels: str) -> bool:
     """Whether no seed did."""
     return not any(diverged(item) for item in runs_of(context, **labels).values())
 
@@ -36,11 +36,11 @@ def higher(
     """A trend: an arm is above another in every task, of the runs with these labels."""
     texts, holds = [], []
     for task in tasks:
-        values = [measure(context, task=task, arm=one, **labels) for one in (arm, than)]
-        step = Difference.of(*values)
+        scores = [measure(context, task=task, arm=name, **labels) for name in (arm, than)]
+        step = Difference.of(*scores)
         holds.append(step.above())
-        shared = set.intersection(*map(set, values))  # those that are compared
-        means = [fmean(each[seed] for seed in shared) for each in values]
+        shared = set.intersection(*map(set, scores))  # those that are compared
+        means = [fmean(by_seed[seed] for seed in shared) for by_seed in scores]
         text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
         # Means over the epochs are of all evaluations already.
         end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -59,7 +60,7 @@ def layers_of(context: Context, dataset: str) -> list[int]:
 def stage_weights(layers: Sequence[int], stages: int) -> list[int]:
     """Parameters per stage, the layers dealt out evenly in their order (section 4.1)."""
     bounds = [0, *evenly(stages, len(layers)), len(layers)]
-    return [sum(layers[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [sum(layers[a:b]) for a, b in pairwise(bounds)]
 
 
 def memory(context: Context, method: str, task: str, row: Mapping[str, Any], layers: Sequence[int]) -> float:
@@ -89,14 +90,15 @@ def megabytes(context: Context, dataset: str) -> float:
 def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> float:
     """The target score: as large a share of the synchronous best here as the paper's target is of its own."""
     dataset = next(name for name, value in TASK_OF.items() if value == task)
-    theirs, target = context.result.options["targets"][dataset]
-    return float(target / theirs * fmean(best(context, task=task, arm=sync, **labels).values()))
+    paper_best, paper_target = context.result.options["targets"][dataset]
+    return float(paper_target / paper_best * fmean(best(context, task=task, arm=sync, **labels).values()))
 
 
 def reach(context: Context, task: str, target: float) -> str:
     """A target score in words: how large a share of the best of training without delays it is, as in the paper."""
-    theirs, aim = context.result.options["targets"][DATASET_OF[task]]
-    return f"{target:.1f}, the {100 * aim / theirs:.1f} % of Sync's best that the paper's target is of its own"
+    paper_best, paper_target = context.result.options["targets"][DATASET_OF[task]]
+    share = 100 * paper_target / paper_best
+    return f"{target:.1f}, the {share:.1f} % of Sync's best that the paper's target is of its own"
 
 
 def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str) -> str:
@@ -106,11 +108,14 @@ def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sy
         runs = runs_of(context, task=task, arm=arm, **labels)
     except NotLogged:
         return ""
-    if all(epochs_to(item, target) is not None for item in runs.values()):
+    short = [item for item in runs.values() if epochs_to(item, target) is None]
+    if not short:
         return ""
-    most = max(value_of(row) for item in runs.values() for row in evaluations(log_in(item)))
+    most = max((value_of(row) for item in short for row in evaluations(log_in(item))), default=0.0)
     name = f"{DATASET_OF[task]}: {arm} has no amortised utilisation"
-    return f"{name}, for it never reaches {reach(context, task, target)}; the best of its seeds comes to {most:.1f}"
+    some = f"with {len(short)} of its {len(runs)} seeds " if len(short) < len(runs) else ""
+    missed = f"for {some}it never reaches {reach(context, task, target)}"
+    return f"{name}, {missed}; the best of {'these' if some else 'its seeds'} comes to {most:.1f}"
 
 
 def epochs_to(item: Item, target: float) -> float | None:

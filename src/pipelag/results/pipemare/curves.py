@@ -31,10 +31,10 @@ def learning(
     rows = []
     for item in context.select(**labels):
         task = task_of(item)
-        made = evaluations(item.log) if item.log else []
+        scored = evaluations(item.log) if item.log else []
         first = item.arm.spec.phases[0].steps if len(item.arm.spec.phases) > 1 else None
-        switch = first and made and made[-1]["epoch"] * first / made[-1]["step"] or None
-        for row in made:
+        switch = first and scored and scored[-1]["epoch"] * first / scored[-1]["step"] or None
+        for row in scored:
             where = {"panel": title(context, task), "task": task, "line": name(item), "seed": item.arm.seed}
             where["switch"] = switch
             rows.append(where | {"epoch": row["epoch"], "score": value_of(row), "loss": row.get("loss")})
@@ -70,7 +70,7 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
     number = {line: at for at, line in enumerate(others)}
     if grids:
         panels = [[row["line"] for row in rows if row["panel"] == panel] for panel in axes_of(rows)]
-        number = {line: at for own in panels for at, line in enumerate(each for each in others if each in own)}
+        number = {line: at for lines in panels for at, line in enumerate(other for other in others if other in lines)}
     styles = STYLES | {line: (1 + at % 7, (1 + at) % 6) for line, at in number.items()}
     chart = Lines(
         Axis("epoch", "epochs"),

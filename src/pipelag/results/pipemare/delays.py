@@ -14,7 +14,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, learned, minus, ordered, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipemare.arms import DIVERGED, gone, higher, kept
+from pipelag.results.pipemare.arms import DIVERGED, all_diverged, higher, none_diverged
 from pipelag.results.pipemare.curves import compared, curves, learning, task_of
 from pipelag.results.pipemare.quality import (
     CHANCE,
@@ -25,13 +25,13 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
-    each,
     evaluations,
     final,
     log_in,
     mean_text,
     metric,
     outcomes,
+    outcomes_of,
     runs_of,
     spec_stages,
     title,
@@ -47,11 +47,12 @@ MATCHED = {"images": 0.2 + 0.05, "translation": 0.7 + 0.05}
 @drawing(PAPER, "figure_4")
 def figure_4(context: Context) -> Drawn:
     """Training loss and accuracy, a line per pipeline."""
-    kinds = {"neither": "tau_fwd > tau_bkwd", "Sync": "synchronous"}
 
     def name(item: Item) -> str:
         arm = item.arm.labels["arm"]
-        return f"{spec_stages(item)} stages, {kinds.get(arm, 'tau_fwd = tau_bkwd')}" if arm != "Sync" else "synchronous"
+        if arm == "Sync":
+            return "synchronous"
+        return f"{spec_stages(item)} stages, tau_fwd {'>' if arm == 'neither' else '='} tau_bkwd"
 
     lines = learning(context, name)
     where = title(context, "images", stages=False)
@@ -81,21 +82,21 @@ def finest_diverges(context: Context) -> Finding:
 def plain_does_not(context: Context) -> Finding:
     """It learns, and keeps what it learns."""
     text = f"best accuracy {outcomes(context, task='images', arm='no discrepancy')}"
-    holds = kept(context, task="images", arm="no discrepancy")
+    holds = none_diverged(context, task="images", arm="no discrepancy")
     return sized(context, holds, text, DIVERGED, task="images", arm="no discrepancy")
 
 
 @judge(PAPER, "figure_4", "discrepancy_diverges")
 def discrepancy_diverges(context: Context) -> Finding:
     """It does, at the rate at which the arm without discrepancy is trained."""
-    text = each(context, "neither", "no discrepancy", task="images")
+    text = outcomes_of(context, "neither", "no discrepancy", task="images")
     rates = {
         item.arm.spec.optimizer.lr
         for arm in ("neither", "no discrepancy")
         for item in runs_of(context, task="images", arm=arm).values()
         if item.arm.spec.optimizer is not None
     }
-    holds = gone(context, task="images", arm="neither") and len(rates) == 1
+    holds = all_diverged(context, task="images", arm="neither") and len(rates) == 1
     return sized(context, holds, f"best accuracy {text}", DIVERGED, task="images")
 
 
@@ -103,7 +104,7 @@ def discrepancy_diverges(context: Context) -> Finding:
 def discrepancy_hurts(context: Context) -> Finding:
     """Best accuracies, at the same stages and rate."""
     difference = below(context, "neither", "no discrepancy", task="images")
-    text = f"{each(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
+    text = f"{outcomes_of(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
     text += f", {at_the_end(context, 'no discrepancy', 'neither', task='images')}"
     return trend(context, difference.above(), text, SEEDS, task="images")
 
@@ -114,7 +115,7 @@ def delay_hurts(context: Context) -> Finding:
     arms = ("Sync", "no discrepancy", "no discrepancy, many more stages")
     holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
     ends = ", ".join(at_the_end(context, a, b, task="images") for a, b in pairwise(arms))
-    text = f"{each(context, *arms, task='images')}; steps of {steps}; {ends}"
+    text = f"{outcomes_of(context, *arms, task='images')}; steps of {steps}; {ends}"
     return trend(context, holds, text, SEEDS, task="images")
 
 
@@ -134,39 +135,42 @@ def figure_8(context: Context) -> Drawn:
 SPLIT = {"split": "2"}
 
 
-def ends(context: Context, *arms: str, **labels: str) -> str:
+def best_and_last(context: Context, *arms: str, **labels: str) -> str:
     """The best and the last accuracies of arms, in words."""
     last = ", ".join(f"{arm} {mean_text(list(final(context, arm=arm, **labels).values()))}" for arm in arms)
-    return f"best accuracy {each(context, *arms, **labels)}; at the end {last}"
+    return f"best accuracy {outcomes_of(context, *arms, **labels)}; at the end {last}"
 
 
 @judge(PAPER, "figure_8", "resnet_needs_t2")
 def resnet_needs_t2(context: Context) -> Finding:
     """T1 alone."""
-    text = ends(context, "T1", "T1+T2", task="images", **SPLIT)
-    return sized(context, gone(context, task="images", arm="T1", **SPLIT), text, DIVERGED, task="images", **SPLIT)
+    text = best_and_last(context, "T1", "T1+T2", task="images", **SPLIT)
+    holds = all_diverged(context, task="images", arm="T1", **SPLIT)
+    return sized(context, holds, text, DIVERGED, task="images", **SPLIT)
 
 
 @judge(PAPER, "figure_8", "resnet_t2_trains")
 def resnet_t2_trains(context: Context) -> Finding:
     """T1+T2."""
-    text = ends(context, "T1", "T1+T2", task="images", **SPLIT)
-    return sized(context, kept(context, task="images", arm="T1+T2", **SPLIT), text, DIVERGED, task="images", **SPLIT)
+    text = best_and_last(context, "T1", "T1+T2", task="images", **SPLIT)
+    holds = none_diverged(context, task="images", arm="T1+T2", **SPLIT)
+    return sized(context, holds, text, DIVERGED, task="images", **SPLIT)
 
 
 @judge(PAPER, "figure_8", "transformer_needs_t2")
 def transformer_needs_t2(context: Context) -> Finding:
     """T1 at most half of T1+T2."""
-    both, alone = (best(context, task="translation", arm=arm, **SPLIT) for arm in ("T1+T2", "T1"))
-    half = Difference.of({seed: value / 2 for seed, value in both.items()}, alone)
-    text = f"{each(context, 'T1', 'T1+T2', task='translation', **SPLIT)}; T1 below half of T1+T2 by {half.text()}"
+    with_t2, t1_alone = (best(context, task="translation", arm=arm, **SPLIT) for arm in ("T1+T2", "T1"))
+    half = Difference.of({seed: value / 2 for seed, value in with_t2.items()}, t1_alone)
+    text = outcomes_of(context, "T1", "T1+T2", task="translation", **SPLIT)
+    text += f"; T1 below half of T1+T2 by {half.text()}"
     return sized(context, half.above(), text, f"much lower: at most half; {SEEDS}", task="translation", **SPLIT)
 
 
 def worth(context: Context, task: str, split: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
     """What T2 adds to T1, by seed, in the best score or another measure."""
-    both, alone = (measure(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
-    return {seed: minus(both[seed], alone[seed]) for seed in both if seed in alone}
+    with_t2, t1_alone = (measure(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
+    return {seed: minus(with_t2[seed], t1_alone[seed]) for seed in with_t2 if seed in t1_alone}
 
 
 def t2_worth_more(context: Context, task: str) -> Finding:
@@ -206,8 +210,8 @@ for _task in ("images", "translation"):
 @judge(PAPER, "figure_12", "t1_diverges")
 def t1_diverges(context: Context) -> Finding:
     """Every seed."""
-    text = f"best accuracy {each(context, 'Sync', 'T1', 'T1+T2', task='images')}"
-    return sized(context, gone(context, task="images", arm="T1"), text, DIVERGED)
+    text = f"best accuracy {outcomes_of(context, 'Sync', 'T1', 'T1+T2', task='images')}"
+    return sized(context, all_diverged(context, task="images", arm="T1"), text, DIVERGED)
 
 
 @judge(PAPER, "figure_12", "t2_reaches_sync")
@@ -219,11 +223,11 @@ def t2_reaches_sync(context: Context) -> Finding:
         drop = schedule.milestones[0] * (schedule.horizon or item.arm.spec.steps)
         return max((value_of(row) for row in evaluations(log_in(item)) if row["step"] > drop), default=0.0)
 
-    sync, both = (
+    sync, with_t2 = (
         {seed: after(item) for seed, item in runs_of(context, task="images", arm=arm).items()}
         for arm in ("Sync", "T1+T2")
     )
-    gap = Difference.of(sync, both)
+    gap = Difference.of(sync, with_t2)
     text = f"after the first drop of the rate Sync {fmean(sync.values()):.1f}, T1+T2 {gap.text()} below"
     return sized(context, gap.below(POINTS), text, f"below by at most {EQUAL_POINTS}")
 
@@ -239,7 +243,7 @@ def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str
     learned(context, "Hogwild+T1", task=task, arm="Hogwild+T1")
     step = below(context, "Hogwild", "Hogwild+T1", task=task)
     end = at_the_end(context, "Hogwild+T1", "Hogwild", task=task)
-    return step, f"{each(context, 'Sync', 'Hogwild', 'Hogwild+T1', task=task)}; T1 adds {step.text()}, {end}"
+    return step, f"{outcomes_of(context, 'Sync', 'Hogwild', 'Hogwild+T1', task=task)}; T1 adds {step.text()}, {end}"
 
 
 def printed_gain(context: Context, task: str) -> float:
@@ -265,7 +269,7 @@ def iwslt_t1_adds(context: Context) -> Finding:
 def t1_reaches_sync(context: Context, task: str) -> Finding:
     """Hogwild with T1 against synchronous training, best against best."""
     gap, most = below(context, "Hogwild+T1", task=task), MATCHED[task]
-    text = f"{each(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
+    text = f"{outcomes_of(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'Hogwild+T1', task=task)}"
     why = f"below by at most {most:g}, as the paper's are, and half a unit of the last digit; {SEEDS}"
     return sized(context, gap.below(most), text, why, task=task)

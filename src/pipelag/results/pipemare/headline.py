@@ -43,10 +43,10 @@ def headline(context: Context) -> Drawn:
         alone = pipeline(context, "GPipe")["utilisation"]
         return float(pipeline(context, "PipeMare")["utilisation"] / alone)
 
-    said = context.result.reported
+    printed = context.result.reported
     rows = [
-        ("utilisation, PipeMare over GPipe", said["utilisation"], or_none(gain_)),
-        ("memory, PipeDream over PipeMare with T1", said["memory"], or_none(lambda: pipedream_over(context, 0.0))),
+        ("utilisation, PipeMare over GPipe", printed["utilisation"], or_none(gain_)),
+        ("memory, PipeDream over PipeMare with T1", printed["memory"], or_none(lambda: pipedream_over(context, 0.0))),
         ("memory, PipeDream over PipeMare with T1 and T2", None, or_none(lambda: pipedream_over(context, 1.0))),
     ]
     cols = [
@@ -85,21 +85,21 @@ def headline_memory(context: Context) -> Finding:
 
 
 VARIANTS = ("T1", "T1+T2", "T1+T2+W")
-OWN = "T1+T2+W, the paper's W and K"
+PAPERS_LENGTHS = "T1+T2+W, the paper's W and K"
 
 
 def variants(context: Context, task: str) -> list[str]:
     """PipeMare's variants that a task has; that of figure 15 with the paper's lengths where a scale's are others."""
-    found = [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
-    ids = {item.arm.spec.id for item in context.select(task=task) if item.arm.labels["arm"] in found}
-    own = context.logged(task=task, arm=OWN)
-    return found + ([OWN] if own and not {item.arm.spec.id for item in own} & ids else [])
+    arms = [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
+    ids = {item.arm.spec.id for item in context.select(task=task) if item.arm.labels["arm"] in arms}
+    as_long = context.logged(task=task, arm=PAPERS_LENGTHS)
+    return arms + ([PAPERS_LENGTHS] if as_long and not {item.arm.spec.id for item in as_long} & ids else [])
 
 
 def best_variant(context: Context, task: str) -> tuple[str, Difference]:
     """The variant with the best mean, and how far it stays below Sync."""
     means = {arm: fmean(best(context, task=task, arm=arm).values()) for arm in variants(context, task)}
-    arm = max(means, key=lambda one: means[one])
+    arm = max(means, key=lambda name: means[name])
     return arm, below(context, arm, task=task)
 
 

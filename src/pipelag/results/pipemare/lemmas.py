@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import pi, sin
 from typing import Any
 
@@ -109,7 +110,7 @@ def towards_one(context: Context) -> Finding:
     """Falling with tau, and equal to pi / (2 tau + 1), which tends to 0."""
     rows = sorted(needed_rows(context, 1), key=lambda row: row["tau"])
     angles = [row["omega"] for row in rows]
-    falling = all(a > b for a, b in zip(angles[:-1], angles[1:], strict=True))
+    falling = all(a > b for a, b in pairwise(angles))
     worst = max(abs(row["omega"] - pi / (2 * row["tau"] + 1)) for row in rows)
     text = f"from {angles[0]:.3f} down to {angles[-1]:.4f}; off pi/(2 tau + 1) by at most {worst:.1e}"
     return exact(falling and worst < 1e-6, text, "exact, to 1e-6")

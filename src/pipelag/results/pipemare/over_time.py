@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -23,10 +24,10 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
-    each,
     evaluations,
     log_in,
     metric,
+    outcomes_of,
     runs_of,
     title,
     value_of,
@@ -44,11 +45,11 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     rows: list[dict[str, Any]] = []
     x: dict[str, Axis] = {}
     y: dict[str, Axis] = {}
-    shown = compared(context)
+    items = compared(context)
     for task in tasks:
         alone = or_none(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
         where = title(context, task, stages=False)
-        runs = [item for item in shown if item.log is not None and task_of(item) == task]
+        runs = [item for item in items if item.log is not None and task_of(item) == task]
         for item in sorted(runs, key=lambda item: order(item.arm.labels["arm"])):
             times = [time for time, _ in normalised(item, alone)] if alone else []
             line = {"line": item.arm.labels["arm"], "seed": item.arm.seed}
@@ -61,7 +62,7 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     if not rows:
         return nothing(context)
     rows.sort(key=lambda row: list(y).index(row["panel"]))
-    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows, shown)
+    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows, items)
 
 
 @drawing(PAPER, "figure_11")
@@ -99,7 +100,7 @@ def imagenet_warmup(context: Context) -> Finding:
         arm: {evaluations(log_in(item))[-1]["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}
         for arm in ("Sync", "T1+T2+W")
     }
-    text = f"{each(context, 'Sync', 'T1+T2+W', task='ImageNet')}; {gap.text()} below after as many epochs"
+    text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='ImageNet')}; {gap.text()} below after as many epochs"
     text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='ImageNet')}"
     holds = all_of((gap.below(POINTS), ends["Sync"] == ends["T1+T2+W"]))
     return sized(context, holds, text, f"below by at most {EQUAL_POINTS}", task="ImageNet")
@@ -115,7 +116,7 @@ def pipedream_near_zero(context: Context) -> Finding:
 def wmt_warmup(context: Context) -> Finding:
     """The best BLEU."""
     gap = below(context, "T1+T2+W", task="WMT17")
-    text = f"{each(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
+    text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='WMT17')}"
     return sized(context, gap.below(1e-9), text, SEEDS, task="WMT17")
 
@@ -143,7 +144,7 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], fl
 def fewer_epochs(context: Context) -> Finding:
     """Each W takes no more epochs than the smaller one before it, and the largest fewer than the smallest."""
     arms, by_arm, target = epochs_by_warmup(context)
-    steps = [Difference.of(by_arm[a], by_arm[b]) for a, b in zip(arms[:-1], arms[1:], strict=True)]
+    steps = [Difference.of(by_arm[a], by_arm[b]) for a, b in pairwise(arms)]
     whole = Difference.of(by_arm[arms[0]], by_arm[arms[-1]])
     text = f"epochs to {target:.1f} BLEU: " + ", ".join(f"{arm} {fmean(by_arm[arm].values()):.2f}" for arm in arms)
     holds = all_of([*(step.above(-1e-9) for step in steps), whole.above()])
@@ -155,7 +156,7 @@ def better_here(context: Context) -> Finding:
     """The best score of the largest W above that of the smallest."""
     arms = grid(context, "W", "translation")
     gain = Difference.of(*[best(context, task="translation", arm=arm) for arm in (arms[-1], arms[0])])
-    text = f"{each(context, *arms, task='translation')}; the last {gain.text()} above the first"
+    text = f"{outcomes_of(context, *arms, task='translation')}; the last {gain.text()} above the first"
     text += f", {at_the_end(context, arms[-1], arms[0], task='translation')}"
     return trend(context, gain.above(), text, f"the largest W against the smallest; {SEEDS}")
 
@@ -166,7 +167,7 @@ def lower_utilisation(context: Context) -> Finding:
     arms, _, target = epochs_by_warmup(context)
     alone = gpipe(context, "IWSLT14")["utilisation"]
     utilisations = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]
-    steps = [Difference.of(a, b) for a, b in zip(utilisations[:-1], utilisations[1:], strict=True)]
+    steps = [Difference.of(a, b) for a, b in pairwise(utilisations)]
     text = f"until {target:.1f} BLEU: " + ", ".join(
         f"{arm} {100 * fmean(value.values()):.0f} %" for arm, value in zip(arms, utilisations, strict=True)
     )

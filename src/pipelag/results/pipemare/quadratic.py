@@ -278,12 +278,12 @@ def all_pairs(context: Context) -> Finding:
     return exact(False if worse else len(pairs) == 820 or None, text, EIGENVALUES)
 
 
-def narrowed(context: Context, own: bool) -> tuple[int, int, str]:
+def narrowed(context: Context, forward_only: bool) -> tuple[int, int, str]:
     """At how many pairs of delays and Delta below 0 T2 narrows the stable range, of how many, and so in words.
 
-    own: only pairs without a backward delay.
+    forward_only: only pairs without a backward delay.
     """
-    rows = [row for row in log_of(context, panel=BELOW).rows if row["backward"] == 0 or not own]
+    rows = [row for row in log_of(context, panel=BELOW).rows if row["backward"] == 0 or not forward_only]
     worse = {
         delta: [narrower(row) for row in rows if row["delta"] == delta]
         for delta in sorted({row["delta"] for row in rows})
@@ -295,8 +295,8 @@ def narrowed(context: Context, own: bool) -> tuple[int, int, str]:
 @judge(PAPER, "figure_10", "seldom_worse")
 def seldom_worse(context: Context) -> Finding:
     """Every pair of delays, at values of Delta evenly from the range of the figure."""
-    worse, total, words = narrowed(context, own=False)
-    few, pairs, _ = narrowed(context, own=True)
+    worse, total, words = narrowed(context, forward_only=False)
+    few, pairs, _ = narrowed(context, forward_only=True)
     words += f"; of PipeMare's own pairs, without a backward delay, at {few} of {pairs}"
     return exact(worse < SELDOM * total, words, f"occasionally: in less than a quarter; {EIGENVALUES}")
 
@@ -304,7 +304,7 @@ def seldom_worse(context: Context) -> Finding:
 @judge(PAPER, "figure_10", "own_delays_worse_here")
 def own_delays_worse(context: Context) -> Finding:
     """The pairs without a backward delay."""
-    worse, total, words = narrowed(context, own=True)
+    worse, total, words = narrowed(context, forward_only=True)
     return exact(2 * worse > total, f"tau_bkwd = 0: {words}", f"most: more than half; {EIGENVALUES}")
 
 
@@ -314,5 +314,5 @@ def covers_the_delays(context: Context) -> Finding:
     rows = [row for row in log_of(context, panel=TRAINED).rows if row["method"] == "PipeMare"]
     delays = {(row["stages"], row["microbatches"]): max(row["forward_delays"]) for row in rows}
     words = ", ".join(f"{most} ({stages} stages, {micro} microbatches)" for (stages, micro), most in delays.items())
-    most = log_of(context, panel=ALL).rows[-1]["forward"]
+    most = max(row["forward"] for row in log_of(context, panel=ALL).rows)
     return exact(max(delays.values()) <= most, f"largest delay in updates, {most} covered: {words}", "exact")

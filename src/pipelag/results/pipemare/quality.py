@@ -125,11 +125,11 @@ def outcomes(context: Context, **labels: str) -> str:
     except NotLogged as missing:
         return str(missing)
     text = mean_text(list(best(context, **labels).values()))
-    gone = [log_in(item).diverged_at for item in items if log_in(item).diverged_at is not None]
-    if not gone:
+    steps = [step for item in items if (step := log_in(item).diverged_at) is not None]
+    if not steps:
         return text
-    which = f"{len(gone)} of {len(items)} diverged" if len(items) > 1 else "diverged"
-    return f"{text}, {which} at step {min(step for step in gone if step is not None):,}"
+    which = f"{len(steps)} of {len(items)} diverged" if len(items) > 1 else "diverged"
+    return f"{text}, {which} at step {min(steps):,}"
 
 
 def cell(context: Context, **labels: str) -> str | None:
@@ -196,7 +196,7 @@ CHOSEN = (
 )
 
 
-def each(context: Context, *arms: str, **labels: str) -> str:
+def outcomes_of(context: Context, *arms: str, **labels: str) -> str:
     """The outcomes of arms, in words."""
     return ", ".join(f"{arm} {outcomes(context, arm=arm, **labels)}" for arm in arms)
 

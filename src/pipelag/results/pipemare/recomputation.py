@@ -36,6 +36,11 @@ def segments(item: Item) -> str:
     return f"{number} segments" if number else NONE
 
 
+def checkpoints(context: Context) -> list[str]:
+    """The numbers of checkpoints that are compared to no recomputation, by their labels."""
+    return [count for count in context.values("checkpoints") if count != "none"]
+
+
 @drawing(PAPER, "figure_17", "figure_18")
 def by_checkpoints(context: Context) -> Drawn:
     """A panel per method, a line per number of segments."""
@@ -54,8 +59,7 @@ def by_checkpoints(context: Context) -> Drawn:
 
 def segmented(context: Context) -> str:
     """How many segments stand for the paper's numbers of checkpoints; they are of one length, and the stages fewer."""
-    counts = [count for count in context.values("checkpoints") if count != "none"]
-    logged = [context.logged(checkpoints=count) for count in counts]
+    logged = [context.logged(checkpoints=count) for count in checkpoints(context)]
     if not logged or not all(logged):
         return ""
     phases = [items[0].arm.spec.phases[-1] for items in logged]
@@ -68,7 +72,7 @@ def segmented(context: Context) -> str:
 def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
     """What recomputation costs an arm in its best score, by the number of checkpoints; and that in words."""
     plain = best(context, arm=arm, task=task, checkpoints="none")
-    counts = [count for count in context.values("checkpoints") if count != "none"]
+    counts = checkpoints(context)
     steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
     last = final(context, arm=arm, task=task, checkpoints="none")
     ends = {c: Difference.of(last, final(context, arm=arm, task=task, checkpoints=c)) for c in counts}
@@ -130,7 +134,7 @@ def t1_twelve_diverge(context: Context) -> Finding:
         top = max(values, default=0.0)
         after = log.diverged_at
         middle = after is not None and steps / 10 < after < steps
-        fallen = after is None and values[-1] < top / 2 and values.index(top) < len(values) - 1
+        fallen = after is None and values[-1] < top / 2
         holds &= middle or fallen
         texts.append(
             f"best {top:.1f}, " + (f"diverged at step {after:,}" if after is not None else f"last {values[-1]:.1f}")
@@ -147,7 +151,7 @@ def correction_matters(context: Context) -> Finding:
 
     def cost(arm: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
         plain = measure(context, arm=arm, task="translation", checkpoints="none")
-        counts = [count for count in context.values("checkpoints") if count != "none"]
+        counts = checkpoints(context)
         mean = over_models(measure(context, arm=arm, task="translation", checkpoints=count) for count in counts)
         return {seed: minus(plain[seed], value) for seed, value in mean.items() if seed in plain}
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isfinite, log10
-from statistics import fmean
+from statistics import linear_regression
 
 import pandas as pd
 
@@ -73,22 +72,17 @@ def grid_step(log: RunLog) -> float:
     return float(alphas[1] / alphas[0])
 
 
-def slope_of(points: Sequence[tuple[float, float]]) -> float:
-    """Least squares."""
-    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
-
-
 @judge(PAPER, "figure_5b", "slope_minus_one")
 def slope(context: Context) -> Finding:
     """Least squares through the boundary from tau = 4 on."""
     log = log_of(context)
-    points = [(log10(tau), log10(alpha)) for tau, alpha, _ in boundary(log) if tau >= 4]
+    points = [(tau, alpha) for tau, alpha, _ in boundary(log) if tau >= 4]
     if len(points) < 3:
         raise NotLogged("fewer than three delays from 4 on are logged")
-    off = log10(grid_step(log)) / (max(x for x, _ in points) - min(x for x, _ in points))
-    value, most = slope_of(points), off + 0.03
-    delays = f"the {len(points)} delays from {min(tau for tau, _, _ in boundary(log) if tau >= 4)} on"
+    taus, alphas = ([log10(value) for value in values] for values in zip(*points, strict=True))
+    off = log10(grid_step(log)) / (max(taus) - min(taus))
+    value, most = linear_regression(taus, alphas).slope, off + 0.03
+    delays = f"the {len(points)} delays from {min(tau for tau, _ in points)} on"
     text = f"slope {value:.2f} over {delays}, where Lemma 1's curve is all but straight ({regression_on(context)})"
     why = f"{most:.2f}: a step of the grid over the range of delays, and 0.03 for Lemma 1's own curve"
     return exact(abs(value + 1) <= most, text, why)
@@ -100,10 +94,10 @@ def on_lemma_1(context: Context) -> Finding:
     log = log_of(context)
     step = grid_step(log)
     ratios = [alpha / bound for _, alpha, bound in boundary(log)]
-    stable, gone = ([factor * ratio for ratio in (min(ratios), max(ratios))] for factor in (1, step))
+    finite, diverging = ([factor * ratio for ratio in (min(ratios), max(ratios))] for factor in (1, step))
     text = (
-        f"over the bound, the last step size that stays finite is {stable[0]:.2f} to {stable[1]:.2f}, the next of the "
-        f"grid, which diverges, {gone[0]:.2f} to {gone[1]:.2f} ({regression_on(context)})"
+        f"over the bound, the last step size that stays finite is {finite[0]:.2f} to {finite[1]:.2f}, the next of the "
+        f"grid, which diverges, {diverging[0]:.2f} to {diverging[1]:.2f} ({regression_on(context)})"
     )
     why = (
         f"the boundary lies between the two, a factor of {step:.2f} apart; on: the one that diverges is not below the "

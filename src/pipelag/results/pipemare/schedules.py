@@ -39,7 +39,7 @@ def steady(log: RunLog) -> bool:
     return busy_once_full(log)[0]
 
 
-def of(context: Context, word: str) -> RunLog:
+def log_of_method(context: Context, word: str) -> RunLog:
     """The log of the arm that begins with a word."""
     return log_of(context, arm=next(arm for arm in context.values("arm") if arm.startswith(word)))
 
@@ -80,7 +80,7 @@ def held(log: RunLog) -> tuple[list[int], str]:
 @judge(PAPER, "figure_1", "gpipe_bubbles_one_copy")
 def gpipe_bubbles(context: Context) -> Finding:
     """Idle time once full, and copies counted over the passes."""
-    log = of(context, "GPipe")
+    log = log_of_method(context, "GPipe")
     copies, text = held(log)
     return exact(not steady(log) and set(copies) == {1}, f"idle {100 * log.summary['bubble']:.0f} %, {text}")
 
@@ -88,7 +88,7 @@ def gpipe_bubbles(context: Context) -> Finding:
 @judge(PAPER, "figure_1", "pipedream_copies_no_bubbles")
 def pipedream_copies(context: Context) -> Finding:
     """The same."""
-    log = of(context, "PipeDream")
+    log = log_of_method(context, "PipeDream")
     copies, text = held(log)
     return exact(steady(log) and max(copies) > 1, f"idle once full: {'no' if steady(log) else 'yes'}, {text}")
 
@@ -96,7 +96,7 @@ def pipedream_copies(context: Context) -> Finding:
 @judge(PAPER, "figure_1", "pipemare_neither")
 def pipemare_neither(context: Context) -> Finding:
     """The same."""
-    log = of(context, "PipeMare")
+    log = log_of_method(context, "PipeMare")
     copies, text = held(log)
     return exact(steady(log) and set(copies) == {1}, f"idle once full: {'no' if steady(log) else 'yes'}, {text}")
 
@@ -154,9 +154,9 @@ def table_1(context: Context) -> Drawn:
         "passes), as appendix A.1 has it; its own 1F1B has P-i microbatches between."
     ]
     size = Col("size", lambda item: f"{item.arm.labels['P']} {item.arm.labels['N']}")
-    made = table(context.items, [size, *cols], context.result.caption, notes, rule_by="size")
-    made.columns = made.columns[1:]
-    return Drawn(table=made)
+    grouped = table(context.items, [size, *cols], context.result.caption, notes, rule_by="size")
+    grouped.columns = grouped.columns[1:]
+    return Drawn(table=grouped)
 
 
 @judge(PAPER, "table_1", "delays_as_formula")
@@ -164,9 +164,9 @@ def delays_as_formula(context: Context) -> Finding:
     """All sizes, both delays; nothing is added to what the schedules give."""
     checked = 0
     for item in context.items:
-        log, wanted = log_of(context, **dict(item.arm.labels)), expected(item)
+        log, formulas = log_of(context, **dict(item.arm.labels)), expected(item)
         delays = log.summary["forward_delays"], log.summary["backward_delays"]
-        if delays != (wanted["forward"], wanted["backward"]):
+        if delays != (formulas["forward"], formulas["backward"]):
             labels = ", ".join(f"{key} {value}" for key, value in item.arm.labels.items())
             return exact(False, f"{labels}: derived tau_fwd {listing(delays[0])}, tau_bkwd {listing(delays[1])}")
         checked += len(delays[0])
@@ -184,8 +184,8 @@ def utilisation_order(context: Context) -> Finding:
     texts = []
     for P, N in sizes(context):
         used = {arm: utilisation(log_of(context, P=P, N=N, arm=arm)) for arm in context.values("arm")}
-        wanted = int(N) / (int(N) + int(P) - 1)
-        if used["PipeMare"] != 1 or used["PipeDream"] != 1 or abs(used["GPipe"] - wanted) > 1e-9:
+        by_formula = int(N) / (int(N) + int(P) - 1)
+        if used["PipeMare"] != 1 or used["PipeDream"] != 1 or abs(used["GPipe"] - by_formula) > 1e-9:
             return exact(False, f"P = {P}, N = {N}: " + ", ".join(f"{arm} {value:.3f}" for arm, value in used.items()))
         texts.append(f"{used['GPipe']:.3f}")
     return exact(True, f"GPipe {', '.join(texts)}, as the formula and below 1; the others 1 once full")
@@ -213,11 +213,11 @@ def memory_order(context: Context) -> Finding:
 def memory_as_formula(context: Context) -> Finding:
     """What the methods say that they hold besides the live weights."""
     for item in context.items:
-        log, wanted = log_of(context, **dict(item.arm.labels)), expected(item)["more_copies"]
+        log, formula_copies = log_of(context, **dict(item.arm.labels)), expected(item)["more_copies"]
         copies = [count - 1 for count in log.summary["weight_copies"]]
-        if copies != wanted:
+        if copies != formula_copies:
             labels = ", ".join(f"{key} {value}" for key, value in item.arm.labels.items())
             return exact(
-                False, f"{labels}: besides the live weights {listing(copies)}, by the formula {listing(wanted)}"
+                False, f"{labels}: besides the live weights {listing(copies)}, by the formula {listing(formula_copies)}"
             )
     return exact(True, f"all stages of {len(context.items)} schedules")

@@ -17,10 +17,10 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
-    each,
     equal,
     final,
     outcomes,
+    outcomes_of,
 )
 from pipelag.results.verdict import Finding, judge
 
@@ -43,7 +43,8 @@ def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Diff
         if many == 1
         else f"the mean of the {many} smallest above that of the {many} largest"
     )
-    return step, f"{each(context, *arms, task=task)}; {which} by {step.text()}, by the last evaluation {end.text()}"
+    text = f"{which} by {step.text()}, by the last evaluation {end.text()}"
+    return step, f"{outcomes_of(context, *arms, task=task)}; {text}"
 
 
 @judge(PAPER, "figure_13", "resnet_small_k")
@@ -117,7 +118,7 @@ def improper_d_worse(context: Context, task: str) -> Finding:
     plain = best(context, task=task, arm="no correction")
     arms = grid(context, "D", task)
     steps = {arm: Difference.of(plain, best(context, task=task, arm=arm)) for arm in arms}
-    text = f"{each(context, 'no correction', *arms, task=task)}; below it " + ", ".join(
+    text = f"{outcomes_of(context, 'no correction', *arms, task=task)}; below it " + ", ".join(
         f"{arm} {step.text()}, {at_the_end(context, 'no correction', arm, task=task)}" for arm, step in steps.items()
     )
     return trend(context, any_of(step.above() for step in steps.values()), text, SEEDS, task=task)
@@ -132,6 +133,6 @@ for _task in ("images", "translation"):
 def half_matches(context: Context) -> Finding:
     """The best accuracies."""
     gap = below(context, "D = 0.5", task="images")
-    text = f"{each(context, 'Sync', 'D = 0.5', task='images')}; {gap.text()} below"
+    text = f"{outcomes_of(context, 'Sync', 'D = 0.5', task='images')}; {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'D = 0.5', task='images')}"
     return sized(context, gap.below(POINTS), text, f"below by at most {EQUAL_POINTS}", task="images")

@@ -97,17 +97,18 @@ def settings(context: Context) -> Drawn:
 def all_else(context: Context) -> str:
     """What the grids have in common with table 3, and where the warmed-up ones differ from its T1+T2+W."""
     (item, *_) = context.select(arm="W = 10/60", task="translation")
-    found = [arm.spec for arm in arms(context.paper, "table_3", context.scale) if arm.labels["arm"] == "T1+T2+W"]
+    table_3 = arms(context.paper, "table_3", context.scale)
+    warmed_up = next(arm.spec for arm in table_3 if arm.labels["arm"] == "T1+T2+W")
 
     def lengths(spec: RunSpec) -> list[str]:
         return [f"{60 * steps(spec) / spec.steps:.0f}/60" for steps in (started, annealed)]
 
-    (warm, after), others = lengths(item.arm.spec), lengths(found[0])
+    (warm, after), others = lengths(item.arm.spec), lengths(warmed_up)
     if [warm, after] == others:
         return "all else as in table 3"
-    own = f"T1+T2+W of table 3 has a warm-up of {others[0]} and annealing over {others[1]}, so that its BLEU is another"
+    why = f"T1+T2+W of table 3 has a warm-up of {others[0]} and annealing over {others[1]}, so that its BLEU is another"
     grids = f"the warm-up's grid anneals over {after} after it, and the last one warms up over {warm} before"
-    return f"all else as in table 3, but that {grids}, as in the paper; {own}"
+    return f"all else as in table 3, but that {grids}, as in the paper; {why}"
 
 
 @drawing(PAPER, "table_8")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from itertools import pairwise
+from statistics import linear_regression
 from typing import Any
 
 from pipelag.experiments import arms, load_scale
 from pipelag.report.frames import Axis, Lines
+from pipelag.results import titles
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, ordered, sized, trend
@@ -18,7 +20,6 @@ from pipelag.results.pipemare.quality import (
     DATASET_OF,
     EQUAL_BLEU,
     EQUAL_POINTS,
-    MODELS,
     POINTS,
     at_the_end,
     below,
@@ -88,7 +89,7 @@ def over_stages(context: Context) -> Drawn:
         used, held = hardware_rows(context)
     except NotLogged:
         micro, used, held = set(), [], []
-    model = {"images": MODELS["resnet50"], "translation": MODELS["transformer"]}[task]
+    model = titles.network({"images": "resnet50", "translation": "transformer"}[task])
     pipeline = f"{model}, {' or '.join(map(str, sorted(micro)))} microbatches"
     runs = [item.arm.spec for item in context.select(task=task) if item.log is not None]
     pieces = sorted({spec.phases[-1].microbatches for spec in runs if spec.phases})
@@ -117,8 +118,9 @@ def over_stages(context: Context) -> Drawn:
         styles=STYLES,
     )
     warm = trained_stages(context) if "PipeMareW" in methods(context) else []
-    whys = [unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm]
-    notes = [f"{why}." for why in dict.fromkeys(whys) if why]
+    whys = {each.stages: unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm}
+    whys = {stages: why for stages, why in whys.items() if why}
+    notes = [f"At P = {stages}, {why}." if len(whys) > 1 else f"{why}." for stages, why in whys.items()]
     ends = [
         f"{method} at P = {each.stages} {mean_text(list(last.values()))}"
         for method in methods(context)
@@ -154,20 +156,20 @@ def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str
     return used, held
 
 
-def warmed_up(context: Context, each: Trained) -> list[dict[str, Any]]:
+def warmed_up(context: Context, trained: Trained) -> list[dict[str, Any]]:
     """PipeMareW's utilisation at the paper's stages, with the epochs that the run here takes to its target."""
     try:
-        alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == each.paper)
+        alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == trained.paper)
         task = TASK[context.name]
-        target = goal(context, task, "GPipe", setup=each.setup)
-        utilisations = amortised(context, alone, target, task=task, arm="PipeMareW", setup=each.setup)
+        target = goal(context, task, "GPipe", setup=trained.setup)
+        utilisations = amortised(context, alone, target, task=task, arm="PipeMareW", setup=trained.setup)
     except (NotLogged, StopIteration):
         return []
-    point = {"method": "PipeMareW", "stages": each.paper}
+    point = {"method": "PipeMareW", "stages": trained.paper}
     return [point | {"value": 100 * value, "seed": seed} for seed, value in utilisations.items()]
 
 
-def both(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
+def of_both_figures(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
     """Register a judge for both figures."""
 
     def add(function: Callable[[Context], Finding]) -> Callable[[Context], Finding]:
@@ -178,17 +180,17 @@ def both(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Conte
     return add
 
 
-@both("gpipe_utilisation_falls")
+@of_both_figures("gpipe_utilisation_falls")
 def utilisation_falls(context: Context) -> Finding:
     """Of the schedules, timed."""
     rows = of_method(context, "GPipe")
     values = [row["utilisation"] for row in rows]
-    falling = all(a > b for a, b in zip(values[:-1], values[1:], strict=True))
+    falling = all(a > b for a, b in pairwise(values))
     text = ", ".join(f"P = {row['stages']}: {100 * row['utilisation']:.0f} %" for row in rows)
     return exact(falling and len(values) > 2, f"GPipe {text}")
 
 
-@both("others_stay_full")
+@of_both_figures("others_stay_full")
 def others_stay_full(context: Context) -> Finding:
     """Of the schedules, timed."""
     utilisations = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
@@ -197,22 +199,21 @@ def others_stay_full(context: Context) -> Finding:
     return exact(worst > 1 - 1e-9, f"{text} over {len(utilisations['PipeMare'])} numbers of stages")
 
 
-@both("pipedream_memory_grows")
+@of_both_figures("pipedream_memory_grows")
 def memory_grows(context: Context) -> Finding:
     """The copies that the schedule makes necessary, over the counted weights; a straight line through the points."""
     points = [(row["stages"], megabytes(context, "PipeDream", row)) for row in of_method(context, "PipeDream")]
-    growing = all(a[1] < b[1] for a, b in zip(points[:-1], points[1:], strict=True))
-    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    growing = all(a[1] < b[1] for a, b in pairwise(points))
+    slope, intercept = linear_regression(*zip(*points, strict=True))
     reach = max(y for _, y in points) - min(y for _, y in points)
-    off = max(abs(y - mean_y - slope * (x - mean_x)) for x, y in points)
+    off = max(abs(y - intercept - slope * x) for x, y in points)
     share = off / reach if reach else float("inf")
     text = f"from {points[0][1]:.0f} MiB (P = {points[0][0]}) to {points[-1][1]:.0f} MiB (P = {points[-1][0]})"
     why = "linear: no point further from the straight line than a tenth of the range"
     return exact(growing and share <= 0.1, f"{text}; off the line by at most {100 * share:.0f} % of the range", why)
 
 
-@both("other_memory_constant")
+@of_both_figures("other_memory_constant")
 def memory_constant(context: Context) -> Finding:
     """To the megabyte's millionth."""
     texts, holds = [], True

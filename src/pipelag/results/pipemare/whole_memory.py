@@ -32,12 +32,12 @@ class Footprint:
         return self.held + self.activations
 
 
-def kept(context: Context, counts: Sequence[int]) -> float:
+def activation_gibibytes(context: Context, counts: Sequence[int]) -> float:
     """Gibibytes of activations where each stage, a layer each, keeps those of so many microbatches."""
     (table_6,) = (row for row in context.paper.results["table_6"].reported if row["dataset"] == DATASET)
     sizes = [row["activations"] for row in log_of(context, task="weights", dataset=DATASET).rows]
-    each = table_6["microbatch"] * BYTES / GIB
-    return sum(count * size for count, size in zip(counts, sizes, strict=True)) * each
+    gibibytes = table_6["microbatch"] * BYTES / GIB  # of one value of every sample
+    return sum(count * size for count, size in zip(counts, sizes, strict=True)) * gibibytes
 
 
 def footprints(context: Context) -> dict[str, Footprint]:
@@ -50,11 +50,12 @@ def footprints(context: Context) -> dict[str, Footprint]:
     without, mended = (caching[0][key] for key in ("without", "with"))
     flushed = [rows["GPipe"]["microbatches"]] * len(layers)
     counts = {"GPipe": flushed, "PipeDream": without, "PipeMare": without, RECOMPUTED: mended}
-    found = {}
-    for method, of in counts.items():
+    by_method = {}
+    for method, microbatches in counts.items():
         row = rows["PipeMare" if method == RECOMPUTED else method]
-        found[method] = Footprint(memory(context, method, TASK, row, layers) * BYTES / GIB, kept(context, of))
-    return found
+        held = memory(context, method, TASK, row, layers) * BYTES / GIB
+        by_method[method] = Footprint(held, activation_gibibytes(context, microbatches))
+    return by_method
 
 
 @drawing(PAPER, "text_activation_memory")

@@ -1,0 +1,102 @@
+"""PipeDream's verdicts and tables where logs end early, runs never come to their target, or two profiles meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+import pipelag.results.pipedream  # noqa: F401  (registers what draws and judges)
+from pipelag.experiments import Arm
+from pipelag.results.drawing import draw
+from pipelag.results.logs import RunLog
+from pipelag.results.verdict import JUDGES, Finding, NotLogged
+from tests.results.cases.pipedream import ALIKE, LARGE, PAPER, eight_gpus, learns, training, with_asp
+from tests.results.made_up import CASES, Make, altered, context, log, trained, with_rows
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def judged(result: str, claim: str, make: Make, scale: str = "paper") -> Finding:
+    return JUDGES[PAPER, result, claim](context(PAPER, result, make, scale=scale))
+
+
+def except_seed(seed: int, arm: str, make: Make, otherwise: RunLog) -> Make:
+    """One run is another; of what is trained."""
+
+    def changed(run: Arm) -> RunLog | None:
+        other = run.spec.kind == "train" and run.labels["arm"] == arm and run.seed == seed
+        return otherwise if other else make(run)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("result", "claim"),
+    [
+        ("figure_4", "updates_between"),
+        ("figure_4", "versions_by_stage"),
+        ("figure_4", "vertical_sync"),
+        ("figure_9", "same_within_stage"),
+        ("figure_9", "different_across"),
+    ],
+)
+def test_of_a_schedule_that_ends_before_minibatch_5_nothing_is_told(result: str, claim: str) -> None:
+    early = altered(with_rows(lambda row: row if row["minibatch"] < 4 else None))
+    with pytest.raises(NotLogged, match="no minibatch 5"):
+        judged(result, claim, early, scale="quick")
+
+
+def test_a_pipeline_in_which_a_worker_waits_is_not_said_to_have_none() -> None:
+    holds, fails = (JUDGES[PAPER, "figure_4", "all_busy"](found) for found in CASES[PAPER, "figure_4", "all_busy"]())
+    assert holds.why.startswith("no worker waits") and fails.why.startswith("some worker waits")
+
+
+def test_a_seed_with_which_pipedream_never_comes_is_not_left_out_of_its_speed() -> None:
+    never = learns(None, 68.0)
+    fast = training(LARGE, eight_gpus(2400))
+    assert judged("figure_13", "over_fastest", fast).holds is True
+    assert judged("figure_13", "over_fastest", except_seed(0, "PipeDream", fast, never)).holds is not True
+    slow = judged("figure_13", "over_fastest", training(LARGE | {("VGG-16", "PipeDream"): None}, eight_gpus(2400)))
+    assert slow.holds is False and slow.why.startswith("0.00 ")
+    with pytest.raises(NotLogged, match="not reached by PipeDream with every seed"):
+        judged("text_asp", "less_efficient", except_seed(0, "PipeDream", with_asp(70), learns(None, 40.0)))
+
+
+def test_epochs_that_a_fall_of_the_rate_decides_are_not_counted_as_alike() -> None:
+    def at_the_fall(arm: Arm) -> RunLog | None:
+        run = training(ALIKE)(arm)
+        if run is None:
+            return None
+        first = next(i for i, row in enumerate(run.rows) if row["accuracy"] == run.rows[-1]["accuracy"])
+        return replace(run, rows=[row | {"lr": 0.01 if i < first else 0.001} for i, row in enumerate(run.rows)])
+
+    assert judged("table_1", "same_epochs", training(ALIKE)).holds is True
+    told = judged("table_1", "same_epochs", at_the_fall)
+    assert told.holds is None and "alike for 0 of 3" in told.why and told.why.count("all at the first") == 3
+
+
+def test_a_language_model_that_diverged_has_no_end() -> None:
+    gone = replace(trained(diverged_at=9), rows=[{"step": 5, "epoch": 1.0, "perplexity": 98.0, "accuracy": 20.0}])
+    with pytest.raises(NotLogged, match="AWD-LM under PipeDream diverged"):
+        judged("text_headline_tta", "language_ends_alike_here", except_seed(0, "PipeDream", training(ALIKE), gone))
+
+
+def test_the_plan_beside_a_saving_is_the_one_that_saves_it() -> None:
+    """The language model has a profile for data parallelism and one for pipelines, whose best plans differ."""
+    plans: Mapping[str, tuple[str, float]] = {"20": ("2-2", 31.0), "80": ("3-1", 24.0)}
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["model"] != "AWD-LM":
+            return None
+        config, saved = plans[arm.labels["batch"]]
+        alone = {"what": "plan", "plan": "data parallel", "config": "4", "bytes_per_sample": 100.0}
+        return log([alone, alone | {"plan": "several stages", "config": config, "bytes_per_sample": 100.0 - saved}])
+
+    table = draw(context(PAPER, "text_communication_reduction", make)).table
+    assert table is not None
+    keys = [column.key for column in table.columns[-2:]]
+    cells = {row[table.columns[0].key]: tuple(row[key] for key in keys) for row in table.rows}
+    assert cells["AWD-LM (80 in all)"] == ("2-2", pytest.approx(31.0))
+    assert cells["AWD-LM (80 per GPU)"] == ("3-1", pytest.approx(24.0))
