@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
 import tarfile
 import zipfile
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelag.data.files.archives import members, unpack
+from pipelag.data.files.compressed import opened
 from pipelag.errors import PipelagError
 from tests.data.samples import tar
 
@@ -21,6 +24,14 @@ def make(folder: Path, kind: str, name: str, content: bytes = b"x") -> Path:
     else:
         path.write_bytes(tar({name: content}))
     return path
+
+
+def test_a_compressed_file_leaves_none_open(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"x"))
+    with opened(tmp_path / "a.gz") as file:
+        assert file.read() == b"x"
+    gc.collect()
+    assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])

@@ -204,7 +204,7 @@ def test_minibatches_made_ahead_are_the_same(device: str) -> None:
         expected = batches[t]
         ahead.make(t + 1)
         if device == "cuda":
-            assert (ahead.made is not None) == (t < 6)
+            assert (ahead.ready is not None) == (t < 6)
         assert torch.equal(inputs, expected[0]) and torch.equal(targets, expected[1])
 
 

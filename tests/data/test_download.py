@@ -67,6 +67,15 @@ def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
     assert (tmp_path / "a.gz").read_bytes() == CONTENT
 
 
+def test_what_has_arrived_is_not_given_up_for_an_error_page(tmp_path: Path) -> None:
+    (tmp_path / "a.gz.part").write_bytes(CONTENT[:1000])
+    with serving(page_gz=b"<html>Come back later</html>") as site:
+        site.ranges = False
+        with pytest.raises(Unavailable, match="1,000 bytes are kept.*gives a file of 28 bytes instead of 300,000"):
+            download([site.address + "page.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
+    assert (tmp_path / "a.gz.part").read_bytes() == CONTENT[:1000]
+
+
 def test_a_server_that_keeps_cutting_is_given_up_and_the_part_kept(tmp_path: Path) -> None:
     with serving(a_gz=CONTENT) as site:
         site.cut_after = [70_000] + [0] * 20

@@ -72,7 +72,7 @@ def test_minibatches_depend_on_seed_and_number_alone() -> None:
 def test_multi30k_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         "train.de.gz": "Ein Hund läuft.\nEin Mann schläft!\n",
-        "train.en.gz": "A dog runs.\nA man sleeps!\n",
+        "train.en.gz": "A dog\u2028runs.\nA man sleeps!\n",  # which breaks no line
         "test2016.de.gz": "Ein Hund schläft.\n",
         "test2016.en.gz": "A dog sleeps.\n",
     }

@@ -229,6 +229,25 @@ def test_the_clean_up_counts_what_it_leaves_out(tmp_path: Path) -> None:
     assert not (tmp_path / "b" / "pieces").exists()
 
 
+def test_a_small_text_may_have_no_pair_to_hold_out(iwslt14: Path, tmp_path: Path) -> None:
+    train = list(zip(GERMAN, ENGLISH, strict=True))
+    recipe = Recipe("de", "en", merges=30, of_pieces=True, held_out=100)
+    pieces = prepared(Parts(train, train[:1]), recipe, tmp_path / "a" / "pieces")
+    assert (len(pieces.train), pieces.valid) == (len(train), [])
+    (iwslt14 / "de-en.tgz").write_bytes(iwslt14_archive(GERMAN[:9], ENGLISH[:9]))
+    with pytest.raises(PipelagError, match="'iwslt14' has no pair in 'valid' to test on"):
+        data.load("iwslt14", merges=10, tested_on="valid")
+
+
+def test_quotes_are_made_uniform_in_training_text_alone(tmp_path: Path) -> None:
+    """As prepare-wmt14en2de.sh has it."""
+    text = [(f"{german} „Ja“", f"{english} “Yes”") for german, english in zip(GERMAN, ENGLISH, strict=True)]
+    recipe = Recipe("de", "en", lower=False, dashes=True, merges=30)
+    pieces = prepared(Parts(text, text[:1]), recipe, tmp_path / "a" / "pieces")
+    assert joined(pieces.train[0][1].split()).endswith("houses . &quot; Yes &quot;")
+    assert joined(pieces.test[0][1].split()).endswith("houses . “ Yes ”")
+
+
 def test_pairs_beyond_latin_1_can_be_left_out(tmp_path: Path) -> None:
     train = list(zip(GERMAN, ENGLISH, strict=True)) + [
         ("größte ¼", "ÿ"),

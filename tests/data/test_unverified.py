@@ -10,7 +10,7 @@ import pytest
 from pipelag.commands.fetch import describe
 from pipelag.data.files import fetch as module
 from pipelag.data.files import first_seen, manifest
-from pipelag.data.files.download import download
+from pipelag.data.files.download import RETRIES, download
 from pipelag.data.files.fetch import fetch
 from pipelag.data.files.manifest import Manifest, OfficialFile
 from pipelag.errors import PipelagError
@@ -91,6 +91,15 @@ def test_a_cut_download_goes_on(publish) -> None:  # type: ignore[no-untyped-def
         publish(site.address)
         assert served(site) == content
         assert site.asked[-1][1] == "bytes=30-"
+
+
+def test_a_busy_server_is_asked_again_for_the_size(publish) -> None:  # type: ignore[no-untyped-def]
+    with serving() as site:
+        site.status = {"/a.gz": 429}
+        publish(site.address)
+        with pytest.raises(PipelagError, match="HTTP 429"):
+            fetch("cpusmall")
+        assert len(site.asked) == RETRIES + 1
 
 
 def test_an_unreadable_record_says_what_to_do(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]

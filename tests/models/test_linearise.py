@@ -164,6 +164,13 @@ class Named(nn.Module):
         return {"x": x}
 
 
+class Silent(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError
+        return 2 * x
+
+
 class Any_(nn.Module):
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
         return x[0]
@@ -184,6 +191,7 @@ class Any_(nn.Module):
         ),
         (lambda: tv.inception_v3(init_weights=False), r"Inception3 computes something else .* \(aux_logits=False\)"),
         (Noisy, "draw random numbers"),
+        (Silent, r"its forward fails at 'raise TypeError' \(.*\): TypeError; modules named"),
         (Named, "Named returns a dict; a tensor or a tuple is wanted"),
         (Any_, "Any_ takes any number of inputs"),
     ],
@@ -199,6 +207,14 @@ def test_a_module_can_be_taken_as_it_is() -> None:
         assert [layer.merged for layer in pipelag.linearise(model, whole=whole)] == [("0", "1"), ("2",)]
     with pytest.raises(PipelagError, match="has no module '7'"):
         pipelag.linearise(model, whole=("7",))
+
+
+def test_a_frozen_module_stays_frozen() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    model[1].eval()
+    row = pipelag.linearise(model)
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    assert all(layer.training for layer in row) and not any(layer.training for layer in pipelag.linearise(model.eval()))
 
 
 def test_torchvisions_networks_go_by_name() -> None:

@@ -204,3 +204,5 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         build(split=17)
     with pytest.raises(PipelagError, match="divisible by the 3 heads"):
         build(heads=3)
+    with pytest.raises(PipelagError, match="must be even, 4 or more, .* not 2"):
+        build(size=2)

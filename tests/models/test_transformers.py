@@ -243,9 +243,19 @@ class Wrong(nn.Module):
         return self.inner(x) * (2 if torch.compiler.is_compiling() else 1)
 
 
-def test_a_row_that_gives_something_else_is_refused() -> None:
-    with pytest.raises(PipelagError, match="the layers of Wrong give something else than the model does"):
-        pipelag.linearise(Wrong(), inputs={"x": torch.randn(2, 4)})
+class WrongAndMasked(Wrong):
+    """One of its scores is that of a word that may not come."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = super().forward(x)
+        return torch.cat((scores, torch.full_like(scores, -torch.inf)), 1)
+
+
+@pytest.mark.parametrize("kind", [Wrong, WrongAndMasked])
+def test_a_row_that_gives_something_else_is_refused(kind: type[nn.Module]) -> None:
+    sentence = rf"the layers of {kind.__name__} give something else than the model does \(by [\d.]+\)"
+    with pytest.raises(PipelagError, match=sentence):
+        pipelag.linearise(kind(), inputs={"x": torch.randn(2, 4)})
 
 
 def test_the_recipe_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ DATASETS: dict[str, Loader | str] = {
 }
 GENERATED = ("digits", "shapes", "phrases", "grammar", "opinions")  # the same for the same options, without any file
 # Sets that nobody may pass on: a run reads the user's own copy, and is left out where there is none.
-OWN = {
+USERS_OWN = {
     "imagenet": "ImageNet is not passed on: put train/ and val/, with a folder per class, into a folder `imagenet` "
     "inside one that PIPELAG_MIRROR names",
 }
@@ -47,12 +47,12 @@ OWN = {
 
 def absent(name: str) -> str:
     """Why a set of the user's own cannot be read here; empty where it can, and for all other sets."""
-    if name not in OWN:
+    if name not in USERS_OWN:
         return ""
     from pipelag.data.files.fetch import mirror_folders
 
     here = any((folder / name / "train").is_dir() for folder in mirror_folders())
-    return "" if here else OWN[name]
+    return "" if here else USERS_OWN[name]
 
 
 def register(name: str) -> Callable[[Loader], Loader]:
@@ -80,8 +80,8 @@ def load(name: str, /, **options: Any) -> Any:
     """
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
-    found = DATASETS[name]
-    loader: Loader = resolve_name(found) if isinstance(found, str) else found
+    entry = DATASETS[name]
+    loader: Loader = resolve_name(entry) if isinstance(entry, str) else entry
     check_keywords(loader, 0, options, f"option of data set '{name}':")
     return made_once(name, options, partial(loader, **options)) if name in GENERATED else loader(**options)
 

@@ -61,7 +61,7 @@ class Ahead:
     def __init__(self, batches: Minibatches, end: int, device: torch.device) -> None:
         self.batches, self.end = batches, end
         self.stream: torch.cuda.Stream | None = None
-        self.made: tuple[int, tuple[Any, Any], torch.cuda.Event] | None = None
+        self.ready: tuple[int, tuple[Any, Any], torch.cuda.Event] | None = None
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)
             self.stream.wait_stream(torch.cuda.current_stream(device))  # which puts the data there
@@ -70,11 +70,11 @@ class Ahead:
         """Minibatch `t`."""
         if self.stream is None:
             return self.batches[t]
-        if self.made is None or self.made[0] != t:
+        if self.ready is None or self.ready[0] != t:
             self._make(t, self.stream)
-        assert self.made is not None
-        _, minibatch, done = self.made
-        self.made, current = None, torch.cuda.current_stream(self.stream.device)
+        assert self.ready is not None
+        _, minibatch, done = self.ready
+        self.ready, current = None, torch.cuda.current_stream(self.stream.device)
         current.wait_event(done)
         for leaf in tree_leaves(minibatch):
             if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
@@ -93,7 +93,7 @@ class Ahead:
     def _make(self, t: int, stream: torch.cuda.Stream) -> None:
         with torch.cuda.stream(stream):
             minibatch = self.batches[t]
-            self.made = t, minibatch, stream.record_event()
+            self.ready = t, minibatch, stream.record_event()
 
 
 class Shuffled(Minibatches):

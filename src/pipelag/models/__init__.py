@@ -76,16 +76,16 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
         with fitting(name), nullcontext() if seed is None else preserved_randomness():
             if seed is not None:
                 torch.manual_seed(seed)
-            made = builder(**options)
+            model = builder(**options)
     except TypeError as error:
         if HOMES.get(name) is not None:  # the options fit: the mistake is ours
             raise
         raise PipelagError(f"model '{name}' does not take these options: {error}") from error
-    if not isinstance(made, nn.Sequential):
+    if not isinstance(model, nn.Sequential):
         raise PipelagError(
-            f"model '{name}' gives {kind_of(made)}; a model is an nn.Sequential, each of whose children is one layer"
+            f"model '{name}' gives {kind_of(model)}; a model is an nn.Sequential, each of whose children is one layer"
         )
-    return made
+    return model
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def fitting(name: str) -> Iterator[None]:
     """Refuse a model whose weights would not fit into this machine's memory, before they are written to."""
     room, taken = machine_memory(), 0
 
-    def count(module: nn.Module, own: str, parameter: nn.Parameter | None) -> None:
+    def count(module: nn.Module, parameter_name: str, parameter: nn.Parameter | None) -> None:
         nonlocal taken
         taken += parameter.nbytes if parameter is not None and not parameter.is_meta else 0
         if taken > room:

@@ -40,10 +40,10 @@ class Part(nn.Module):
     def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
         """The block's tensors after this part; its output after the last."""
         state = (value, value) if isinstance(value, torch.Tensor) else value
-        own = state[self.on]
+        given = state[self.on]
         if isinstance(self.module, nn.BatchNorm2d) and self.of > 1:  # works on its own channels only
-            own = own.chunk(self.of, 1)[self.number]
-        parts = (*state[2:], self.module(own))
+            given = given.chunk(self.of, 1)[self.number]
+        parts = (*state[2:], self.module(given))
         if self.number < self.of - 1:
             return (*state[:2], *parts)
         done = parts[0] if self.of == 1 else torch.cat(parts, 1)
@@ -77,13 +77,15 @@ def resnet_bottleneck(
         blocks: per group, instead of those of `depth`.
 
     Raises:
-        PipelagError: an unknown depth or form.
+        PipelagError: an unknown depth or form, no group of blocks, or images to enlarge in front of a split stem.
     """
     if blocks is None and depth not in BLOCKS:
         raise PipelagError(f"bottleneck ResNets have depth {', '.join(map(str, BLOCKS))}, not {depth}")
     if form not in STEMS:
         raise unknown("form", form, STEMS)
     groups = tuple(blocks) if blocks is not None else BLOCKS[depth]
+    if not groups:
+        raise PipelagError("a bottleneck ResNet has at least one group of blocks; blocks says how many are in each")
     layers: list[nn.Module] = []
     base = [even(channels(64 * 2**group, width), split) for group in range(len(groups))]
     stem = base[0]
@@ -167,8 +169,8 @@ class Pooled(nn.Module):
     def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
         """(features, logits so far), and at the end the logits."""
         state = (self.mean(value),) if isinstance(value, torch.Tensor) else value
-        own = state[0] if self.features is None else state[0][:, slice(*self.features)]
-        state = (*state, self.linear(own))
+        features = state[0] if self.features is None else state[0][:, slice(*self.features)]
+        state = (*state, self.linear(features))
         if self.number < self.of - 1:
             return state
         if self.of == 1:

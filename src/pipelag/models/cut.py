@@ -108,14 +108,14 @@ def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
                 first, name = owners.setdefault(id(tensor), (stage, name_of(layer)))
                 if first == stage:
                     continue
-                both, shape = f"(layers '{name}' and '{name_of(layer)}')", list(tensor.shape)
+                pair, shape = f"(layers '{name}' and '{name_of(layer)}')", list(tensor.shape)
                 if not isinstance(tensor, nn.Parameter):
                     raise PipelagError(
-                        f"stages {first} and {stage} share a buffer of shape {shape} {both}, which each would change "
+                        f"stages {first} and {stage} share a buffer of shape {shape} {pair}, which each would change "
                         "by itself; move the cut, or make two layers"
                     )
                 raise PipelagError(
-                    f"stages {first} and {stage} share a parameter of shape {shape} {both}; a weight can belong to one "
+                    f"stages {first} and {stage} share a parameter of shape {shape} {pair}; a weight can belong to one "
                     "stage only: move the cut, or untie the layers (layer.weight = "
                     "torch.nn.Parameter(layer.weight.detach().clone()); in transformers a config with "
                     "tie_word_embeddings=False)"
@@ -125,12 +125,12 @@ def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
 
 def _refuse_overlaps(pieces: Sequence[nn.Sequential]) -> None:
     """Refuse two parameters over the same memory: stages keep their weights in buffers of their own."""
-    found: dict[int, tuple[int, int, str, nn.Parameter]] = {}
+    parameters: dict[int, tuple[int, int, str, nn.Parameter]] = {}
     for stage, piece in enumerate(pieces, start=1):
         for name, p in piece.named_parameters():
             if not isinstance(p, nn.parameter.UninitializedParameter) and p.numel() and not p.is_meta:
-                found.setdefault(id(p), (p.data_ptr(), stage, name, p))
-    spans = sorted(found.values(), key=lambda one: (str(one[3].device), one[0]))
+                parameters.setdefault(id(p), (p.data_ptr(), stage, name, p))
+    spans = sorted(parameters.values(), key=lambda entry: (str(entry[3].device), entry[0]))
     for (start, stage, _, p), (begin, other, _, q) in pairwise(spans):
         size = 1 + sum((length - 1) * stride for length, stride in zip(p.shape, p.stride(), strict=True))
         if begin < start + size * p.element_size() and p.device == q.device:

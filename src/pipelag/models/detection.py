@@ -84,8 +84,8 @@ class MaskRCNN(nn.Module):
         levels = list(self.backbone(images).values())
         scores, offsets = self.proposals(levels)
         parts = [align(x, regions[:, i::4].flatten(0, 1)) for i, (align, x) in enumerate(zip(self.for_boxes, levels))]  # noqa: B905
-        found = self.boxes(torch.cat(parts))
-        score, offset = self.box.cls_score(found), self.box.bbox_pred(found)
+        features = self.boxes(torch.cat(parts))
+        score, offset = self.box.cls_score(features), self.box.bbox_pred(features)
         held = regions[:, : self.masks]
         parts = [align(x, held[:, i::4].flatten(0, 1)) for i, (align, x) in enumerate(zip(self.for_masks, levels))]  # noqa: B905
         return (*scores, *offsets, score, offset, self.mask(self.outlines(torch.cat(parts))))

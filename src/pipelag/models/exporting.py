@@ -40,15 +40,15 @@ class Called(nn.Module):
 
     def forward(self, given: tuple[torch.Tensor, ...]) -> Any:
         """What the model gives: a tensor or a tuple of tensors."""
-        found = self.model(**dict(zip(self.names, given, strict=True)), **self.fixed)
-        if not isinstance(found, (Mapping, torch.Tensor, tuple, list)):
+        value = self.model(**dict(zip(self.names, given, strict=True)), **self.fixed)
+        if not isinstance(value, (Mapping, torch.Tensor, tuple, list)):
             raise PipelagError(
-                f"{type(self.model).__name__} returns {a(type(found).__name__)}; it should return a tensor, a tuple of "
+                f"{type(self.model).__name__} returns {a(type(value).__name__)}; it should return a tensor, a tuple of "
                 "tensors, or a dict or ModelOutput of them by name"
             )
-        if not isinstance(found, Mapping):
-            return found
-        known = {name: value for name, value in found.items() if value is not None}
+        if not isinstance(value, Mapping):
+            return value
+        known = {name: item for name, item in value.items() if item is not None}
         if self.output is not None:
             if self.output not in known:
                 raise unknown(f"output of {type(self.model).__name__}", self.output, known)
@@ -135,10 +135,10 @@ class _Reader:
                 steps.append(self.step(node))
         if not output or not all(isinstance(one, Ref) for one in output):
             raise PipelagError(f"{type(self.model).__name__} gives something else than tensors, and only these can be")
-        found = Traced(
+        trace = Traced(
             tuple(inputs), tuple(steps), alone(output), asked, self.shapes, self.sizes, frozenset(self.sized)
         )
-        return _needed(renamed(found))
+        return _needed(renamed(trace))
 
     def named(self, node: fx.Node, word: str) -> Ref:
         """A name for its value: of the steps alone, so that both modes give the same ones."""
@@ -156,9 +156,9 @@ class _Reader:
         value = self.program.constants.get(name) if name else None
         if not isinstance(value, torch.Tensor):
             raise PipelagError(f"{type(self.model).__name__} uses '{node.name}', which is neither input nor tensor")
-        own = self.named(node, "constant")
-        self.sized.add(own)
-        return Step(own, "call_function", constant, (value.detach(), Here.DEVICE), {})
+        ref = self.named(node, "constant")
+        self.sized.add(ref)
+        return Step(ref, "call_function", constant, (value.detach(), Here.DEVICE), {})
 
     def passed_over(self, node: fx.Node) -> bool:
         """A check, a conversion of what is as it should be, or a layout in memory, which the modes may differ in."""
@@ -225,9 +225,9 @@ class _Reader:
 def _needed(traced: Traced) -> Traced:
     """Without the steps that the output does not rest on."""
     wanted = set(refs(traced.output))
-    kept = []
+    steps = []
     for step in reversed(traced.steps):
         if step.name in wanted or step.inplace:
             wanted.update(step.uses)
-            kept.append(step)
-    return replace(traced, steps=tuple(reversed(kept)))
+            steps.append(step)
+    return replace(traced, steps=tuple(reversed(steps)))

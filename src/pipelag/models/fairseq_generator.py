@@ -35,8 +35,8 @@ def same_shape(row: nn.Sequential) -> nn.Module:
     settings: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     blocks = (sides[1] - 1) // 6, (len(operators) - sides[1] - 2) // 9
     for side, layers in zip(("encoder", "decoder"), blocks, strict=True):
-        own = {"embed_dim": sizes[0][0], "ffn_embed_dim": sizes[4][0], "attention_heads": heads, "layers": layers}
-        settings |= {f"{side}_{name}": value for name, value in own.items()}
+        shape = {"embed_dim": sizes[0][0], "ffn_embed_dim": sizes[4][0], "attention_heads": heads, "layers": layers}
+        settings |= {f"{side}_{name}": value for name, value in shape.items()}
     with preserved_randomness():
         return transformer(sizes[0][1], sizes[sides[1]][1], **settings).eval()
 

@@ -82,8 +82,8 @@ class Project(Operator):
     def product(self, given: torch.Tensor, rest: Tensors) -> Tensors:
         """See the class; `rest` is (y, x, ...) in the decoder."""
         seen = rest[1] if self.kind == "cross" else given
-        own: Any = self.module
-        return own.q_proj(given), own.k_proj(seen), own.v_proj(seen)
+        projections: Any = self.module
+        return projections.q_proj(given), projections.k_proj(seen), projections.v_proj(seen)
 
     def join(self, products: Tensors) -> Tensors:
         """Queries with queries, keys with keys, values with values."""
@@ -107,8 +107,8 @@ class Project(Operator):
         }
 
     def _linear(self) -> list[nn.Linear]:
-        own: Any = self.module
-        return [own.q_proj, own.k_proj, own.v_proj]
+        projections: Any = self.module
+        return [projections.q_proj, projections.k_proj, projections.v_proj]
 
 
 class Attention(Operator):
@@ -158,8 +158,8 @@ def attend_cross(
     q, k, v = (x.reshape(len(x), n * heads, -1).transpose(0, 1) for x in (q * (size // heads) ** -0.5, k, v))
     weights = torch.bmm(q, k.transpose(1, 2)).view(n, heads, t, s)
     weights = weights.masked_fill(hidden[:, None, None, :], float("-inf")).view(n * heads, t, s)
-    found: torch.Tensor = dropout(utils.softmax(weights, dim=-1).type_as(weights))
-    return torch.bmm(found, v).transpose(0, 1).reshape(t, n, size)
+    probabilities: torch.Tensor = dropout(utils.softmax(weights, dim=-1).type_as(weights))
+    return torch.bmm(probabilities, v).transpose(0, 1).reshape(t, n, size)
 
 
 class Norm(Operator):

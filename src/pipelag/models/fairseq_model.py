@@ -66,15 +66,15 @@ def generate(
     begun = scores(model, source, torch.full((len(source), 1), BEGIN, device=source.device))
     sound = begun.isfinite().flatten(1).all(1)
     if not sound.all():  # the generator would not end
-        kept = iter(generate(model, source[sound], beam, longest, lenpen) if sound.any() else [])
-        return [next(kept) if each else [] for each in sound.tolist()]
+        translations = iter(generate(model, source[sound], beam, longest, lenpen) if sound.any() else [])
+        return [next(translations) if each else [] for each in sound.tolist()]
     tokens = numbered(source)
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": (tokens != THEIRS[PAD]).sum(1)}}
     words = model.decoder.dictionary  # type: ignore[union-attr]
     writer = SequenceGenerator([model], words, beam_size=beam, max_len_b=longest, len_penalty=lenpen)
-    found = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
+    hypotheses = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
     model.decoder.set_beam_size(1)  # type: ignore[union-attr, operator]  # or its attention folds later minibatches
-    best = [numbered(each[0]["tokens"]).tolist() if each else [] for each in found]
+    best = [numbered(each[0]["tokens"]).tolist() if each else [] for each in hypotheses]
     return [[token for token in tokens if token != END] for tokens in best]
 
 
@@ -125,8 +125,8 @@ def weights_into(theirs: nn.Module, row: nn.Sequential, renumbered: bool = True)
         row: of `pipelag.models.transformer`, split or not, whose words have our numbers; or of
             `pipelag.models.fairseq_layers`, whose words have fairseq's (`renumbered` false).
     """
-    for own, names in zip(whole_weights(row), operators_of(*blocks_of(theirs)), strict=True):
-        for name, value in own.items():
+    for parameters, names in zip(whole_weights(row), operators_of(*blocks_of(theirs)), strict=True):
+        for name, value in parameters.items():
             value = value.T if names[0].endswith("embed_tokens") else value
             value = reordered(value, 0) if renumbered and _of_words(names) else value
             for module, part in zip(names, value.chunk(len(names)), strict=True):

@@ -71,8 +71,8 @@ def fairseq_transformer(
 
     settings: dict[str, Any] = {}
     for side, count in (("encoder", blocks), ("decoder", deep)):
-        own = {"embed_dim": size, "ffn_embed_dim": hidden, "attention_heads": heads, "layers": count}
-        settings |= {f"{side}_{name}": value for name, value in own.items()}
+        shape = {"embed_dim": size, "ffn_embed_dim": hidden, "attention_heads": heads, "layers": count}
+        settings |= {f"{side}_{name}": value for name, value in shape.items()}
     settings |= {"dropout": dropout, "attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
     whole = fairseq_model.transformer(source_words, target_words, **settings, **SHARED[shared])
     if ours is not None:

@@ -90,8 +90,7 @@ def gnmt(
         size: of vectors and states; words: of either language, for profiles: every place is taken for a word, and
             there is no dropout.
         source_words, target_words: instead, the vocabularies of a corpus (`pipelag.data.text.parallel`), whose
-        minibatches are
-            padded: what a sentence becomes does not depend on the padding behind it.
+            minibatches are padded: what a sentence becomes does not depend on the padding behind it.
         dropout: of what every LSTM reads; with a corpus 0.2.
 
     Raises:

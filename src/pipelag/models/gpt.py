@@ -63,28 +63,30 @@ class GPT(Typed):
         """norm, fused projection of queries, keys and values, attention, projection, residual sum."""
         w, words = self.width, sequences * self.context
         products, scores = 8 * w * w * words, 4 * self.context * w * words  # two matrices of places by places
-        kept = 6 * w * element + (2 + self.heads) * STATISTIC  # norm, q, k, v, attended, sum
+        bytes_per_word = 6 * w * element + (2 + self.heads) * STATISTIC  # norm, q, k, v, attended, sum
         return GPTLayer(
             "attention",
             4 * w * w + 6 * w,
             products + scores,
             2 * products + scores * 5 // 2,  # the fused kernel makes the scores again
             words * w * element,
-            words * kept,
+            words * bytes_per_word,
         )
 
     def _hidden(self, sequences: int, element: int) -> GPTLayer:
         """norm, widening to four times, GELU, narrowing, residual sum."""
         w, words = self.width, sequences * self.context
         products = 16 * w * w * words
-        kept = 10 * w * element + 2 * STATISTIC  # norm, 4 before and 4 after the GELU, sum
-        return GPTLayer("hidden", 8 * w * w + 7 * w, products, 2 * products, words * w * element, words * kept)
+        bytes_per_word = 10 * w * element + 2 * STATISTIC  # norm, 4 before and 4 after the GELU, sum
+        return GPTLayer(
+            "hidden", 8 * w * w + 7 * w, products, 2 * products, words * w * element, words * bytes_per_word
+        )
 
     def _head(self, sequences: int, element: int) -> GPTLayer:
         """norm, projection onto the words, cross-entropy, of which the logarithms of all words' shares are kept."""
         w, words = self.width, sequences * self.context
         products = 2 * w * self.vocabulary * words
-        kept = w * element + (2 + self.vocabulary) * STATISTIC
+        bytes_per_word = w * element + (2 + self.vocabulary) * STATISTIC
         return GPTLayer(
-            "output", 2 * w + w * self.vocabulary, products, 2 * products, STATISTIC, words * kept + STATISTIC
+            "output", 2 * w + w * self.vocabulary, products, 2 * products, STATISTIC, words * bytes_per_word + STATISTIC
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from pipelag.errors import PipelagError
 from pipelag.models.inception import Conv, ConvNorm, check, row, scaled, scaled_conv, unstride
 
 STRIDED = {"kernel_size": 3, "stride": 2}
@@ -127,11 +128,14 @@ def inception_v4(
             whole numbers of channels.
 
     Raises:
-        PipelagError: an unknown form, or a width that gives no whole number of channels.
+        PipelagError: an unknown form, a width that gives no whole number of channels, or other than three groups.
     """
     check(form)
     conv = scaled_conv(width, in_channels)
-    first, second, third = blocks
+    groups = tuple(blocks)
+    if len(groups) != 3:
+        raise PipelagError(f"Inception v4 has three groups of blocks, not {len(groups)}: {list(groups)}")
+    first, second, third = groups
     network = nn.Sequential(
         *(stem(conv) if form == "imagenet" else small_stem(conv, 2 if form == "tiny" else 1)),
         *(block_a(conv) for _ in range(first)),

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from numbers import Integral
 from typing import Any
 
@@ -110,21 +111,25 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
         inputs = traced.inputs if start == 0 else live(steps, traced, start)
         output = traced.output if end == len(steps) else alone([Ref(name) for name in live(steps, traced, end)])
         needed = [*(name for step in steps[start:end] for name in step.uses), *refs(output)]
-        settled = found_again(needed, inputs, traced, sized) or ()
-        mine = [*(constants[name] for name in used), *steps[start:end]]
-        pieces.append(Piece(model, traced, mine, inputs, output, settled))
-    return Linearised(*pieces).train(model.training)
+        settled = from_sizes(needed, inputs, traced, sized) or ()
+        its_steps = [*(constants[name] for name in used), *steps[start:end]]
+        pieces.append(Piece(model, traced, its_steps, inputs, output, settled))
+    row, modules = Linearised(*pieces), set(model.modules())
+    for module in row.modules():
+        if module not in modules:  # those of the model stay in their mode, in which one of them may be frozen
+            module.training = model.training
+    return row
 
 
-def found_again(
+def from_sizes(
     needed: Iterable[str], inputs: Iterable[str], traced: Traced, sized: Mapping[str, Step]
 ) -> list[Step] | None:
     """The steps that make what is needed of what follows from sizes, from a layer's inputs; None: these do not tell."""
     where = {size: (Ref(name), number) for name in inputs for number, size in enumerate(traced.shapes.get(name, ()))}
-    found: dict[str, Step] = {}
+    steps: dict[str, Step] = {}
 
     def add(name: str) -> bool:
-        if name in found or name not in sized:
+        if name in steps or name not in sized:
             return True
         step = sized[name]
         if step.called == "sym_size":
@@ -133,10 +138,10 @@ def found_again(
             step = replace(step, args=where[traced.sizes[name]])
         elif not all(map(add, step.uses)):
             return False
-        found[name] = step
+        steps[name] = step
         return True
 
-    return list(found.values()) if all(map(add, needed)) else None
+    return list(steps.values()) if all(map(add, needed)) else None
 
 
 def compare(
@@ -151,15 +156,17 @@ def compare(
     given = tuple(inputs[name] for name in asked)
     try:
         with torch.no_grad():
-            wanted, found = Called(model, inputs, output).eval()(given), row.eval()(alone(given))
+            expected, outputs = Called(model, inputs, output).eval()(given), row.eval()(alone(given))
     finally:
         for module, mode in modes.items():
             module.training = mode
-    for one, other in zip(as_tuple(wanted), as_tuple(found), strict=True):
-        if not torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()), equal_nan=True):
+    for correct, computed in zip(as_tuple(expected), as_tuple(outputs), strict=True):
+        largest = float(correct.nan_to_num(0.0, 0.0, 0.0).abs().max())  # a mask's -inf would allow any difference
+        if not torch.allclose(correct, computed, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
+            apart = float((correct - computed).nan_to_num(0.0, inf, -inf).abs().max())
             raise PipelagError(
                 f"the layers of {type(model).__name__} give something else than the model does (by "
-                f"{float((one - other).abs().max()):.3g}): torch.export has not followed something in it"
+                f"{apart:.3g}): torch.export has not followed something in it"
             )
 
 
@@ -186,9 +193,9 @@ def gives_several(model: nn.Module, step: Step) -> bool:
 
 def live(steps: Sequence[Step], traced: Traced, at: int) -> list[str]:
     """The values made before step `at` that it or a later one needs, or the output, in the order they were made."""
-    made = [*traced.inputs, *(step.name for step in steps[:at])]
+    values = [*traced.inputs, *(step.name for step in steps[:at])]
     needed = {name for step in steps[at:] for name in step.uses} | set(refs(traced.output))
-    return [name for name in made if name in needed and name not in traced.sized]
+    return [name for name in values if name in needed and name not in traced.sized]
 
 
 def boundaries(
@@ -213,27 +220,27 @@ def boundaries(
         crosses = live(steps, traced, at)
         few = no_tensor.isdisjoint(crosses) and len(crosses) <= (crossing or len(crosses))
         later = [*(name for step in steps[at:] for name in step.uses), *refs(traced.output)]
-        return few and (not sized or found_again(later, crosses, traced, sized) is not None)
+        return few and (not sized or from_sizes(later, crosses, traced, sized) is not None)
 
-    found = []
+    bounds = []
     before = None
     for at, step in enumerate(steps):
         if begins(step):
             if before is not None:  # where fewer tensors must cross, the cut may lie earlier: before a normalisation
-                own = at
-                while step.within and own - 1 > before and steps[own - 1].within == step.within:
-                    own -= 1  # a reshape before the product is its module's
-                found += [place for place in range(own, before, -1) if allowed(place)][:1]
+                start = at
+                while step.within and start - 1 > before and steps[start - 1].within == step.within:
+                    start -= 1  # a reshape before the product is its module's
+                bounds += [place for place in range(start, before, -1) if allowed(place)][:1]
             before = at
-    return found
+    return bounds
 
 
 def scalars(steps: Iterable[Step]) -> set[str]:
     """Values that are sizes and the like: asked of a tensor, or calculated from such alone."""
-    found: set[str] = set()
+    names: set[str] = set()
     for step in steps:
         asked = step.called in SCALARS or (step.target is getattr and step.args[1] in SCALARS)
         calculated = step.op == "call_function" and step.target.__module__ in ("_operator", "math", "builtins")
-        if asked or (calculated and step.uses and found.issuperset(step.uses)):
-            found.add(step.name)
-    return found
+        if asked or (calculated and step.uses and names.issuperset(step.uses)):
+            names.add(step.name)
+    return names

@@ -67,8 +67,8 @@ class Operator(nn.Module):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The weight and the bias, or this part of them: a row for each output."""
-        found = {name: value.detach() for name, value in self.module.named_parameters()}
-        return {"weight": found["weight"].T} if isinstance(self.module, nn.Embedding) else found
+        parameters = {name: value.detach() for name, value in self.module.named_parameters()}
+        return {"weight": parameters["weight"].T} if isinstance(self.module, nn.Embedding) else parameters
 
 
 class NormPart(nn.Module):
@@ -82,8 +82,8 @@ class NormPart(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., size) -> (..., places)."""
         first, last = self.places[0], self.places[-1] + 1
-        found: torch.Tensor = F.layer_norm(x, self.shape, eps=self.eps)[..., first:last] * self.weight + self.bias
-        return found
+        scaled: torch.Tensor = F.layer_norm(x, self.shape, eps=self.eps)[..., first:last] * self.weight + self.bias
+        return scaled
 
 
 def outputs_of(module: nn.Module) -> int:
@@ -143,8 +143,8 @@ def whole_weights(row: Iterable[nn.Module]) -> list[dict[str, torch.Tensor]]:
 
 
 def _joined(parts: Sequence[Operator]) -> dict[str, torch.Tensor]:
-    found = [part.weights() for part in parts]
-    if len(found) == 1:
-        return found[0]
+    weights = [part.weights() for part in parts]
+    if len(weights) == 1:
+        return weights[0]
     order = torch.tensor([place for part in parts for place in part.places]).argsort()
-    return {name: torch.cat([each[name] for each in found])[order] for name in found[0]}
+    return {name: torch.cat([each[name] for each in weights])[order] for name in weights[0]}

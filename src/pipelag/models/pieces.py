@@ -16,7 +16,7 @@ from pipelag.models.tracing import OVERWRITING
 from pipelag.tensors import as_tuple
 
 VIEWS = {"getitem", "flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "expand", "_assert"}
-OWN_VIEWS = {"slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "alias"}  # of Aten's
+ATEN_VIEWS = {"slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "alias"}  # of Aten's
 PLAIN = {overwriting: getattr(operator, overwriting.__name__[1:]) for overwriting in OVERWRITING}
 
 
@@ -52,11 +52,13 @@ class Piece(nn.Module):
         self.takes, self.gives = len(inputs), len(set(refs(output)))
         steps = [*settled, *steps]
         # A tensor that another layer made is not overwritten: it may be what that layer's backward needs.
-        made = {step.name for step in steps}
-        foreign = [step.inplace and bool(step.uses) and step.uses[0] not in made for step in steps]
-        both = list(zip(steps, foreign, strict=True))
-        self.steps = [replace(step, target=PLAIN.get(step.target, step.target)) if is_ else step for step, is_ in both]
-        self.copied = [is_ and step.target not in PLAIN for step, is_ in both]
+        produced = {step.name for step in steps}
+        foreign = [step.inplace and bool(step.uses) and step.uses[0] not in produced for step in steps]
+        self.steps = [
+            replace(step, target=PLAIN.get(step.target, step.target)) if is_foreign else step
+            for step, is_foreign in zip(steps, foreign, strict=True)
+        ]
+        self.copied = [is_foreign and step.target not in PLAIN for step, is_foreign in zip(steps, foreign, strict=True)]
         last = {name: number for number, step in enumerate(steps) for name in (step.name, *step.uses)}
         stay = set(refs(output))
         self.done = [[n for n, at in last.items() if at == number and n not in stay] for number in range(len(steps))]
@@ -72,14 +74,14 @@ class Piece(nn.Module):
             values[step.name] = step.run(values, self.original, device)
             for name in done:
                 del values[name]
-        found = filled(self.output, values, self.training)
-        for name, one in zip(refs(self.output), as_tuple(found), strict=True):
+        output = filled(self.output, values, self.training)
+        for name, one in zip(refs(self.output), as_tuple(output), strict=True):
             if not isinstance(one, torch.Tensor):
                 raise PipelagError(
                     f"layer '{self.label}' gives a {type(one).__name__} ('{name}'), and only tensors cross a boundary; "
                     "name the module around it in whole=(...)"
                 )
-        return found
+        return output
 
     def given(self, value: Any) -> tuple[Any, ...]:
         """The layer's inputs one by one; by name, where the model's own come as a mapping.
@@ -108,9 +110,9 @@ class Piece(nn.Module):
             )
         for name, one, shape in zip(self.asked, given, self.shapes, strict=False):
             if shape is not None and not fits(one, shape):
-                found = list(one.shape) if isinstance(one, torch.Tensor) else a(type(one).__name__)
-                wanted = ", ".join(str(size) if isinstance(size, int) else "any" for size in shape)
-                raise PipelagError(f"'{name}' is {found}, and the model was laid out for the shape [{wanted}]")
+                actual = list(one.shape) if isinstance(one, torch.Tensor) else a(type(one).__name__)
+                expected = ", ".join(str(size) if isinstance(size, int) else "any" for size in shape)
+                raise PipelagError(f"'{name}' is {actual}, and the model was laid out for the shape [{expected}]")
         return given
 
     def extra_repr(self) -> str:
@@ -122,11 +124,11 @@ def words(steps: Sequence[Step], exported: bool) -> tuple[str, ...]:
     """What the steps call, in order; of torch's own operators the module around them, once, and no views."""
     called: list[str] = []
     for step in steps:
-        own = exported and step.op == "call_function"
-        if step.op == "get_attr" or (not step.within and own and step.called in VIEWS | OWN_VIEWS):
+        is_aten = exported and step.op == "call_function"
+        if step.op == "get_attr" or (not step.within and is_aten and step.called in VIEWS | ATEN_VIEWS):
             continue
         word = step.within or step.called
-        if not (own and step.within and called[-1:] == [word]) and step.target is not constant:
+        if not (is_aten and step.within and called[-1:] == [word]) and step.target is not constant:
             called.append(word)
     return tuple(called) or tuple(step.called for step in steps if step.op != "get_attr")[:1]
 
@@ -140,7 +142,7 @@ def fits(value: Any, shape: Sequence[int | str]) -> bool:
     """Whether a tensor has these sizes; a name stands for any, the same one for the same."""
     if not isinstance(value, torch.Tensor) or value.dim() != len(shape):
         return False
-    return all(not isinstance(size, int) or size == own for size, own in zip(shape, value.shape, strict=True))
+    return all(not isinstance(size, int) or size == actual for size, actual in zip(shape, value.shape, strict=True))
 
 
 def weighted(model: nn.Module, step: Step) -> bool:
@@ -156,8 +158,8 @@ def is_weight(value: Any) -> bool:
 def writes(model: nn.Module, step: Step) -> bool:
     """Whether a step writes a new tensor."""
     looks = step.op == "call_module" and isinstance(thing(model, step), (nn.Flatten, nn.Unflatten, nn.Identity))
-    own = isinstance(step.target, Operator) and step.called in OWN_VIEWS
-    return not (step.inplace or looks or own or step.called in VIEWS)
+    aten_view = isinstance(step.target, Operator) and step.called in ATEN_VIEWS
+    return not (step.inplace or looks or aten_view or step.called in VIEWS)
 
 
 def thing(model: nn.Module, step: Step) -> Any:

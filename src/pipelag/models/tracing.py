@@ -42,7 +42,7 @@ def trace(
 
         look = partial(exported, inputs=inputs, output=output)
     else:
-        look = partial(_traced, whole=whole, kept=tuple(inputs))
+        look = partial(_traced, whole=whole, input_names=tuple(inputs))
     modes = {module: module.training for module in model.modules()}
     try:
         training, evaluation = (look(model.train(mode)) for mode in (True, False))
@@ -50,7 +50,7 @@ def trace(
         for module, mode in modes.items():
             module.training = mode
     try:
-        return _one(training, evaluation)
+        return _merged(training, evaluation)
     except _Differs:
         raise PipelagError(
             f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
@@ -82,7 +82,7 @@ class _Tracer(fx.Tracer):
             raise
 
 
-def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], kept: Sequence[str]) -> Traced:
+def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str]) -> Traced:
     parameters = inspect.signature(model.forward).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
@@ -91,14 +91,14 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], kept: Sequ
             f"{type(model).__name__} takes arguments of any name, as models of transformers do; give examples of its "
             "inputs, linearise(model, inputs={'input_ids': tensor})"
         )
-    for name in kept:
+    for name in input_names:
         if name not in (names := [p.name for p in parameters]):
             raise unknown(f"input of {type(model).__name__}", name, names)
-    if all(p.default is not p.empty and p.name not in kept for p in parameters):
+    if all(p.default is not p.empty and p.name not in input_names for p in parameters):
         first = next((p.name for p in parameters), "")
         those = f"name those it has: inputs=['{first}']" if first else "let its forward take one"
         raise PipelagError(f"{type(model).__name__} has no input without a default; {those}")
-    fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in kept}
+    fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in input_names}
     tracer = _Tracer(whole)
     for name in tracer.names:
         if name not in dict(model.named_modules()):
@@ -134,9 +134,13 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], kept: Sequ
 
 
 def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> PipelagError:
-    own = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.line]
-    where = f" at '{own[-1].line}' ({own[-1].filename.rpartition('/')[2]}, line {own[-1].lineno})" if own else ""
-    what = "its control flow depends on the data" if isinstance(error, TraceError) else str(error).splitlines()[0]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.line]
+    where = ""
+    if frames:
+        last = frames[-1]
+        where = f" at '{last.line}' ({last.filename.rpartition('/')[2]}, line {last.lineno})"
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    what = "its control flow depends on the data" if isinstance(error, TraceError) else reason
     place = tracer.failed_in or "its forward"
     return PipelagError(
         f"{type(model).__name__} cannot be traced by torch.fx: {place} fails{where}: {what}; "
@@ -178,7 +182,7 @@ class _Differs(Exception):
     """The two traces are not of the same operators."""
 
 
-def _one(training: Traced, evaluation: Traced) -> Traced:
+def _merged(training: Traced, evaluation: Traced) -> Traced:
     """Where the two differ in a True and a False, or in a share of dropout and none, a `ByMode`."""
     if len(training.steps) != len(evaluation.steps) or training.output != evaluation.output:
         raise _Differs
@@ -186,17 +190,17 @@ def _one(training: Traced, evaluation: Traced) -> Traced:
     for a, b in zip(training.steps, evaluation.steps, strict=True):
         if (a.name, a.op, a.target, a.inplace) != (b.name, b.op, b.target, b.inplace):
             raise _Differs
-        steps.append(replace(a, args=_both(a.args, b.args), kwargs=_both(a.kwargs, b.kwargs)))
+        steps.append(replace(a, args=_merged_arguments(a.args, b.args), kwargs=_merged_arguments(a.kwargs, b.kwargs)))
     return replace(training, steps=tuple(steps))
 
 
-def _both(a: Any, b: Any) -> Any:
+def _merged_arguments(a: Any, b: Any) -> Any:
     if (a is True and b is False) or (isinstance(a, float) and b == 0 != a):
         return ByMode(a, b)
     if isinstance(a, (tuple, list)) and type(a) is type(b) and len(a) == len(b):
-        return tuple(map(_both, a, b)) if isinstance(a, tuple) else list(map(_both, a, b))
+        return tuple(map(_merged_arguments, a, b)) if isinstance(a, tuple) else list(map(_merged_arguments, a, b))
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return {key: _both(a[key], b[key]) for key in a}
+        return {key: _merged_arguments(a[key], b[key]) for key in a}
     same = torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
     if not same:
         raise _Differs

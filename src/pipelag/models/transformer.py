@@ -69,8 +69,8 @@ class Embedding(Operator):
 
     def placed(self, x: torch.Tensor) -> torch.Tensor:
         """Scaled, with their places."""
-        found: torch.Tensor = self.dropout(x * math.sqrt(self.size) + positions(x.shape[1], self.size, x.device))
-        return found
+        vectors: torch.Tensor = self.dropout(x * math.sqrt(self.size) + positions(x.shape[1], self.size, x.device))
+        return vectors
 
     def finish(self, product: Tensors, rest: Tensors) -> Tensors:
         """See the class."""
@@ -197,9 +197,9 @@ class Scores(Operator):
 
 
 def check_size(size: int, heads: int) -> None:
-    """Refuse a size that the heads do not divide, or an odd one, of which positions have no sines and cosines."""
-    if size % heads or size % 2:
-        raise PipelagError(f"the size must be even and divisible by the {heads} heads, not {size}")
+    """Refuse a size that the heads do not divide, or of which positions have no sines and cosines: odd, or 2."""
+    if size % heads or size % 2 or size < 4:
+        raise PipelagError(f"the size must be even, 4 or more, and divisible by the {heads} heads, not {size}")
 
 
 def transformer(
@@ -262,5 +262,5 @@ def encoder_block(name: str, size: int, hidden: int, heads: int, dropout: float)
 
 def decoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[Operator]:
     """Nine layers on (y, x, padding)."""
-    own, cross = (attention(name, kind, size, heads, dropout) for kind in ("causal", "cross"))
-    return own + cross + feed(name, size, hidden, dropout)
+    causal, cross = (attention(name, kind, size, heads, dropout) for kind in ("causal", "cross"))
+    return causal + cross + feed(name, size, hidden, dropout)

@@ -36,11 +36,11 @@ def members(
             `LARGEST`; or with a member that is a link or a device, or whose path is absolute or climbs out with `..`.
     """
     total = 0
-    files = zipfile.is_zipfile(archive) if archive.is_file() else None
-    if files is None:
+    is_zip = zipfile.is_zipfile(archive) if archive.is_file() else None
+    if is_zip is None:
         raise PipelagError(f"{archive} is not a whole tar or zip archive: it is no file")
     try:
-        for number, (name, size, read) in enumerate(_zip_files(archive) if files else _tar_files(archive, limit)):
+        for number, (name, size, read) in enumerate(_zip_files(archive) if is_zip else _tar_files(archive, limit)):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or {*"\\\0"} & {*name} or ":" in (path.parts or ":")[0]:
                 raise PipelagError(f"{archive.name} is unsafe: its member '{name}' would land outside the folder")

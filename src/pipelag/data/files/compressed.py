@@ -112,11 +112,14 @@ class Bounded:
 
 def opened(path: Path) -> BinaryIO:
     """A file, decompressed by how it begins: gzip, bzip2, xz, or as it is."""
-    how: dict[bytes, Any] = {
+    kinds: dict[bytes, Any] = {
         KINDS[".gz"]: gzip.open,
         KINDS[".bz2"]: bz2.open,
         KINDS[".xz"]: lzma.open,
     }
     with path.open("rb") as file:
         head = file.read(8)
-    return next((each(path) for begins, each in how.items() if head.startswith(begins)), path.open("rb"))
+    for begins, decompressing in kinds.items():
+        if head.startswith(begins):
+            return decompressing(path)  # type: ignore[no-any-return]
+    return path.open("rb")

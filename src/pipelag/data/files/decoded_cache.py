@@ -13,20 +13,20 @@ from pipelag.checkpoint import save_whole, whole
 from pipelag.data.files.download import locked
 
 
-def kept(path: Path, title: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def decoded_once(path: Path, title: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The tensors and plain values that an earlier run left at `path`, else those that `make` gives.
 
     Args:
         title: of what is decoded, for whoever waits for another process that does so.
     """
-    found = _load(path)
-    if found is None:
+    values = _load(path)
+    if values is None:
         with locked(path, f"another process is decoding {title}; waiting for it"):
-            found = _load(path)
-            if found is None:
-                found = make()
-                save_whole(found, path)
-    return found
+            values = _load(path)
+            if values is None:
+                values = make()
+                save_whole(values, path)
+    return values
 
 
 def _load(path: Path) -> dict[str, Any] | None:
@@ -35,7 +35,7 @@ def _load(path: Path) -> dict[str, Any] | None:
     try:
         if not whole(path):
             return None
-        found = torch.load(path, mmap=True, weights_only=True)
+        values = torch.load(path, mmap=True, weights_only=True)
     except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError):
         return None  # unreadable: decode again
-    return found if isinstance(found, dict) else None
+    return values if isinstance(values, dict) else None

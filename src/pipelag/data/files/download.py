@@ -91,8 +91,8 @@ def download(
                 return
             part.replace(bad)
             reasons.append(f"{address}: the file {complaint} (kept aside as {bad})")
-        kept = f" ({_size(part):,} bytes are kept, the next try goes on from there)" if _size(part) else ""
-        raise Unavailable(f"{target.name} could not be downloaded{kept}: {'; '.join(reasons)}")
+        note = f" ({_size(part):,} bytes are kept, the next try goes on from there)" if _size(part) else ""
+        raise Unavailable(f"{target.name} could not be downloaded{note}: {'; '.join(reasons)}")
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def _stated_size(address: str, most: int, pause: float) -> int:
                 stated = answer.headers.get("Content-Length")
             break
         except urllib.error.HTTPError as error:
-            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or attempt == RETRIES:
+            if _is_final(error) or attempt == RETRIES:
                 raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
         except (http.client.HTTPException, OSError) as error:
             if attempt == RETRIES:
@@ -136,6 +136,11 @@ def _stated_size(address: str, most: int, pause: float) -> int:
     if stated is None or not stated.isdecimal() or not 0 < int(stated) <= most:
         raise _AddressFails(f"the server says that the file has {stated or 'unknown'} bytes; 1 to {most:,} are allowed")
     return int(stated)
+
+
+def _is_final(error: urllib.error.HTTPError) -> bool:
+    """Whether a server would answer the same again: it refuses the request, and is not just busy."""
+    return error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and error.code != http.HTTPStatus.TOO_MANY_REQUESTS
 
 
 def _request(address: str) -> urllib.request.Request:
@@ -188,17 +193,17 @@ class Pace:
 
 def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
     """The open answer to a request, in a `WINDOW` or never: a name may not resolve, a header trickle in."""
-    found: Queue[Any] = Queue()
+    answers: Queue[Any] = Queue()
 
     def ask() -> None:
         try:
-            found.put(urllib.request.urlopen(request, timeout=TIMEOUT))
+            answers.put(urllib.request.urlopen(request, timeout=TIMEOUT))
         except BaseException as error:  # raised by who waits
-            found.put(error)
+            answers.put(error)
 
     Thread(target=ask, daemon=True).start()
     try:
-        answer = found.get(timeout=WINDOW)
+        answer = answers.get(timeout=WINDOW)
     except Empty:
         raise TimeoutError(f"no whole answer in {WINDOW:g} s") from None
     if isinstance(answer, BaseException):
@@ -215,6 +220,9 @@ def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str |
     try:
         with _answer(request) as answer:
             if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                stated = answer.headers.get("Content-Length", str(size))
+                if stated != str(size):  # an error page, say: what is there is not given up for that
+                    raise _AddressFails(f"the server gives a file of {stated} bytes instead of {size:,}")
                 file.truncate(0)  # this server knows no ranges and starts over
                 file.seek(0)
                 bar.reset()
@@ -228,7 +236,7 @@ def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str |
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise _AddressFails(f"the file is truncated there, it ends after {have:,} of {size:,} bytes") from error
-        if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and error.code != http.HTTPStatus.TOO_MANY_REQUESTS:
+        if _is_final(error):
             raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
         return f"HTTP {error.code} {error.reason}"
     except (http.client.HTTPException, OSError) as error:
@@ -239,9 +247,9 @@ def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str |
 
 
 def _write(file: io.FileIO, chunk: bytes) -> None:
-    rest = memoryview(chunk)
-    while rest:  # an unbuffered write may take less than it is given
-        rest = rest[file.write(rest) :]
+    unwritten = memoryview(chunk)
+    while unwritten:  # an unbuffered write may take less than it is given
+        unwritten = unwritten[file.write(unwritten) :]
 
 
 def _require_space(file: io.FileIO, size: int) -> None:

@@ -88,9 +88,9 @@ def fetch(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path]
     official = manifest.official(name)
     home = (data_folder() if to is None else Path(to)) / name
     for folder in mirror_folders(mirrors):
-        found = _in_mirror(name, official, folder, home)
-        if found is not None:
-            return found
+        release = _in_mirror(name, official, folder, home)
+        if release is not None:
+            return release
     return _official(name, official, home, home, [_downloaded(file, home) for file in official.files])
 
 
@@ -102,10 +102,10 @@ def _downloaded(file: OfficialFile, home: Path) -> Sums:
             download(file.addresses, path, sums, most_bytes=file.most_bytes or 0)
         except Unavailable as error:
             size = f" ({file.bytes:,} bytes)" if file.bytes else ""
-            kept = "" if file.sums else _of_the_first(file, home)
+            advice = "" if file.sums else _of_the_first(file, home)
             raise PipelagError(
                 f"{error}; without a network, put {file.name}{size} into {home}, or into a folder that PIPELAG_MIRROR "
-                f"names{kept}"
+                f"names{advice}"
             ) from error
     return sums or first_seen.record(file, path, home)
 
@@ -124,7 +124,7 @@ def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Relea
     for place in (folder, folder / name):
         if not all((place / file.name).is_file() for file in official.files):
             continue
-        found = []
+        all_sums = []
         for file in official.files:
             path = place / file.name
             sums = first_seen.known(file, home) or first_seen.record(file, path, home)
@@ -136,8 +136,8 @@ def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Relea
                     f"{path} {complaint}, so it is not the official file; replace it, or describe it in "
                     f"{folder / 'manifest.yaml'}"
                 )
-            found.append(sums)
-        return _official(name, official, folder, place, found)
+            all_sums.append(sums)
+        return _official(name, official, folder, place, all_sums)
     return None
 
 
@@ -158,7 +158,7 @@ def _holds(official: OfficialFile, files: Iterable[tuple[Path, Sums]]) -> bool:
 
 
 def _official(name: str, official: Manifest, origin: Path, place: Path, sums: Sequence[Sums]) -> Release:
-    files = tuple((place / file.name, found) for file, found in zip(official.files, sums, strict=True))
+    files = tuple((place / file.name, file_sums) for file, file_sums in zip(official.files, sums, strict=True))
     unknown = [file.name for file in official.files if file.sums is None]
     note = f"not verified: nobody states a sum of {', '.join(unknown)}" if unknown else ""
     return Release(name, official.title, official.layout, not unknown, note, origin, files, not unknown)

@@ -54,9 +54,9 @@ def record(file: OfficialFile, path: Path, home: Path) -> Sums:
         raise PipelagError(f"{path} {complaint}; replace it")
     with path.open("rb") as content:
         sums = Sums(bytes=size, sha256=hashlib.file_digest(content, "sha256").hexdigest())
-    kept = record_of(file, home)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    aside = kept.with_name(f"{kept.name}.{os.getpid()}.part")
+    target = record_of(file, home)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f"{target.name}.{os.getpid()}.part")
     aside.write_text(json.dumps(sums.model_dump(exclude_none=True)) + "\n")
-    os.replace(aside, kept)
+    os.replace(aside, target)
     return sums

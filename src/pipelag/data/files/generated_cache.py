@@ -29,12 +29,12 @@ def made_once(name: str, options: Mapping[str, Any], make: Callable[[], Any]) ->
     path = Path(folder) / f"{name}-{key}.pickle"
     with suppress(OSError, EOFError, pickle.UnpicklingError):
         return pickle.loads(path.read_bytes())
-    made = make()
+    data = make()
     aside = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         try:
-            aside.write_bytes(pickle.dumps(made, pickle.HIGHEST_PROTOCOL))
+            aside.write_bytes(pickle.dumps(data, pickle.HIGHEST_PROTOCOL))
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-    return made
+    return data

@@ -53,8 +53,8 @@ class Sums(Closed):
             return f"has {size:,} bytes instead of {self.bytes:,}"
         name, expected = next(iter(self.stated.items()))
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, name).hexdigest()
-        return None if found == expected else f"has {name} {found} instead of {expected}"
+            digest = hashlib.file_digest(file, name).hexdigest()
+        return None if digest == expected else f"has {name} {digest} instead of {expected}"
 
 
 class OfficialFile(Closed):

@@ -107,15 +107,15 @@ def batch_of(content: bytes, name: str) -> dict[str, Any]:
         PipelagError: it is no pickle of a dict, or asks for something else than arrays.
     """
     try:
-        found = _Reader(io.BytesIO(content), encoding="latin1").load()
-        if not isinstance(found, dict):
-            raise _refuse(f"this one holds a {type(found).__name__}")
+        batch = _Reader(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(batch, dict):
+            raise _refuse(f"this one holds a {type(batch).__name__}")
     except PipelagError as error:
         raise PipelagError(f"{name}: {error}") from error
     except Exception as error:  # a forged pickle fails in whatever way
         raise PipelagError(f"{name} is not a pickled CIFAR batch: {reason(error)}") from error
     return {
-        key: value.value if type(value) is _Array and hasattr(value, "value") else value for key, value in found.items()
+        key: value.value if type(value) is _Array and hasattr(value, "value") else value for key, value in batch.items()
     }
 
 
@@ -141,26 +141,28 @@ def labels_of(batch: dict[str, Any], key: str, images: int, classes: int, name: 
 def read(archive: Path) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
     """The classes' names, and the images and labels to train and to test on, of the archive as published."""
     wanted = {"train", "test", "meta", "test_batch", "batches.meta", *(f"data_batch_{i}" for i in range(1, 6))}
-    found: dict[str, dict[str, Any]] = {}
+    contents: dict[str, dict[str, Any]] = {}
     for path, content in members(archive, limit=1 << 30):
         name = PurePosixPath(path).name
         if name in wanted:
-            found[name] = batch_of(content, f"{archive}, {path}")
-    fine = "meta" in found
+            contents[name] = batch_of(content, f"{archive}, {path}")
+    fine = "meta" in contents
     meta, test = ("meta", "test") if fine else ("batches.meta", "test_batch")
-    train = ["train"] if fine else sorted(name for name in found if name.startswith("data_batch_"))
-    missing = [name for name in (meta, test, *train) if name not in found]
+    train = ["train"] if fine else sorted(name for name in contents if name.startswith("data_batch_"))
+    missing = [name for name in (meta, test, *train) if name not in contents]
     if missing or not train:
         raise PipelagError(f"{archive} holds no CIFAR batches: {', '.join(missing) or 'data_batch_1'} is missing")
     key = "fine_label_names" if fine else "label_names"
-    classes = found[meta].get(key)
+    classes = contents[meta].get(key)
     if not isinstance(classes, list) or not classes or not all(type(each) is str for each in classes):
         raise PipelagError(f"{archive}, {meta}: it should hold '{key}', the classes' names")
 
     def part(batches: Sequence[str]) -> tuple[Array, Array]:
-        images = [images_of(found[name], f"{archive}, {name}") for name in batches]
+        images = [images_of(contents[name], f"{archive}, {name}") for name in batches]
         labels = [
-            labels_of(found[name], "fine_labels" if fine else "labels", len(each), len(classes), f"{archive}, {name}")
+            labels_of(
+                contents[name], "fine_labels" if fine else "labels", len(each), len(classes), f"{archive}, {name}"
+            )
             for name, each in zip(batches, images, strict=True)
         ]
         return np.concatenate(images), np.concatenate(labels)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipelag.data import OWN
+from pipelag.data import USERS_OWN
 from pipelag.data.files.compressed import reason
 from pipelag.data.files.fetch import mirror_folders
 from pipelag.data.minibatches import Shuffled
@@ -64,7 +64,7 @@ def imagenet(size: int = 224) -> ImageFolders:
     """
     root = next((folder / "imagenet" for folder in mirror_folders() if (folder / "imagenet/train").is_dir()), None)
     if root is None:
-        raise PipelagError(OWN["imagenet"])
+        raise PipelagError(USERS_OWN["imagenet"])
     classes = folders_of(root / "train")
     if not (root / "val").is_dir() or folders_of(root / "val") != classes:
         raise PipelagError(f"{root / 'val'} must have the same folders as {root / 'train'}, one per class")
@@ -85,13 +85,13 @@ def folders_of(root: Path) -> tuple[str, ...]:
 
 def samples_of(root: Path, classes: Sequence[str]) -> Samples:
     """Every image below a folder per class."""
-    found = []
+    samples = []
     for label, name in enumerate(classes):
         files = sorted(e.name for e in os.scandir(root / name) if e.name.lower().endswith(ENDS))
         if not files:
             raise PipelagError(f"{root / name} holds no image ({', '.join(ENDS)})")
-        found += [(root / name / file, label) for file in files]
-    return tuple(found)
+        samples += [(root / name / file, label) for file in files]
+    return tuple(samples)
 
 
 def decoded(path: Path, box: Any, size: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import decompressed, reason, utf8
-from pipelag.data.files.decoded_cache import kept
+from pipelag.data.files.decoded_cache import decoded_once
 from pipelag.data.files.fetch import data_folder, fetch
 from pipelag.data.images import cifar
 from pipelag.data.images.dataset import Dataset
@@ -57,7 +57,7 @@ def read(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] 
         raise unknown(f"layout of {name} in {release.origin}:", release.layout, READERS)
     folder = data_folder() if to is None else Path(to)
     path = folder / name / f"decoded-{release.fingerprint}.pt"
-    decoded = kept(path, release.title, lambda: vars(READERS[release.layout](release.paths)))
+    decoded = decoded_once(path, release.title, lambda: vars(READERS[release.layout](release.paths)))
     return Dataset(name, release.title, str(release), release.official, release.note, **decoded)
 
 
@@ -120,10 +120,10 @@ def image_folder_zip(paths: Sequence[Path]) -> Decoded:
     classes = tuple(sorted({label for label, _, _ in files["train"]}))
     strange = sorted({label for label, _, _ in files["test"]}.difference(classes))
     if not classes or not files["test"] or strange:
-        found = f"{len(files['train'])} training and {len(files['test'])} test images"
+        counts = f"{len(files['train'])} training and {len(files['test'])} test images"
         raise PipelagError(
             f"layout image-folder-zip needs images under train/<class>/ and test/<class>/ with the same classes; in "
-            f"{', '.join(path.name for path in paths)} there are {found}"
+            f"{', '.join(path.name for path in paths)} there are {counts}"
             + (f", and no training images of {', '.join(strange)}" if strange else "")
         )
     return _decoded(files, classes)
@@ -185,9 +185,9 @@ def _decode(
                 if images is None:
                     images = _room(len(files), image.size, name)
                 if image.size != images.shape[2:0:-1]:
-                    one, others = (f"{width}x{height}" for width, height in (image.size, images.shape[2:0:-1]))
+                    size, others = (f"{width}x{height}" for width, height in (image.size, images.shape[2:0:-1]))
                     raise PipelagError(
-                        f"{name} is {one}, the images before it are {others}; resize them to one size first"
+                        f"{name} is {size}, the images before it are {others}; resize them to one size first"
                     )
                 images[index] = np.asarray(image.convert("RGB"))
         except PipelagError:

@@ -86,11 +86,11 @@ def opinions(
             f"not {negated:g} and {list(clauses)}"
         )
     rng = random.Random(f"opinions {seed}")
-    found: dict[tuple[str, ...], int] = {}
-    while len(found) < train + test:
+    labels: dict[tuple[str, ...], int] = {}
+    while len(labels) < train + test:
         words, label = opinion(rng, negated, clauses)
-        found.setdefault(tuple(words), label ^ (rng.random() < noise))
-    texts: list[Example] = list(found.items())
+        labels.setdefault(tuple(words), label ^ (rng.random() < noise))
+    texts: list[Example] = list(labels.items())
     usual = negated == NEGATED and tuple(clauses) == CLAUSES
     form = "" if usual else f", {negated:g} negated, {clauses[0]} to {clauses[1]} clauses"
     return LabelledText(

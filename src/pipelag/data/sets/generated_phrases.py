@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 
 from pipelag.data.text.parallel import Corpus, Pair, corpus
+from pipelag.errors import PipelagError
 
 GERMAN = ["null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf"]
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -53,8 +54,6 @@ def phrases(train: int = 20_000, test: int = 500, most: int = 999_999, seed: int
     Args:
         most: the largest number, at most 999,999 and at least train + test.
     """
-    from pipelag.errors import PipelagError
-
     if not train + test <= most <= 999_999:
         raise PipelagError(
             f"{train + test:,} different numbers need most from {train + test:,} to 999,999, not {most:,}"

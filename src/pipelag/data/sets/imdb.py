@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import decompressed, utf8
-from pipelag.data.files.decoded_cache import kept
+from pipelag.data.files.decoded_cache import decoded_once
 from pipelag.data.files.fetch import data_folder, fetch
 from pipelag.data.text.labelled import Example, LabelledText, numbered
 from pipelag.errors import PipelagError, unknown
@@ -59,12 +59,14 @@ def imdb(
         }
         return numbered("imdb", split["train"], split["test"], length, least_count, most_words, last)
 
-    found = kept(data_folder() / "imdb" / f"words-{key}.pt", release.title, make)
+    fields = decoded_once(data_folder() / "imdb" / f"words-{key}.pt", release.title, make)
     if test is not None:
-        if not 1 <= test <= len(found["test"]):
-            raise PipelagError(f"'imdb' has {len(found['test']):,} reviews to test on; choose 1 to so many, not {test}")
-        found |= {part: found[part][:test] for part in ("test", "test_labels")}
-    return LabelledText("imdb", release.title, str(release), release.official, release.note, classes=CLASSES, **found)
+        if not 1 <= test <= len(fields["test"]):
+            raise PipelagError(
+                f"'imdb' has {len(fields['test']):,} reviews to test on; choose 1 to so many, not {test}"
+            )
+        fields |= {part: fields[part][:test] for part in ("test", "test_labels")}
+    return LabelledText("imdb", release.title, str(release), release.official, release.note, classes=CLASSES, **fields)
 
 
 def aclimdb_tar(paths: Sequence[Path]) -> Parts:
@@ -72,9 +74,9 @@ def aclimdb_tar(paths: Sequence[Path]) -> Parts:
     (archive,) = paths
     parts: Parts = {"train": [], "test": []}
     for name, content in members(archive, wanted=lambda name: _REVIEW.search(name) is not None):
-        found = _REVIEW.search(name)
-        assert found is not None
-        parts[found[1]].append((int(found[3]), int(found[2] == "pos"), utf8(content, name)))
+        match = _REVIEW.search(name)
+        assert match is not None
+        parts[match[1]].append((int(match[3]), int(match[2] == "pos"), utf8(content, name)))
     return _complete(parts, paths)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pipelag.data.files.compressed import decompressed, utf8
+from pipelag.data.files.compressed import decompressed
 from pipelag.data.files.fetch import fetch
 from pipelag.data.text.parallel import Corpus, corpus, pairs_of
+from pipelag.data.text.parallel_layouts import text_of
 from pipelag.errors import PipelagError
 
 WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
@@ -20,10 +21,10 @@ def tokens(line: str) -> list[str]:
 
 def lines(files: dict[str, Path], part: str, language: str) -> list[str]:
     """The lines of one part in one language."""
-    found = [path for name, path in files.items() if name.startswith(part) and name.endswith(f".{language}.gz")]
-    if not found:
+    paths = [path for name, path in files.items() if name.startswith(part) and name.endswith(f".{language}.gz")]
+    if not paths:
         raise PipelagError(f"the release has no {part} text in '{language}'; fetch multi30k again")
-    return utf8(decompressed(found[0]), str(found[0])).splitlines()
+    return text_of(decompressed(paths[0]), str(paths[0]))
 
 
 def multi30k(

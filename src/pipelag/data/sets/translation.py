@@ -104,17 +104,17 @@ def split_by_sentence(pairs: Sequence[Pair], test: int, seed: int, train: int | 
     chosen = rng.sample(sorted(by_first), test)
     tested = [rng.choice(by_first[first]) for first in chosen]
     firsts, seconds = set(chosen), {pair[1].lower() for pair in tested}
-    rest = [
+    training = [
         pair
         for first, group in by_first.items()
         for pair in group
         if first not in firsts and pair[1].lower() not in seconds
     ]
-    shared = sum(map(len, by_first.values())) - len(rest) - len(tested)
-    rng.shuffle(rest)
-    if not rest:
+    shared = sum(map(len, by_first.values())) - len(training) - len(tested)
+    rng.shuffle(training)
+    if not training:
         raise PipelagError("every pair shares a sentence with the test set; test on fewer")
-    return Parts(rest[:train], tested), shared
+    return Parts(training[:train], tested), shared
 
 
 def _corpus(
@@ -132,20 +132,25 @@ def _corpus(
         raise PipelagError(f"'{release.dataset}' can be tested on 'test' or 'valid', not on '{tested_on}'")
     folder = data_folder() / release.dataset / f"pieces-{bpe.key(recipe, release.fingerprint, settings)}"
     if folder.is_dir():
-        made = bpe.read(recipe, folder)
+        pieces = bpe.read(recipe, folder)
     else:
-        made = bpe.prepared(split or parts(release, recipe.source, recipe.target), recipe, folder)
+        pieces = bpe.prepared(split or parts(release, recipe.source, recipe.target), recipe, folder)
+    test = pieces.test if tested_on == "test" else pieces.valid
+    if not test:
+        raise PipelagError(
+            f"'{release.dataset}' has no pair in '{tested_on}' to test on; take more text, or the other part"
+        )
     case = "lower-cased" if recipe.lower else "cased"
     note = f"BLEU of {case} Moses tokens, as fairseq measures it"
     return corpus(
         release.dataset,
         f"{release.title.split(' ')[0]} {recipe.source}-{recipe.target}",
-        made.train,
-        made.test if tested_on == "test" else made.valid,
+        pieces.train,
+        test,
         str(release),
         release.official,
         "; ".join(filter(None, (release.note, note))),
         most_tokens=most_pieces,
         shared=shared,
-        dropped=dropped + sum(made.dropped.values()),
+        dropped=dropped + sum(pieces.dropped.values()),
     )

@@ -33,10 +33,11 @@ PARTS = ("train", "valid", "test")
 class Recipe:
     """How text becomes pieces.
 
-    lower: case is dropped. dashes: hyphens are split off, and quotes and the like made uniform before. merges: of the
-    byte-pair encoding. ratio, most: pairs with an empty side, more than `most` tokens on a side, or sides that differ
-    by a larger factor are left out of training; counted in pieces with `of_pieces`, else in words. held_out: every so
-    manieth pair is held out for validation; 0: none. latin1: so are pairs with a character that Latin-1 lacks.
+    lower: case is dropped. dashes: hyphens are split off, and before that, in training text alone, quotes and the like
+    made uniform. merges: of the byte-pair encoding. ratio, most: pairs with an empty side, more than `most` tokens on a
+    side, or sides that differ by a larger factor are left out of training; counted in pieces with `of_pieces`, else in
+    words. latin1: so are pairs with a character that Latin-1 lacks. held_out: every so manieth pair is held out for
+    validation; 0: none.
     """
 
     source: str
@@ -64,10 +65,12 @@ class Pieces:
 def key(recipe: Recipe, *also: Any) -> str:
     """Twelve hex digits of everything that the pieces depend on: `also` names the text."""
     tools = [metadata.version(name) for name in ("sacremoses", "subword-nmt")]
-    said = asdict(recipe)
+    settings = asdict(recipe)
     if not recipe.latin1:  # as before there was such a thing
-        del said["latin1"]
-    text = json.dumps([said, also, tools], sort_keys=True)
+        del settings["latin1"]
+    if recipe.dashes:  # before, the test text's were made so, too
+        settings["uniform"] = "training text"
+    text = json.dumps([settings, also, tools], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -90,11 +93,11 @@ def prepared(text: Parts, recipe: Recipe, folder: Path) -> Pieces:
 
 def read(recipe: Recipe, folder: Path) -> Pieces:
     """What `prepared` left in a folder."""
-    found = []
+    parts = []
     for part in PARTS:
         sides = [(folder / f"{part}.{language}").read_text("utf-8").split("\n")[:-1] for language in _sides(recipe)]
-        found.append(pairs_of(sides[0], sides[1], f"{folder}, {part}"))
-    return Pieces(found[0], found[1], found[2], json.loads((folder / "dropped.json").read_text()))
+        parts.append(pairs_of(sides[0], sides[1], f"{folder}, {part}"))
+    return Pieces(parts[0], parts[1], parts[2], json.loads((folder / "dropped.json").read_text()))
 
 
 def _sides(recipe: Recipe) -> tuple[str, str]:
@@ -102,10 +105,10 @@ def _sides(recipe: Recipe) -> tuple[str, str]:
 
 
 def _write(text: Parts, recipe: Recipe, folder: Path) -> None:
-    words = {part: _words(pairs, recipe) for part, pairs in (("train", text.train), ("test", text.test))}
+    words = {"train": _words(text.train, recipe, uniform=recipe.dashes), "test": _words(text.test, recipe)}
     dropped: dict[str, int] = {}
     if not recipe.of_pieces:
-        words["train"] = _clean(words["train"], recipe, dropped)
+        words["train"] = _training(words["train"], recipe, dropped)
     train = words.pop("train")
     valid = train[recipe.held_out - 1 :: recipe.held_out] if recipe.held_out else []
     if recipe.held_out:
@@ -115,34 +118,47 @@ def _write(text: Parts, recipe: Recipe, folder: Path) -> None:
     encode = encoder(code)
     for part, pairs in zip(PARTS, (train, valid, words["test"]), strict=True):
         pieces = [(encode(a), encode(b)) for a, b in pairs]
-        if recipe.of_pieces and part != "test":
-            pieces = _clean(pieces, recipe, dropped if part == "train" else {})
+        if recipe.of_pieces and part == "train":
+            pieces = _training(pieces, recipe, dropped)
+        elif recipe.of_pieces and part == "valid":  # of a small text there may be none
+            pieces = _clean(pieces, recipe, {})
         for side, language in enumerate(_sides(recipe)):
             with (folder / f"{part}.{language}").open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(pair[side] + "\n" for pair in pieces)
     (folder / "dropped.json").write_text(json.dumps(dropped) + "\n")
 
 
-def _words(pairs: Sequence[Pair], recipe: Recipe) -> list[Pair]:
-    """Moses tokens, apart by single spaces; special characters are escaped, as tokenizer.perl does."""
+def _words(pairs: Sequence[Pair], recipe: Recipe, uniform: bool = False) -> list[Pair]:
+    """Moses tokens, apart by single spaces; special characters are escaped, as tokenizer.perl does.
+
+    uniform: quotes and the like are made so before, and control characters taken out.
+    """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     sides = []
     for side, language in enumerate(_sides(recipe)):
         tokeniser = MosesTokenizer(language)
         normaliser = MosesPunctNormalizer(language, post_remove_control_chars=True)
-        made = []
+        sentences = []
         for pair in pairs:
-            line = normaliser.normalize(pair[side]) if recipe.dashes else pair[side]
+            line = normaliser.normalize(pair[side]) if uniform else pair[side]
             tokens = tokeniser.tokenize(line, aggressive_dash_splits=recipe.dashes, return_str=True)
-            made.append(" ".join((tokens.lower() if recipe.lower else tokens).split()))
-        sides.append(made)
+            sentences.append(" ".join((tokens.lower() if recipe.lower else tokens).split()))
+        sides.append(sentences)
     return list(zip(sides[0], sides[1], strict=True))
 
 
+def _training(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> list[Pair]:
+    """The pairs to train on, at least one."""
+    clean = _clean(pairs, recipe, dropped)
+    if not clean:
+        raise PipelagError(f"no training pair is left of {len(pairs):,}: {dropped or 'there is none'}")
+    return clean
+
+
 def _clean(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> list[Pair]:
-    """The pairs to train on; `dropped` is told how many were left out, and why."""
-    kept = []
+    """The pairs that stay; `dropped` is told how many were left out, and why."""
+    clean = []
     for pair in pairs:
         counts = [len(side.split()) for side in pair]
         if not all(counts):
@@ -154,12 +170,10 @@ def _clean(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> li
         elif recipe.latin1 and any(ord(character) > 255 for side in pair for character in side):
             reason = "not in Latin-1"
         else:
-            kept.append(pair)
+            clean.append(pair)
             continue
         dropped[reason] = dropped.get(reason, 0) + 1
-    if not kept:
-        raise PipelagError(f"no training pair is left of {len(pairs):,}: {dropped or 'there is none'}")
-    return kept
+    return clean
 
 
 def learn(sentences: Iterable[str], merges: int) -> str:

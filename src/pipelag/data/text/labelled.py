@@ -84,9 +84,9 @@ def numbered(
     def rows(examples: Sequence[Example]) -> torch.Tensor:
         out = torch.full((len(examples), length), PAD)
         for row, (text, _) in enumerate(examples):
-            kept = text[-length:] if last else text[:length]
-            found = [numbers.get(word, UNKNOWN) for word in kept] or [UNKNOWN]
-            out[row, -len(found) :] = torch.tensor(found)
+            shortened = text[-length:] if last else text[:length]
+            tokens = [numbers.get(word, UNKNOWN) for word in shortened] or [UNKNOWN]
+            out[row, -len(tokens) :] = torch.tensor(tokens)
         return out
 
     tested = rows(test)

@@ -51,13 +51,13 @@ def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str
     numbers = {word: i for i, word in enumerate(words)}
 
     def numbered(lines: Sequence[str]) -> torch.Tensor:
-        found = []
+        stream = []
         for line in lines:
             for word in [*line.split(), END]:
                 if word not in numbers and UNKNOWN not in numbers:
                     raise PipelagError(f"'{name}': the test text's word '{word}' is not in the training text")
-                found.append(numbers.get(word, numbers.get(UNKNOWN, 0)))
-        return torch.tensor(found)
+                stream.append(numbers.get(word, numbers.get(UNKNOWN, 0)))
+        return torch.tensor(stream)
 
     about = {"release": "generated", "official": True, "note": "", **about}
     return RunningText(name, title, words=words, train=numbered(train), test=numbered(test), **about)
@@ -146,5 +146,4 @@ def penn_treebank() -> RunningText:
 
 
 def _text(path: Path) -> str:
-
     return utf8(decompressed(path) if path.suffix == ".gz" else path.read_bytes(), str(path))

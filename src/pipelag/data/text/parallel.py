@@ -100,16 +100,16 @@ def corpus(
         PipelagError: nothing is left after filtering, or too much is unknown.
     """
     split = [(tokenise(a), tokenise(b)) for a, b in train]
-    kept = [(a, b) for a, b in split if a and b and len(a) <= most_tokens and len(b) <= most_tokens]
-    if not kept:
+    usable = [(a, b) for a, b in split if a and b and len(a) <= most_tokens and len(b) <= most_tokens]
+    if not usable:
         raise PipelagError(
             f"'{name}' has no training pair left: of {len(train):,} all have an empty side or more than {most_tokens} "
             "tokens; allow longer sentences"
         )
     if shared:
-        words = [_vocabulary((side for pair in kept for side in pair), least_count)] * 2
+        words = [_vocabulary((side for pair in usable for side in pair), least_count)] * 2
     else:
-        words = [_vocabulary((pair[side] for pair in kept), least_count) for side in (0, 1)]
+        words = [_vocabulary((pair[side] for pair in usable), least_count) for side in (0, 1)]
     numbers = tuple({word: i for i, word in enumerate(side) if i >= len(SPECIAL)} for side in words)
 
     def numbered(tokens: Sequence[str], side: int) -> Tokens:
@@ -133,10 +133,10 @@ def corpus(
         note,
         words[0],
         words[1],
-        tuple((numbered(a, 0), numbered(b, 1)) for a, b in kept),
+        tuple((numbered(a, 0), numbered(b, 1)) for a, b in usable),
         tuple((numbered(a, 0), numbered(b, 1)) for a, b in tested),
         tuple(joined(b) for _, b in tested),
-        dropped + len(train) - len(kept),
+        dropped + len(train) - len(usable),
         unknown,
     )
 

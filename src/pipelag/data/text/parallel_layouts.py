@@ -65,10 +65,10 @@ def iwslt14_parts(release: Release, source: str, target: str) -> Parts:
     names = {f"de-en/train.tags.de-en.{language}": (language, 0) for language in (source, target)}
     for place, test in enumerate(IWSLT14_TESTS, start=1):
         names |= {f"de-en/IWSLT14.{test}.de-en.{language}.xml": (language, place) for language in (source, target)}
-    found = contents(release, names)
+    files = contents(release, names)
     texts = {}
     for name, (language, place) in names.items():
-        lines = text_of(found[name], name)
+        lines = text_of(files[name], name)
         if place:
             texts[language, place] = segments(lines)
         else:
@@ -84,12 +84,12 @@ def wmt_parts(texts: Sequence[str], release: Release, source: str, target: str) 
     """The archives of WMT's news task: `texts` to train on, tested on newstest2014."""
     names = [f"{text}.de-en.{language}" for text in texts for language in (source, target)]
     tests = [rf"newstest2014-deen-(?:src|ref)\.{language}\.sgm$" for language in (source, target)]
-    found = contents(release, names, tests)
+    files = contents(release, names, tests)
     train: list[Pair] = []
     for text in texts:
-        sides = [text_of(found.pop(f"{text}.de-en.{language}"), text) for language in (source, target)]
+        sides = [text_of(files.pop(f"{text}.de-en.{language}"), text) for language in (source, target)]
         train += pairs_of(sides[0], sides[1], f"{release.title}, {text}")
-    sides = [segments(text_of(found[pattern], pattern)) for pattern in tests]
+    sides = [segments(text_of(files[pattern], pattern)) for pattern in tests]
     return Parts(train, pairs_of(sides[0], sides[1], f"{release.title}, newstest2014"))
 
 
@@ -119,8 +119,8 @@ def english_german(release: Release) -> list[Pair]:
 
 def segments(lines: Iterable[str]) -> list[str]:
     """The sentences of NIST's SGML, as fairseq takes them: one per line, its typographic apostrophe made plain."""
-    found = (_SEGMENT.search(line) for line in lines if "<seg id" in line)
-    return [match[1].replace("\u2019", "'") for match in found if match]
+    matches = (_SEGMENT.search(line) for line in lines if "<seg id" in line)
+    return [match[1].replace("\u2019", "'") for match in matches if match]
 
 
 def contents(release: Release, names: Iterable[str], patterns: Sequence[str] = ()) -> dict[str, bytes]:
@@ -130,7 +130,7 @@ def contents(release: Release, names: Iterable[str], patterns: Sequence[str] = (
         PipelagError: an unsafe or broken archive (see `pipelag.data.files.archives`), or one of the members is missing.
     """
     asked = set(names)
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
 
     def key_of(name: str) -> str | None:
         plain = PurePosixPath(name).as_posix()  # some archives write ./name
@@ -138,14 +138,14 @@ def contents(release: Release, names: Iterable[str], patterns: Sequence[str] = (
 
     for archive in release.paths:
         for name, content in members(archive, wanted=lambda name: key_of(name) is not None):
-            found.setdefault(key_of(name) or name, content)
-    missing = sorted(asked.union(patterns) - set(found))
+            files.setdefault(key_of(name) or name, content)
+    missing = sorted(asked.union(patterns) - set(files))
     if missing:
         raise PipelagError(
             f"{release.title}: {', '.join(path.name for path in release.paths)} in {release.origin} should hold "
             f"{missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "") + "; fetch the set again"
         )
-    return found
+    return files
 
 
 def text_of(content: bytes, name: str) -> list[str]:

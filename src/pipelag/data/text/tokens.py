@@ -87,9 +87,9 @@ class TokenBatches(Minibatches):
 
     def targets(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(target out, share): int64 (sentences, longest), float32 (sentences,)."""
-        wanted = [(*b, END) for _, b in self.pairs(t)]
-        share = torch.full((len(wanted),), len(wanted) / sum(map(len, wanted)))
-        return sent(padded(wanted), self.device), sent(share, self.device)
+        sentences = [(*b, END) for _, b in self.pairs(t)]
+        share = torch.full((len(sentences),), len(sentences) / sum(map(len, sentences)))
+        return sent(padded(sentences), self.device), sent(share, self.device)
 
     def _arranged(self, epoch: int) -> tuple[Numbers, Numbers]:
         """Sentences by length, the longest first, those of one length shuffled; and the order of the minibatches."""
