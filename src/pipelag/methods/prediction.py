@@ -125,9 +125,9 @@ def coupled_decay(parameters: Sequence[torch.Tensor], groups: Sequence[Mapping[s
     along = [parameter.grad for parameter in parameters]
     decays = [0.0 if group.get("decoupled_weight_decay") else group.get("weight_decay", 0.0) for group in groups]
     for decay in {decay for decay in decays if decay}:
-        given = [(i, gradient) for i, gradient in enumerate(along) if gradient is not None and decays[i] == decay]
-        if given:
-            places, gradients = zip(*given, strict=True)
+        decayed = [(i, gradient) for i, gradient in enumerate(along) if gradient is not None and decays[i] == decay]
+        if decayed:
+            places, gradients = zip(*decayed, strict=True)
             added = torch._foreach_add(gradients, [parameters[i] for i in places], alpha=decay)
             for i, gradient in zip(places, added, strict=True):
                 along[i] = gradient
