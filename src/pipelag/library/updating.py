@@ -97,9 +97,10 @@ def _settings(given: Optimizer, model: nn.Module) -> list[dict[str, Any]]:
 
 def _parted(make: OptimizerFactory, settings: list[dict[str, Any]], groups: Iterable[dict[str, Any]]) -> Optimizer:
     """An optimizer over each stage's group, parted as an instance's were."""
-    parts = [
-        group | its_settings | {"params": [p for p in group["params"] if p.pipelag_group == number]}
-        for group in groups
-        for number, its_settings in enumerate(settings)
-    ]
-    return make([part for part in parts if part["params"]])
+    parts: list[dict[str, Any]] = []
+    for group in groups:
+        rate = {"lr": group["lr"]} if "lr" in group else {}  # a stage's own, which counts for all its parts
+        for number, its_settings in enumerate(settings):
+            members = [p for p in group["params"] if p.pipelag_group == number]
+            parts += [group | its_settings | rate | {"params": members}] if members else []
+    return make(parts)
