@@ -212,6 +212,10 @@ def lemma_2(forward: int, backward: int, delta: float, curvature: float = 1.0) -
     """With discrepancy, an unstable step size exists up to here: min(2 / (Delta (t_f - t_b)), lemma 1's)."""
     if delta <= 0:
         raise PipelagError(f"lemma 2 is about a sensitivity Delta above 0, not {delta}")
+    if forward <= backward:
+        raise PipelagError(
+            f"lemma 2 is about a forward older than the backward, not delays of {forward} and {backward}"
+        )
     return min(2 / (delta * (forward - backward)), lemma_1(forward, curvature))
 
 
