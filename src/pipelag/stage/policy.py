@@ -327,7 +327,8 @@ class StageWeights:
     def stale_views(self) -> list[torch.Tensor]:
         """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
         old = max(self.first, self.version - self.delay)
-        return self.flat.views(self.plain[old % len(self.plain)])
+        ring = self.seen[max(self.seen)] if self.seen else self.plain
+        return self.flat.views(ring[old % len(ring)])
 
     # What an update does beyond the optimizer's step ---------------------------------------------------------------
 
