@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -385,6 +386,20 @@ def test_dc_asgd_compensates_from_what_a_forward_that_looks_ahead_has_read() -> 
         w.append(w[t] - 0.05 * (g + 0.5 * g * g * (w[t] - read[max(0, t - 1)])))
         read.append(2 * w[t + 1] - w[t])
     torch.testing.assert_close(stage.weight.detach(), w[-1])
+
+
+@pytest.mark.parametrize(
+    "name", ["dc_asgd", "pipemare", "pipeoptim_literal", "spectrain_smoothed", "spike_compensation", "xpipe"]
+)
+def test_the_negative_loss_maximized_is_the_same_training(name: str) -> None:
+    def trained(sign: int) -> Any:
+        model = convolutional()
+        make = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01, maximize=sign < 0)
+        loss = lambda output, target: sign * loss_of(output, target)  # noqa: E731
+        pipelag.train(model, Noise(), method=name, cuts=CUTS, steps=8, loss=loss, optimizer=make)
+        return model.state_dict()
+
+    assert equal(trained(1), trained(-1))
 
 
 # Recomputation ----------------------------------------------------------------------------------------------------

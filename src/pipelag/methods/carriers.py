@@ -323,10 +323,12 @@ class Compensation(Change):
 
     def before_step(self) -> None:
         """Change the gradients."""
-        for parameter, old in zip(self.stage.parameters, self.stage.stale_views(), strict=True):
+        stage = self.stage
+        each = zip(stage.parameters, stage.parameter_groups, stage.stale_views(), strict=True)
+        for parameter, group, old in each:
             if parameter.grad is not None:
-                g = parameter.grad
-                g.addcmul_(g * g, parameter - old, value=self.strength)
+                g, sign = parameter.grad, -1 if group.get("maximize") else 1
+                g.addcmul_(g * g, parameter - old, value=sign * self.strength)
 
 
 class DampedStep(Change):
