@@ -237,7 +237,7 @@ def train(
     elif found:
         raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
-    wishes.check(kept=checkpoints is not None)
+    wishes.check(checkpointed=checkpoints is not None)
     sends = any(phase.cuts and not phase.method.data_parallel for phase in phases)
     even = executor == "real" and not uneven and sends
     asked.check_sizes(batches, sum(phase.steps for phase in phases), phases, even)
@@ -283,7 +283,7 @@ def _simulated(
             wishes.validation.measure(model, place, most=1)
         model.train()
         saved = kept.resume(training) if kept is not None else None
-        telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, again=saved is not None))
+        telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, resumed=saved is not None))
         if kept is not None and saved is None:  # from here on the log is this training's
             kept.save(training, telling)
         with suppress(Stop):

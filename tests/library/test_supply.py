@@ -205,6 +205,15 @@ def test_every_form_of_an_optimizer_trains_as_its_factory(given: Any, factory: A
     assert same(trained(model=model, **given(model)), trained(optimizer=factory))
 
 
+def test_a_stages_own_rate_is_that_of_all_its_groups_of_an_instance() -> None:
+    def staged(groups: Any) -> torch.optim.Optimizer:
+        parts = of_groups(list(groups)).param_groups
+        return torch.optim.SGD([part | ({"lr": 0.5} if part["stage"] == 1 else {}) for part in parts], lr=0.02)
+
+    model = layers()
+    assert same(trained(model=model, optimizer=in_groups(model), stage_lr={1: 0.5}), trained(optimizer=staged))
+
+
 class Odd(torch.optim.SGD):
     def __init__(self, params: Any, hidden: float) -> None:
         super().__init__(params, lr=hidden)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
 from pipelag.methods.prediction import Scaled, moments, prediction_rule, rule_of
+from pipelag.methods.reads import Predict
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.training import SimulatedTraining
@@ -362,6 +365,41 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
         corrected = g + 0.5 * g * g * (w[t] - w[max(0, t - 1)])
         w.append(w[t] - 0.05 * corrected)
     torch.testing.assert_close(stage.weight.detach(), w[-1])
+
+
+def test_dc_asgd_compensates_from_what_a_forward_that_looks_ahead_has_read() -> None:
+    stage = Slope(1.0)
+    flat = FlatParameters(stage.parameters())
+    optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert optimizer is not None
+    method = replace(get("dc_asgd", strength=0.5), name="ahead", forward_reads=Predict("difference"))
+    policy = StageWeights(flat, method, 1, 2, method.delays(2), optimizer, flat.parameters, back=1)
+    policy.begin_at(0)
+    g = torch.tensor([1.0, -2.0, 0.5])
+    w, read = [torch.zeros(3)], [torch.zeros(3)]
+    for t in range(5):
+        stage.weight.grad = g.clone()
+        policy.before_step()
+        optimizer.step()
+        policy.after_step()
+        policy.prepare()
+        w.append(w[t] - 0.05 * (g + 0.5 * g * g * (w[t] - read[max(0, t - 1)])))
+        read.append(2 * w[t + 1] - w[t])
+    torch.testing.assert_close(stage.weight.detach(), w[-1])
+
+
+@pytest.mark.parametrize(
+    "name", ["dc_asgd", "pipemare", "pipeoptim_literal", "spectrain_smoothed", "spike_compensation", "xpipe"]
+)
+def test_the_negative_loss_maximized_is_the_same_training(name: str) -> None:
+    def trained(sign: int) -> Any:
+        model = convolutional()
+        make = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01, maximize=sign < 0)
+        loss = lambda output, target: sign * loss_of(output, target)  # noqa: E731
+        pipelag.train(model, Noise(), method=name, cuts=CUTS, steps=8, loss=loss, optimizer=make)
+        return model.state_dict()
+
+    assert equal(trained(1), trained(-1))
 
 
 # Recomputation ----------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_weights_are_read_where_they_are_kept(method: str, parts: int, linear: b
     kept = {buffer.untyped_storage().data_ptr() for ring in first.rings for each in ring for buffer in each}
     assert isinstance(first.showing, ByReference)
     assert bool(first.showing.pointed) is (method != "pipedream" and not linear)
-    assert bool(first.showing.own) is copies
+    assert bool(first.showing.scratch) is copies
     assert len(seen[-1] - live) >= 1 and (copies or seen[-1] <= kept)
 
 
@@ -142,9 +142,9 @@ def test_a_live_version_that_a_backward_has_read_in_a_copy_is_kept_there(
     training.step(*batches[0])
     monkeypatch.setattr(Copies, "keep", lambda self, stage, there: copied.add(stage.stage))
     for t in range(1, STEPS):
-        places = {id(each) for each in [*first.plain, showing.own] if each}
+        places = {id(each) for each in [*first.plain, showing.scratch] if each}
         training.step(*batches[t])
-        assert {id(each) for each in [*first.plain, showing.own] if each} == places or t <= first.back
+        assert {id(each) for each in [*first.plain, showing.scratch] if each} == places or t <= first.back
     assert copied == {2, 3}  # whose graphs keep no views, so that nothing is written over
 
 

@@ -117,6 +117,8 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         q.decay(1.0, 3)
     with pytest.raises(PipelagError, match="momentum lies between"):
         q.with_momentum(3, 1.5)
+    with pytest.raises(PipelagError, match="a forward older than the backward, not delays of 3 and 3"):
+        q.lemma_2(3, 3, 1.0)
     with pytest.raises(ValueError, match="did you mean 'radius'"):
         RunSpec(kind="theory", options={"study": "radii"})
     with pytest.raises(ValueError, match="option 'alphas' of a theory run is missing"):

@@ -25,7 +25,7 @@ OURS = "pipelag.train"  # whose the file is
 PLAIN = (bool, int, float, str, type(None), torch.Tensor)
 
 
-class Kept:
+class TrainingCheckpoint:
     """The checkpoint of one training.
 
     Args:
@@ -35,7 +35,7 @@ class Kept:
     def __init__(self, folder: Path, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool) -> None:
         self.path, self.marks, self.phases, self.seed, self.bf16 = folder / NAME, marks, phases, seed, bf16
         self.total = sum(phase.steps for phase in phases)
-        self.told: dict[int, dict[str, str]] = {}  # by phase
+        self.descriptions: dict[int, dict[str, str]] = {}  # by phase
 
     def save(self, training: SimulatedTraining, telling: Telling) -> None:
         """Everything that the steps to come depend on, and what was told of those done."""
@@ -45,7 +45,7 @@ class Kept:
             "losses": list(telling.losses()),
             "evaluations": list(telling.evaluations),
             "phases": [phase.steps for phase in self.phases],
-            "told": [self._told(training, number) for number in range(training.phase + 1)],
+            "told": [self._description(training, number) for number in range(training.phase + 1)],
         }
         checkpoint.save(storable(state), self.path, keep=True, of=OURS)
         if training.done and telling.wishes.on_checkpoint is not None:
@@ -65,21 +65,21 @@ class Kept:
                 for name, buffer in training.model.named_buffers():
                     buffer.copy_(saved["buffers"][name])
                 if training.done == self.total:
-                    said = f"{path} holds all {self.total} steps, and nothing was left to train"
-                    print(f"pipelag: {said}", file=sys.stderr)
+                    sentence = f"{path} holds all {self.total} steps, and nothing was left to train"
+                    print(f"pipelag: {sentence}", file=sys.stderr)
                 return saved
         return None
 
-    def _told(self, training: SimulatedTraining, number: int) -> dict[str, str]:
+    def _description(self, training: SimulatedTraining, number: int) -> dict[str, str]:
         """What is said of a phase, by which another training is known."""
-        if number not in self.told:
+        if number not in self.descriptions:
             phase, optimizer = self.phases[number], training.optimizer_of(number)
-            self.told[number] = told_of(phase, self.seed, self.bf16) | {
+            self.descriptions[number] = told_of(phase, self.seed, self.bf16) | {
                 "the method's settings": settings_of(phase.method, phase.stages),
                 "optimizer": type(optimizer).__name__,
                 "groups of the optimizer": groups_told(optimizer),
             }
-        return self.told[number]
+        return self.descriptions[number]
 
     def _check(self, path: Path, saved: Mapping[str, Any], training: SimulatedTraining) -> None:
         done, phase = saved["training"]["done"], saved["training"]["phase"]
@@ -97,7 +97,7 @@ class Kept:
                 "give the phases that it was written with (the last may be longer), or delete it"
             )
         for number in range(phase + 1):
-            was, now = saved["told"][number], self._told(training, number)
+            was, now = saved["told"][number], self._description(training, number)
             if number < phase:  # the one that it is in may be longer now
                 was = was | {"steps": str(saved["phases"][number])}
                 now = now | {"steps": str(self.phases[number].steps)}
@@ -117,26 +117,26 @@ def apart(one: str, other: str) -> tuple[str, str]:
     ('lr=0.01', 'lr=0.02')
     """
     pairs = list(zip(re.split("[;,] (?=[a-z])", one), re.split("[;,] (?=[a-z])", other), strict=False))
-    found = [(a, b) for a, b in pairs if a != b and "=" in a and a.split("=")[0] == b.split("=")[0]]
-    return found[0] if found else (one, other)
+    differing = [(a, b) for a, b in pairs if a != b and "=" in a and a.split("=")[0] == b.split("=")[0]]
+    return differing[0] if differing else (one, other)
 
 
 def settings_of(method: Method, stages: int) -> str:
     """A method's settings, also those that its rates keep to themselves."""
-    found = re.sub(r" at 0x[0-9a-f]+", "", repr((method.forward_reads, method.backward_reads, method.update)))
+    settings = re.sub(r" at 0x[0-9a-f]+", "", repr((method.forward_reads, method.backward_reads, method.update)))
     if method.learning_rate is None:
-        return found
-    return f"{found}, rates {[method.learning_rate(1, stages, step, 2.0) for step in (0, 1, 10, 100, 1000)]}"
+        return settings
+    return f"{settings}, rates {[method.learning_rate(1, stages, step, 2.0) for step in (0, 1, 10, 100, 1000)]}"
 
 
 def groups_told(optimizer: torch.optim.Optimizer | None) -> str:
     """The settings of its groups, one after the other, and how many tensors are in each."""
     groups = optimizer.param_groups if optimizer is not None else []
-    told = [
+    settings = [
         ", ".join([*(f"{key}={group[key]}" for key in sorted(group) if key != "params"), f"of {len(group['params'])}"])
         for group in groups
     ]
-    return "; ".join(told)
+    return "; ".join(settings)
 
 
 def storable(value: Any, where: str = "the training's state") -> Any:
@@ -146,8 +146,8 @@ def storable(value: Any, where: str = "the training's state") -> Any:
     if isinstance(value, Mapping):
         return {key: storable(item, f"{where}, {key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        made = [storable(item, where) for item in value]
-        return made if isinstance(value, list) else tuple(made)
+        items = [storable(item, where) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     if isinstance(value, PLAIN):
         return value
     raise PipelagError(
@@ -159,7 +159,7 @@ def storable(value: Any, where: str = "the training's state") -> Any:
 @contextmanager
 def kept_in(
     folder: str | Path | None, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool
-) -> Iterator[Kept | None]:
+) -> Iterator[TrainingCheckpoint | None]:
     """The checkpoint in a user's folder, where there is one.
 
     Raises:
@@ -171,7 +171,7 @@ def kept_in(
     if Checkpoints(Path(folder), frozenset()).steps():
         raise PipelagError(f"{folder} holds checkpoints of real workers; use executor='real', or name another folder")
     with checkpoint.alone(Path(folder)):
-        yield Kept(Path(folder), marks, phases, seed, bf16)
+        yield TrainingCheckpoint(Path(folder), marks, phases, seed, bf16)
 
 
 def refuse_simulated(folder: Path) -> None:

@@ -73,19 +73,19 @@ def train_real(
     if wishes.validation is not None:  # an hour later would be late for a mistake
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
-    with _kept(checkpoints, wishes.kept_at(every, ends, total), wishes) as kept:
-        resume = kept.rewind() if kept is not None else 0
-        if kept is not None and resume == total and fits(kept.model(total), model):  # else the workers refuse it
+    with _store_in(checkpoints, wishes.kept_at(every, ends, total), wishes) as store:
+        resume = store.rewind() if store is not None else 0
+        if store is not None and resume == total and fits(store.model(total), model):  # else the workers refuse it
             asked = told_of(phases[-1], how["seed"], how["bf16"])
-            kept.check_over(total, asked | optimizer_of(model, how["optimizer"]))
+            store.check_over(total, asked | optimizer_of(model, how["optimizer"]))
         follower = None
-        with Telling(wishes, total, epoch, kept is not None, bool(resume)) as telling:
-            if kept is not None:
-                follower = Follower(kept, telling, copied(model), checkpoints is not None)
+        with Telling(wishes, total, epoch, store is not None, bool(resume)) as telling:
+            if store is not None:
+                follower = Follower(store, telling, copied(model), checkpoints is not None)
                 if how["bf16"]:
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
             given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
-            given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": kept}
+            given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": store}
             given |= {"resume": resume, "meanwhile": follower, "patience": patience}
             try:
                 state, losses = launch(_task, workers, device, threads, **given, **how)
@@ -101,24 +101,24 @@ def train_real(
 def copied(model: nn.Sequential) -> nn.Sequential:
     """A copy of the model; what cannot be copied is refused as what cannot be sent to workers."""
     try:
-        made = copy.deepcopy(model)
+        twin = copy.deepcopy(model)
     except Exception as error:
         raise cannot_travel({"model": model}, error, copy.deepcopy) from error
-    for copy_, own in zip(made.parameters(), model.parameters(), strict=True):
-        marked(copy_, own)
-    return made
+    for copy_, original in zip(twin.parameters(), model.parameters(), strict=True):
+        marked(copy_, original)
+    return twin
 
 
 def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]:
     """The optimizer as checkpoints tell of it; nothing where its function makes none but of a stage's parameters."""
     with suppress(Exception):
-        made = group_by_stage(make, [list(model.parameters())], {}, [1])
-        return {"optimizer": described(made)} | grouped(groups_of(made)) if made is not None else {}
+        optimizer = group_by_stage(make, [list(model.parameters())], {}, [1])
+        return {"optimizer": described(optimizer)} | grouped(groups_of(optimizer)) if optimizer is not None else {}
     return {}
 
 
 @contextmanager
-def _kept(folder: str | Path | None, marks: set[int], wishes: Wishes) -> Iterator[Checkpoints | None]:
+def _store_in(folder: str | Path | None, marks: set[int], wishes: Wishes) -> Iterator[Checkpoints | None]:
     """The checkpoints: in the user's folder, in one that goes at the end where only the telling needs them, or none."""
     if folder is not None:
         with alone(Path(folder)):
@@ -138,26 +138,26 @@ class Follower:
         stay: the checkpoints are the user's; else those that have been told of are removed.
     """
 
-    def __init__(self, kept: Checkpoints, telling: Telling, model: nn.Sequential, stay: bool) -> None:
-        self.kept, self.telling, self.model, self.stay = kept, telling, model, stay
+    def __init__(self, store: Checkpoints, telling: Telling, model: nn.Sequential, stay: bool) -> None:
+        self.store, self.telling, self.model, self.stay = store, telling, model, stay
         self.place = next(model.parameters()).device
         self.stopped: Tensors = {}  # the model's state where a callback has ended the training
-        done = kept.steps()
-        self.left = [*done, *(mark for mark in sorted(kept.marks) if mark > max(done, default=0))]
+        done = store.steps()
+        self.left = [*done, *(mark for mark in sorted(store.marks) if mark > max(done, default=0))]
 
     def __call__(self) -> None:
         """Tell of every mark, in order, whose checkpoint is complete."""
-        while self.left and self.kept.complete(self.left[0]):
+        while self.left and self.store.complete(self.left[0]):
             step = self.left.pop(0)
-            losses = [loss for part in self.kept.parts(step, "losses") for loss in part["losses"]]
+            losses = [loss for part in self.store.parts(step, "losses") for loss in part["losses"]]
             try:
                 self._tell(step, losses)
             except Stop:
-                self.stopped = self.kept.model(step)
+                self.stopped = self.store.model(step)
                 self.telling.losses().extend(losses[len(losses) - (step - self.telling.done) :])  # not told of
                 raise
             if not self.stay:  # the folder stays: stages look through it
-                for path in self.kept.at(step).iterdir():
+                for path in self.store.at(step).iterdir():
                     path.unlink(missing_ok=True)
 
     def _tell(self, step: int, losses: list[float]) -> None:
@@ -166,10 +166,10 @@ class Follower:
             self.telling.step(torch.tensor(loss, dtype=torch.float64))
         wishes = self.telling.wishes
         if wishes.on_checkpoint is not None:
-            wishes.on_checkpoint(step, self.kept.at(step))
+            wishes.on_checkpoint(step, self.store.at(step))
         if self.telling.due:
             if wishes.validation is not None:
-                load_whole(self.model, self.kept.model(step))
+                load_whole(self.model, self.store.model(step))
             self.telling.evaluate(self.model, self.place)
 
 

@@ -48,9 +48,9 @@ class Supply:
 
     def __getitem__(self, step: int) -> tuple[Any, Any]:
         """Minibatch `step` of numbered ones. Those of pipelag (`Minibatches`) go on without end by themselves."""
-        own = self.epochs == 1 or hasattr(self.batches, "epoch") or not self.length
+        direct = self.epochs == 1 or hasattr(self.batches, "epoch") or not self.length
         with self._drawing(step):
-            return self._pair(self.batches[step if own else step % (self.length or 1)], step)
+            return self._pair(self.batches[step if direct else step % (self.length or 1)], step)
 
     def _drawing(self, step: int) -> AbstractContextManager[None]:
         """Around looking minibatch `step` up."""

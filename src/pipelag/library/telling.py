@@ -37,8 +37,8 @@ class Wishes:
     progress: bool | None = None
     tensorboard: str | Path | None = None
 
-    def check(self, kept: bool) -> None:
-        """Refuse what does not fit. kept: checkpoints are written."""
+    def check(self, checkpointed: bool) -> None:
+        """Refuse what does not fit. checkpointed: checkpoints are written."""
         whole("evaluate_every", self.evaluate_every, 0, MOST_STEPS)
         for name in CALLBACKS:
             function = getattr(self, name)
@@ -48,7 +48,7 @@ class Wishes:
             check_folder(name, getattr(self, name))
         if self.progress not in (None, True, False):
             raise PipelagError(f"progress is {shown(self.progress)}; it should be True, False or None")
-        if self.on_checkpoint is not None and not kept:
+        if self.on_checkpoint is not None and not checkpointed:
             raise PipelagError("on_checkpoint is given, and no checkpoints are written; give checkpoints=...")
         if self.validation is not None:
             self.validation.check()
@@ -84,16 +84,16 @@ class Telling:
 
     Args:
         total: its steps; epoch: minibatches in an epoch, where that is known.
-        again: it goes on from checkpoints, so that the log is written anew from its beginning.
+        resumed: it goes on from checkpoints, so that the log is written anew from its beginning.
     """
 
-    def __init__(self, wishes: Wishes, total: int, epoch: int | None, bar: bool, again: bool = False) -> None:
-        self.wishes, self.total, self.epoch, self.again = wishes.noting(), total, epoch, again
+    def __init__(self, wishes: Wishes, total: int, epoch: int | None, bar: bool, resumed: bool = False) -> None:
+        self.wishes, self.total, self.epoch, self.resumed = wishes.noting(), total, epoch, resumed
         self.shows = bar and (sys.stderr.isatty() if wishes.progress is None else wishes.progress)
         self.values: list[float] = []  # losses of the steps done
         self.pending: list[torch.Tensor] = []  # on the device still
         self.evaluations: list[dict[str, float]] = []
-        self.told = 0  # steps before the last evaluation
+        self.reported = 0  # steps before the last evaluation
         self.marks = wishes.marks(total)
         self.log: Path | None = None
         self.writer: Any = None
@@ -101,7 +101,7 @@ class Telling:
 
     def __enter__(self) -> Telling:
         if self.wishes.folder is not None:
-            self.log = log_in(Path(self.wishes.folder), self.again)
+            self.log = log_in(Path(self.wishes.folder), self.resumed)
         if self.wishes.tensorboard is not None:
             self.writer = self.closing.enter_context(board(Path(self.wishes.tensorboard)))
         self.bar = self.closing.enter_context(tqdm(total=self.total, unit="step", disable=not self.shows))
@@ -141,22 +141,22 @@ class Telling:
 
     def evaluate(self, model: nn.Sequential, place: torch.device) -> None:
         """Measure the model as it is after the last step, and tell of it."""
-        done, losses = self.done, self.losses()[self.told :]
-        self.told = done
+        done, losses = self.done, self.losses()[self.reported :]
+        self.reported = done
         row: dict[str, float] = {"step": done}
         row |= {"epoch": round(done / self.epoch, 4)} if self.epoch else {}
         row |= {"loss": sum(losses) / len(losses)}
         row |= self.wishes.validation.measure(model, place) if self.wishes.validation is not None else {}
-        self._found(row)
+        self._report(row)
 
     def repeat(self, loss: float, row: dict[str, float] | None) -> None:
         """Of a step that was done before a restart, with its loss, and of the evaluation after it."""
         self.step(torch.tensor(loss, dtype=torch.float64))
         if row is not None:
-            self.told = self.done
-            self._found(row)
+            self.reported = self.done
+            self._report(row)
 
-    def _found(self, row: dict[str, float]) -> None:
+    def _report(self, row: dict[str, float]) -> None:
         """Tell of an evaluation."""
         done = int(row["step"])
         self.evaluations.append(row)
@@ -170,10 +170,10 @@ class Telling:
             self.wishes.on_evaluation(done, dict(row))
 
 
-def log_in(folder: Path, again: bool) -> Path:
+def log_in(folder: Path, resumed: bool) -> Path:
     """The empty log in a folder, made where it is not there; another training's log is not written over."""
     log = folder_for(folder) / "metrics.jsonl"
-    if not again and log.exists() and log.stat().st_size:
+    if not resumed and log.exists() and log.stat().st_size:
         raise PipelagError(f"'{log}' holds the metrics of another training; name another folder, or move it away")
     log.write_text("")
     return log

@@ -65,20 +65,21 @@ def _named(optimizer: str | Mapping[str, Any], lr: float | None) -> OptimizerFac
 def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     """What makes others of an instance's kind with its settings; refused where these cannot be had from it."""
     kind, instead = type(given), "give a function instead, such as lambda params: torch.optim.SGD(params, lr=0.1)"
-    own = {id(p) for group in given.param_groups for p in group["params"]}
+    covered = {id(p) for group in given.param_groups for p in group["params"]}
     learning = {id(p) for p in model.parameters() if p.requires_grad}
-    if not learning <= own <= {id(p) for p in model.parameters()}:
+    if not learning <= covered <= {id(p) for p in model.parameters()}:
         raise PipelagError(f"the {kind.__name__} is an optimizer made already, over other parameters than the model's")
     if given.state:
         raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
     if "step" in vars(given):
         raise PipelagError("a scheduler of learning rates is attached to the optimizer; give rate=lambda step: ...")
-    wanted = list(signature(kind).parameters.values())[1:]
+    arguments = list(signature(kind).parameters.values())[1:]
     settings = given.defaults | given.param_groups[0]
-    named = [one.name for one in wanted if one.kind not in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)]
-    unknown = [name for name in named if name not in settings]
-    if unknown:
-        raise PipelagError(f"what {unknown[0]} the {kind.__name__} was made with cannot be told from it; {instead}")
+    various = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
+    named = [argument.name for argument in arguments if argument.kind not in various]
+    untold = [name for name in named if name not in settings]
+    if untold:
+        raise PipelagError(f"what {untold[0]} the {kind.__name__} was made with cannot be told from it; {instead}")
     make = partial(kind, **{name: settings[name] for name in named})
     return make if len(given.param_groups) == 1 else partial(_parted, make, _settings(given, model))
 
@@ -96,9 +97,10 @@ def _settings(given: Optimizer, model: nn.Module) -> list[dict[str, Any]]:
 
 def _parted(make: OptimizerFactory, settings: list[dict[str, Any]], groups: Iterable[dict[str, Any]]) -> Optimizer:
     """An optimizer over each stage's group, parted as an instance's were."""
-    parts = [
-        group | own | {"params": [p for p in group["params"] if p.pipelag_group == number]}
-        for group in groups
-        for number, own in enumerate(settings)
-    ]
-    return make([part for part in parts if part["params"]])
+    parts: list[dict[str, Any]] = []
+    for group in groups:
+        rate = {"lr": group["lr"]} if "lr" in group else {}  # a stage's own, which counts for all its parts
+        for number, its_settings in enumerate(settings):
+            members = [p for p in group["params"] if p.pipelag_group == number]
+            parts += [group | its_settings | rate | {"params": members}] if members else []
+    return make(parts)

@@ -44,24 +44,24 @@ def metrics_of(given: Any) -> dict[str, Metric]:
     """
     known: dict[str, Metric] = {"accuracy": accuracy, **METRICS}
     if isinstance(given, Mapping):
-        found = dict(given)
+        metrics = dict(given)
     elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
-        found = {}
-        for one in given:
-            name = getattr(one, "__name__", "") if callable(one) else str(one)
-            if not callable(one) and name not in known:
+        metrics = {}
+        for metric in given:
+            name = getattr(metric, "__name__", "") if callable(metric) else str(metric)
+            if not callable(metric) and name not in known:
                 raise unknown("metric", name, known)
-            if not name.isidentifier() or name in found:
-                raise PipelagError(f"the metric {shown(one)} has no name of its own; give {{'its name': function}}")
-            found[name] = one if callable(one) else known[name]
+            if not name.isidentifier() or name in metrics:
+                raise PipelagError(f"the metric {shown(metric)} has no name of its own; give {{'its name': function}}")
+            metrics[name] = metric if callable(metric) else known[name]
     else:
         raise PipelagError(f"metrics is {shown(given)}; it should map names to functions, or be a list of these")
-    for name, function in found.items():
+    for name, function in metrics.items():
         if not isinstance(name, str) or name in TAKEN:
             raise PipelagError(f"a metric cannot be named {shown(name)}; choose a text other than {', '.join(TAKEN)}")
         if not callable(function):
             raise PipelagError(f"the metric '{name}' is {shown(function)}; it should be a function (output, targets)")
-    return found
+    return metrics
 
 
 @contextmanager

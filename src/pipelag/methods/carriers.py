@@ -42,8 +42,8 @@ class Memory:
     def gradients(self) -> tuple[Buffers, Buffers]:
         """(places here, gradients that the optimizer steps along) of the parameters that have one."""
         pairs = zip(self.stage.flat.views(self.buffers), self.stage.gradients(), strict=True)
-        given = [(place, gradient) for place, gradient in pairs if gradient is not None]
-        return [place for place, _ in given], [gradient for _, gradient in given]
+        present = [(place, gradient) for place, gradient in pairs if gradient is not None]
+        return [place for place, _ in present], [gradient for _, gradient in present]
 
 
 class Difference(Memory):
@@ -130,15 +130,15 @@ class Reading:
 
 
 class Along(Reading):
-    """w + factor * amount * (w_t - w_{t-1})."""
+    """w + amount * (w_t - w_{t-1})."""
 
-    def __init__(self, stage: StageWeights, factor: float) -> None:
+    def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
-        self.factor, self.difference = factor, stage.remember("difference", Difference)
+        self.difference = stage.remember("difference", Difference)
 
     def write(self, out: Buffers, amount: float) -> None:
         """Go on as far as the last step."""
-        self.along(out, self.difference.buffers, self.factor * amount)
+        self.along(out, self.difference.buffers, amount)
 
 
 class Correction(Reading):
@@ -171,19 +171,19 @@ class ByRule(Reading):
         Raises:
             PipelagError: the optimizer has stepped, and the rule finds no step of any parameter.
         """
-        stage, optimizer, found = self.stage, self.stage.optimizer, False
+        stage, optimizer, any_step = self.stage, self.stage.optimizer, False
         assert optimizer is not None
         amounts = [amount for _, amount in outs]
         buffers = [stage.live, *[out for out, _ in outs]]
         for state, group, live, *places in stage.state_beside(buffers, self.rule in BY_NUMBER):
             step = step_by(self.rule, state, group)
-            found |= step is not None
+            any_step |= step is not None
             for place, amount in zip(places, amounts, strict=True):
                 if step is None:
                     place.copy_(live)
                 else:
                     torch.sub(live, step.direction, alpha=amount * step.factor, out=place)
-        if stage.steps and not found and any(optimizer.state.get(parameter) for parameter in stage.parameters):
+        if stage.steps and not any_step and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
                 f"{stage.steps} updates, so that nothing would be predicted; give the optimizer the momentum that the "
@@ -260,7 +260,7 @@ def prediction(direction: str, stage: StageWeights) -> Reading:
     optimizer = stage.optimizer
     assert optimizer is not None
     if direction == "difference":
-        return Along(stage, 1.0)
+        return Along(stage)
     if direction == "update again":
         return ByRuleAgain(stage)
     if direction == "average" or (direction == "velocity" and not keeps_velocity(optimizer)):
@@ -323,10 +323,12 @@ class Compensation(Change):
 
     def before_step(self) -> None:
         """Change the gradients."""
-        for parameter, old in zip(self.stage.parameters, self.stage.stale_views(), strict=True):
+        stage = self.stage
+        each = zip(stage.parameters, stage.parameter_groups, stage.stale_views(), strict=True)
+        for parameter, group, old in each:
             if parameter.grad is not None:
-                g = parameter.grad
-                g.addcmul_(g * g, parameter - old, value=self.strength)
+                g, sign = parameter.grad, -1 if group.get("maximize") else 1
+                g.addcmul_(g * g, parameter - old, value=sign * self.strength)
 
 
 class DampedStep(Change):

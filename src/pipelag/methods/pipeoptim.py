@@ -37,7 +37,7 @@ one_more = register(
         name="pipeoptim_s_plus_1",
         summary="variant of PipeOptim as its public code has it: s = D-rank",
         source="pipeoptim ambiguity D3",
-        forward_reads=Predict("update", lambda stage, stages, own: own + 1 if stages > 1 else 0),
+        forward_reads=Predict("update", lambda stage, stages, lag: lag + 1 if stages > 1 else 0),
     )
 )
 

@@ -120,14 +120,17 @@ def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torc
 def coupled_decay(parameters: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]]) -> list[torch.Tensor | None]:
     """The gradients that the optimizer steps along, None of a parameter without. groups: that of each parameter.
 
-    With the L2 term where the optimizer adds one, not with a decoupled decay.
+    With the L2 term where the optimizer adds one, not with a decoupled decay; of one that maximizes, turned round.
     """
     along = [parameter.grad for parameter in parameters]
+    if any(group.get("maximize") for group in groups):
+        pairs = zip(along, groups, strict=True)
+        along = [-gradient if gradient is not None and group.get("maximize") else gradient for gradient, group in pairs]
     decays = [0.0 if group.get("decoupled_weight_decay") else group.get("weight_decay", 0.0) for group in groups]
     for decay in {decay for decay in decays if decay}:
-        given = [(i, gradient) for i, gradient in enumerate(along) if gradient is not None and decays[i] == decay]
-        if given:
-            places, gradients = zip(*given, strict=True)
+        decayed = [(i, gradient) for i, gradient in enumerate(along) if gradient is not None and decays[i] == decay]
+        if decayed:
+            places, gradients = zip(*decayed, strict=True)
             added = torch._foreach_add(gradients, [parameters[i] for i in places], alpha=decay)
             for i, gradient in zip(places, added, strict=True):
                 along[i] = gradient

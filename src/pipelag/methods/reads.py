@@ -102,9 +102,9 @@ class Correct:
 
     def amounts(self, passes: Passes) -> Amounts:
         """tau_fwd - tau_bkwd (or - tau_recomp) of each microbatch; nothing where a pass reads as old weights."""
-        own = tuple(max(0, before - now) for before, now in zip(passes.forward, passes.lags, strict=True))
+        by_microbatch = tuple(max(0, before - now) for before, now in zip(passes.forward, passes.lags, strict=True))
         printed = max(0, max(passes.forward) - max(passes.lags))
-        return own if self.reading == "own" else (printed,) * len(own)
+        return by_microbatch if self.reading == "own" else (printed,) * len(by_microbatch)
 
     def carry(self, stage: StageWeights) -> Any:
         """The correction on a stage."""
@@ -130,7 +130,7 @@ class LookAhead:
         """The look-ahead on a stage."""
         from pipelag.methods import carriers
 
-        return carriers.Along(stage, 1.0)
+        return carriers.Along(stage)
 
     def change(self, stage: StageWeights) -> Any:
         """The damped update on a stage."""

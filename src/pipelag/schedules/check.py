@@ -16,8 +16,8 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
         return [Action("F", stage, index), *before]
     if kind == "B":
         below = [Action("B", stage + 1, index)] if stage < schedule.stages else []
-        again = Action("R", stage, index)
-        return [again if ("R", stage) in schedule.owners else Action("F", stage, index), *below]
+        recomputation = Action("R", stage, index)
+        return [recomputation if ("R", stage) in schedule.owners else Action("F", stage, index), *below]
     if kind in ("S", "U"):
         period = schedule.periods[stage - 1]
         gradients = [Action("B", stage, m) for m in range(index * period, (index + 1) * period)]
@@ -75,9 +75,9 @@ def _check_complete(schedule: Schedule) -> None:
     total = schedule.minibatches * schedule.microbatches
     for stage in range(1, schedule.stages + 1):
         updates = len(updated.get(stage, ()))
-        counts: dict[Kind, int] = {"F": total, "B": total}
-        for kind, count in counts.items():
-            for index in range(count):
+        passes: tuple[Kind, ...] = ("F", "B")
+        for kind in passes:
+            for index in range(total):
                 if Action(kind, stage, index) not in schedule.places:
                     raise PipelagError(f"schedule '{schedule.name}' never performs {stage}{kind}{index}")
         expected = updates if updates and total % updates == 0 else schedule.minibatches

@@ -159,10 +159,10 @@ def delays(schedule: Schedule) -> Delays:
         if (rows < 0).any():
             stage, m = np.argwhere(rows < 0)[0].tolist()
             raise PipelagError(f"schedule '{schedule.name}' never performs {stage + 1}{kind}{m}")
-    found = lags_of(forward, periods), lags_of(backward, periods), tuples(forward), tuples(backward)
+    lags_and_versions = lags_of(forward, periods), lags_of(backward, periods), tuples(forward), tuples(backward)
     places = replicas_of(schedule)
     if schedule.cycles is None:
-        return Delays(*found, (), rounds_to_the_end(schedule), places)
+        return Delays(*lags_and_versions, (), rounds_to_the_end(schedule), places)
     clock, updates = clock_of(schedule), update_cycles(schedule)
 
     def live(cycles: np.ndarray) -> np.ndarray:
@@ -173,7 +173,7 @@ def delays(schedule: Schedule) -> Delays:
     entered = live(table.places(F, total, clock)[0])
     ended = live(table.places(B, total, clock)[0][last])
     beyond = tuple(tuple(-lag for lag in stage) for stage in lags_of(ended, periods, least=True))
-    return Delays(*found, lags_of(entered, periods), beyond, places)
+    return Delays(*lags_and_versions, lags_of(entered, periods), beyond, places)
 
 
 def tuples(table: np.ndarray) -> Lags:

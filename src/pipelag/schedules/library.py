@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from pipelag.schedules.table import Group, Row
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {}
-
-
-MOST_PASSES = 10_000_000
+MOST_PASSES = 10_000_000  # of one schedule; for more there may be no memory
 
 
 def register_schedule(function: Callable[..., Schedule]) -> Callable[..., Schedule]:
@@ -78,16 +76,16 @@ def clocked(
 
     rows, clocks = [], []
     for worker in sorted(turns):
-        own = len(turns[worker])  # a cycle has so many places
+        slots = len(turns[worker])  # a cycle has so many places
         groups: list[Group] = []
         for at, (kind, stage, offset) in enumerate(turns[worker]):
             per = microbatches if kind == "U" else 1
             count = minibatches * microbatches // per
-            first, step = (offset + (per - 1) * period) * own + at, per * period * own
+            first, step = (offset + (per - 1) * period) * slots + at, per * period * slots
             groups.append((kind, stage, range(count), range(first, first + count * step, step)))
         row, places = ordered(groups)
         rows.append(row)
-        clocks.append(Cycles((places // own).astype("int32")))
+        clocks.append(Cycles((places // slots).astype("int32")))
     return Schedule(name, stages, minibatches, tuple(rows), tuple(clocks), microbatches)
 
 
@@ -259,13 +257,13 @@ def parameter_server(stages: int, minibatches: int, workers: int | None = None) 
     rows: list[list[Action]] = [[] for _ in range(workers + 1)]
     clocks: list[list[int]] = [[] for _ in range(workers + 1)]
     for m in range(minibatches):
-        own = m % workers
+        worker = m % workers
         for stage in range(1, stages + 1):
-            rows[own].append(Action("F", stage, m))
-            clocks[own].append(m)
+            rows[worker].append(Action("F", stage, m))
+            clocks[worker].append(m)
         for stage in range(stages, 0, -1):
-            rows[own].append(Action("B", stage, m))
-            clocks[own].append(m + workers - 1)
+            rows[worker].append(Action("B", stage, m))
+            clocks[worker].append(m + workers - 1)
             rows[workers].append(Action("U", stage, m))
             clocks[workers].append(m + workers - 1)
     return Schedule("asp", stages, minibatches, tuple(map(tuple, rows)), tuple(map(tuple, clocks)))

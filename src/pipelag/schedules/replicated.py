@@ -35,15 +35,15 @@ def one_f_one_b_rounds(stages: int, minibatches: int, replicas: Sequence[int], d
     base = one_f_one_b_rr(stages, minibatches, replicas, depth)
     rows = []
     for row in base.workers:
-        mine: list[Action] = []
+        actions: list[Action] = []
         for action in row:
             if action.kind == "U":
                 round_, count = action.number // replicas[action.stage - 1], replicas[action.stage - 1]
-                mine += [Action("S", action.stage, round_)] if count > 1 else []
-                mine.append(Action("U", action.stage, round_))
+                actions += [Action("S", action.stage, round_)] if count > 1 else []
+                actions.append(Action("U", action.stage, round_))
             else:
-                mine.append(action)
-        rows.append(tuple(mine))
+                actions.append(action)
+        rows.append(tuple(actions))
     return Schedule("1f1b_rounds", stages, minibatches, tuple(rows))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from operator import eq
 from typing import Any, cast, overload
 
 import numpy as np
@@ -67,17 +68,13 @@ class Row(Sequence[Action]):
         return Action(KINDS[int(kinds)], int(stages), int(numbers))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Row, tuple)) and len(self) == len(other) and all(map(_same, self, other))
+        return isinstance(other, (Row, tuple)) and len(self) == len(other) and all(map(eq, self, other))
 
     def __hash__(self) -> int:
         return hash(tuple(self))
 
     def __repr__(self) -> str:
         return repr(tuple(self))
-
-
-def _same(one: Action, other: object) -> bool:
-    return one == other
 
 
 class Cycles(Sequence[int]):
@@ -192,11 +189,11 @@ class Table:
         Args:
             values: [actions]; these instead of where it stands.
         """
-        found = np.full((self.stage_count, length), -1, np.int32)
+        places = np.full((self.stage_count, length), -1, np.int32)
         here = np.flatnonzero(self.kinds == kind)
         here = here[self.numbers[here] < length]
-        found[self.stages[here] - 1, self.numbers[here]] = here if values is None else values[here]
-        return found
+        places[self.stages[here] - 1, self.numbers[here]] = here if values is None else values[here]
+        return places
 
 
 def _joined(parts: list[np.ndarray], kind: type) -> np.ndarray:

@@ -47,7 +47,7 @@ from pipelag.tensors import unchanged_buffers
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
 
-Show = Callable[..., None]  # (kind, told=True): let the parameters hold what passes of a kind read
+Show = Callable[..., None]  # (kind, observed=True): let the parameters hold what passes of a kind read
 
 
 class Unfit(Exception):
@@ -113,7 +113,7 @@ class Recording:
     backward: Callable[[], None]
     gradients: Results
     modules: list[nn.Module]
-    own: list[nn.Parameter]
+    parameters: list[nn.Parameter]
     settings: Any
 
     def replay(self, show: Show) -> None:
@@ -143,8 +143,8 @@ class Graphs:
         The first step of a phase is: guards look at it, and libraries choose their kernels. A recording is made of the
         first minibatch that has the form of the one before; those of another form (the last, short one) are eager.
         """
-        own = self.recording.own if self.recording is not None else own_parameters(pipeline)
-        if not self.open or any(parameter.grad is not None for parameter in chain(own, parameters_of(pipeline))):
+        parameters = self.recording.parameters if self.recording is not None else own_parameters(pipeline)
+        if not self.open or any(parameter.grad is not None for parameter in chain(parameters, parameters_of(pipeline))):
             return None  # an eager backward would add to them
         leaves, spec = tree_flatten((inputs, targets))
         form = form_of(leaves, spec, pipeline.device)
@@ -153,15 +153,18 @@ class Graphs:
                 self.form = form
                 return None
             self._open(pipeline, leaves, spec, show)
-        made = self.recording
-        if made is None or form != self.form or settings_of(pipeline, made.modules, made.own) != made.settings:
+        recording = self.recording
+        if recording is None or form != self.form:
             return None
-        for mine, leaf in zip(made.given, (leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), strict=True):
-            mine.copy_(leaf)
-        made.replay(show)
-        for parameter, gradient in zip(parameters_of(pipeline), made.gradients, strict=True):
+        if settings_of(pipeline, recording.modules, recording.parameters) != recording.settings:
+            return None
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for place, tensor in zip(recording.given, tensors, strict=True):
+            place.copy_(tensor)
+        recording.replay(show)
+        for parameter, gradient in zip(parameters_of(pipeline), recording.gradients, strict=True):
             parameter.grad = gradient
-        (loss,) = made.loss
+        (loss,) = recording.loss
         assert loss is not None
         return loss.clone()  # the next replay overwrites it, as it does the gradients
 
@@ -194,8 +197,8 @@ class Graphs:
         """Try the passes, record them, and see that a replay does what they did."""
         generators, parts = generators_of(pipeline.device), modules_of(pipeline)
         modules = [module for stage in pipeline.stages for module in stage.modules()]
-        own = own_parameters(pipeline)
-        settings = settings_of(pipeline, modules, own)
+        parameters = own_parameters(pipeline)
+        settings = settings_of(pipeline, modules, parameters)
         passes = Passes(pipeline, *minibatch)
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
             raise Unfit("a tensor of the minibatch does not lie densely in memory")
@@ -211,11 +214,11 @@ class Graphs:
         passes.shorten(parts, expected, recorder, show)
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
-        made = Recording(passes.given, forward, loss, backward, gradients, modules, own, settings)
-        made.replay(lambda kind: show(kind, told=False))
+        recording = Recording(passes.given, forward, loss, backward, gradients, modules, parameters, settings)
+        recording.replay(lambda kind: show(kind, observed=False))
         if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
             raise Unfit("a replayed step differs from the same step without graphs")
-        return made
+        return recording
 
 
 def _each(parts: nn.Module, what: Callable[[torch.Tensor], torch.Tensor] = torch.detach) -> list[Results]:
@@ -227,7 +230,9 @@ class Passes:
 
     def __init__(self, pipeline: SimulatedPipeline, leaves: list[Any], spec: Any) -> None:
         self.pipeline, self.spec = pipeline, spec
-        self.leaves = [torch.empty_like(one).copy_(one) if isinstance(one, torch.Tensor) else one for one in leaves]
+        self.leaves = [
+            torch.empty_like(leaf).copy_(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+        ]
         self.given = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         self.alive: list[torch.Tensor] = []
         # Batch norms whose counts are raised together; whether rounded parameters' gradients are taken together.
@@ -258,11 +263,11 @@ class Passes:
 
     def both(self, show: Show) -> list[Results]:
         """Loss and gradients, each pass over the weights that are its own."""
-        show("F", told=False)
+        show("F", observed=False)
         loss = self.forward()
         if self.strays():
             raise Unfit("a gradient goes to a tensor outside the stages")
-        show("B", told=False)
+        show("B", observed=False)
         return [loss, self.backward()]
 
     def shorten(self, parts: nn.Module, expected: Sequence[Results], recorder: Recorder, show: Show) -> None:
@@ -273,8 +278,8 @@ class Passes:
             return
         try:
             with unchanged_buffers(parts), recorder.aside():
-                found = [*self.both(show), *_each(parts, torch.clone)]
-            same = all(map(alike, expected, found))
+                shortened = [*self.both(show), *_each(parts, torch.clone)]
+            same = all(map(alike, expected, shortened))
         except Exception:  # a layer that reads the counts, or a backward that runs another one
             same = False
         for parameter in parameters_of(self.pipeline):

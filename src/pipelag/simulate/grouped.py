@@ -47,7 +47,7 @@ class Grouped:
             "the forward is run again before the backward": bool(pipeline.recompute),
             "stages have replicas, whose gradients are kept over a round": pipeline.rounds is not None,
         }
-        self.why = next((said for said, holds in reasons.items() if holds), "")
+        self.why = next((reason for reason, holds in reasons.items() if holds), "")
         self.tried = bool(self.why)
         self.apart = [] if self.why else [Apart(stage, pipeline.device) for stage in pipeline.stages]
 
@@ -68,13 +68,13 @@ class Grouped:
             expected = results_of(pipeline, pipeline.by_microbatches(t, inputs, targets, lags))
         try:
             with left_as_it_was(pipeline):
-                found = results_of(pipeline, passes.loss(inputs, targets))
+                grouped = results_of(pipeline, passes.loss(inputs, targets))
         except Unfit as error:
             return str(error)
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
             return f"a layer does not take several microbatches: {type(error).__name__}: {error}".splitlines()[0]
         limit = ROUNDED if pipeline.rounded else FULL
-        if all(near(*pair, limit) for pair in zip(expected, found, strict=True)):
+        if all(near(*pair, limit) for pair in zip(expected, grouped, strict=True)):
             return ""
         return "a layer mixes the samples of a minibatch, or draws random numbers in a way of its own"
 
@@ -108,7 +108,7 @@ class Passes:
 
     def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         """The minibatch's loss, detached, once the parameters have its gradients."""
-        pipeline, wanted = self.pipeline, split(targets, self.count)
+        pipeline, target_parts = self.pipeline, split(targets, self.count)
         entered: list[list[Any]] = []  # by stage and run
         leaving: list[list[Any]] = []
         losses: list[torch.Tensor] = []
@@ -119,7 +119,7 @@ class Passes:
             for run, part in zip(self.runs[index], entered[index], strict=True):
                 output = self._forward(index, run, part)
                 if index == last:
-                    each = zip(split(output, len(run)), wanted[run.start : run.stop], strict=True)
+                    each = zip(split(output, len(run)), target_parts[run.start : run.stop], strict=True)
                     losses += (ends := [pipeline.part_of_loss(*pair) for pair in each])
                     output = sum(ends[1:], ends[0])
                 leaving[index].append(output)
@@ -151,13 +151,13 @@ class Passes:
         gradients: Gradients | None = None
         for index in range(len(leaving) - 1, -1, -1):
             runs = self.runs[index]
-            given = [None] * len(runs) if gradients is None else parted(gradients, runs, self.count)
-            back: list[Gradients] = []
+            arriving = [None] * len(runs) if gradients is None else parted(gradients, runs, self.count)
+            returned: list[Gradients] = []
             wanted = [differentiable(inputs) for inputs in entered[index]]
-            for run, mine in zip(runs, given, strict=True):
+            for run, gradient in zip(runs, arriving, strict=True):
                 self._load("B", index, run)
-                back.append(backward_through(leaving[index].pop(0), mine, entered[index].pop(0)))
-            gradients = tuple(map(gradient_of, zip(*wanted, strict=True), zip(*back, strict=True)))
+                returned.append(backward_through(leaving[index].pop(0), gradient, entered[index].pop(0)))
+            gradients = tuple(map(gradient_of, zip(*wanted, strict=True), zip(*returned, strict=True)))
 
     def _load(self, kind: str, index: int, run: range) -> None:
         place = self.pipeline.version(index, self.first + run.start, self.lags[kind])
@@ -191,7 +191,7 @@ def gradient_of(inputs: Sequence[torch.Tensor], parts: Gradients) -> torch.Tenso
     """The gradient of an input of all runs, from those of each; None where no run has one."""
     if all(part is None for part in parts):
         return None
-    each = [torch.zeros_like(own) if part is None else part for own, part in zip(inputs, parts, strict=True)]
+    each = [torch.zeros_like(entered) if part is None else part for entered, part in zip(inputs, parts, strict=True)]
     return torch.cat(each) if len(each) > 1 else each[0]
 
 
@@ -248,9 +248,9 @@ def draws(layer: nn.Module) -> bool:
 @contextmanager
 def left_as_it_was(pipeline: SimulatedPipeline) -> Iterator[None]:
     """Passes inside leave no gradients, statistics or counters behind."""
-    with ExitStack() as kept:
+    with ExitStack() as stack:
         for stage in pipeline.stages:
-            kept.enter_context(unchanged_buffers(stage))
+            stack.enter_context(unchanged_buffers(stage))
         try:
             yield
         finally:

@@ -160,7 +160,7 @@ class SimulatedPipeline:
         for j, (value, target) in enumerate(parts):
             m = t * self.microbatches + j
             self._show(reads, m, "F", j == 0)
-            entered, kept = [], {}
+            entered, outputs = [], {}
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
@@ -170,14 +170,14 @@ class SimulatedPipeline:
                     value = self._first(stage, value, number) if self.recompute else stage(value)
                 value = self._handed_on(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
-                    kept[number] = value
+                    outputs[number] = value
             loss = self.part_of_loss(value, target)
             if self.segments:
                 self._recomputed_by_segments(entered, target, m)
             else:
                 self._show(reads, m, "B", j == 0)
                 if self.recompute:
-                    self._recomputed(entered, kept, target, m)
+                    self._recomputed(entered, outputs, target, m)
                 else:
                     loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -186,13 +186,14 @@ class SimulatedPipeline:
         assert total is not None
         return total
 
-    def _show(self, reads: Lags, m: int, kind: str, told: bool = True) -> None:
+    def _show(self, reads: Lags, m: int, kind: str, observed: bool = True) -> None:
         """Let the parameters hold what passes of a kind read for microbatch m."""
         with Copies() as copies:
             for index, weights in self.moved:
                 then = self.version(index, m, reads["B"]) if kind == "F" else None
                 weights.load(kind, *self.version(index, m, reads[kind]), then, copies)
-        self._observed(kind, m // self.microbatches, only=told)
+        if observed:
+            self._observed(kind, m // self.microbatches)
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
         """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
@@ -201,9 +202,9 @@ class SimulatedPipeline:
                 value = self._handed_on(stage(value), number)
         return self.part_of_loss(value, target)
 
-    def _observed(self, kind: str, t: int, only: bool = True) -> None:
+    def _observed(self, kind: str, t: int) -> None:
         """Tell who looks on: the start of a minibatch, or what each stage's weights hold for its passes and update."""
-        if self.observe is not None and only:
+        if self.observe is not None:
             for index, _ in self.moved if kind != "start" else [(0, None)]:
                 self.observe(kind, t, index)
 
@@ -225,7 +226,7 @@ class SimulatedPipeline:
         with kept_whole(value, number):
             return stage(entering(value))
 
-    def _again(self, number: int, m: int, value: Any) -> Any:
+    def _forward_again(self, number: int, m: int, value: Any) -> Any:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
         with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
@@ -242,12 +243,12 @@ class SimulatedPipeline:
             return False
         return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
 
-    def _recomputed(self, entered: list[Any], kept: dict[int, Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed(self, entered: list[Any], outputs: dict[int, Any], target: torch.Tensor, m: int) -> None:
         """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
         gradients: Gradients | None = None
         for number in range(len(self.stages), 0, -1):
             inputs = entered[number - 1]
-            output = kept.pop(number) if number in kept else self._again(number, m, inputs)
+            output = outputs.pop(number) if number in outputs else self._forward_again(number, m, inputs)
             if number == len(self.stages):
                 output = self.part_of_loss(output, target)
             gradients = backward_through(output, gradients, inputs)
@@ -263,7 +264,7 @@ class SimulatedPipeline:
                 self.weights[number - 1].load("R", *self.version(number - 1, m, self.phase.recompute_lags))
             value = inputs = entered[segment[0] - 1]
             for number in segment:
-                value = self._again(number, m, value)
+                value = self._forward_again(number, m, value)
             if segment[-1] == len(self.stages):
                 value = self.part_of_loss(value, target)
             for number in segment:

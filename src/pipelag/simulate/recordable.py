@@ -34,7 +34,7 @@ def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
         "a layer draws random numbers, of which every minibatch has its own": any(map(_draws, modules)),
         "a layer has hooks": any(map(_hooked, modules)) or any(map(_hooked, parts.parameters())),
     }
-    return next((said for said, holds in reasons.items() if holds), "")
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _draws(module: nn.Module) -> bool:
@@ -53,8 +53,8 @@ def _hooked(part: Any) -> bool:
 
 def objects_of(loss: Any) -> list[Any]:
     """The loss and what it calls, as far as they have attributes."""
-    found = [loss, getattr(loss, "__self__", None), getattr(loss, "function", None)]
-    return [one for one in found if hasattr(one, "__dict__") and not isinstance(one, type)]
+    parts = [loss, getattr(loss, "__self__", None), getattr(loss, "function", None)]
+    return [one for one in parts if hasattr(one, "__dict__") and not isinstance(one, type)]
 
 
 def modules_of(pipeline: SimulatedPipeline) -> nn.ModuleList:
@@ -76,13 +76,13 @@ def counting_once(parts: nn.Module, after: Sequence[torch.Tensor]) -> list[_Batc
     """The batch norms that a pass takes one minibatch through, and whose averages do not go by how many these were.
     after: what the pass makes of the buffers of `parts`."""
     numbers = {id(buffer): value for buffer, value in zip(parts.buffers(), after, strict=True)}
-    found = []
+    norms = []
     for norm in parts.modules():
         if isinstance(norm, _BatchNorm) and type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             count = norm.num_batches_tracked if norm.momentum is not None else None
             if count is not None and int(numbers[id(count)] - count) == 1:
-                found.append(norm)
-    return found
+                norms.append(norm)
+    return norms
 
 
 class _Count(torch.Tensor):
@@ -110,12 +110,16 @@ def counted_together(norms: Sequence[_BatchNorm]) -> Iterator[None]:
         torch._foreach_add_(counts, 1)
 
 
-def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], own: Sequence[nn.Parameter]) -> Any:
-    """What may change from step to step in a training loop, and would change a pass. modules, own: the stages'."""
+def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Any:
+    """What may change from step to step in a training loop, and would change a pass.
+
+    Args:
+        modules, parameters: the stages'.
+    """
     return (
         (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
         [(module.training, len(module._modules)) for module in modules],
-        [parameter.requires_grad for parameter in own],
+        [parameter.requires_grad for parameter in parameters],
     )
 
 
@@ -136,14 +140,14 @@ def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:
 
 def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that its backward gives gradients to."""
-    seen, todo, found = set(), [loss.grad_fn], []
+    seen, todo, leaves = set(), [loss.grad_fn], []
     while todo:
         node = todo.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            found += [node.variable] if hasattr(node, "variable") else []
+            leaves += [node.variable] if hasattr(node, "variable") else []
             todo += [before for before, _ in node.next_functions]
-    return found
+    return leaves
 
 
 def generators_of(device: torch.device) -> Generators:

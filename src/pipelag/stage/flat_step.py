@@ -67,26 +67,26 @@ class FlatState:
                 buffers = weights.like()
                 laid[key] = flat.views(buffers)
                 torch._foreach_copy_(laid[key], values)
-                for mine, piece in zip(self.states, _pieces(buffers), strict=True):
-                    mine[key] = piece
+                for piece_state, piece in zip(self.states, _pieces(buffers), strict=True):
+                    piece_state[key] = piece
             elif all(value.device.type == "cpu" and not value.dim() and value == values[0] for value in values):
                 self.counts[key] = values
-                for mine in self.states:
-                    mine[key] = values[0].clone()
+                for piece_state in self.states:
+                    piece_state[key] = values[0].clone()
             else:
                 raise ValueError
         for key, views in laid.items():
             for state, view in zip(states, views, strict=True):
                 state[key] = view
-        self.kept = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
+        self.entries = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
 
     def holds(self) -> bool:
         """Whether the optimizer's state still is what lies here."""
-        for parameter, kept in self.kept:
+        for parameter, entries in self.entries:
             state = self.optimizer.state.get(parameter, {})
-            if len(state) != len(kept):
+            if len(state) != len(entries):
                 return False
-            for key, value in kept:
+            for key, value in entries:
                 if state.get(key) is not value:
                     return False
         return True
@@ -147,11 +147,11 @@ class FlatStep:
             places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])
-        rest = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
-        if not rest and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
+        left = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
+        if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
             return False
         self.optimizer.step()
-        for weights in rest:
+        for weights in left:
             _lay(weights)
             if weights.laid is None:
                 self.stages.remove(weights)

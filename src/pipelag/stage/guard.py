@@ -42,7 +42,7 @@ class Origins(TorchDispatchMode):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.own = {place_of(p) for p in module.parameters()}  # several lie in one buffer
+        self.places = {place_of(p) for p in module.parameters()}  # several lie in one buffer
         self.weights = sorted((p.data_ptr(), id(p)) for p in module.parameters())
         # By place: the storage, which may have gone, and the `id`s of the weights; None: a minibatch's, too.
         self.known: dict[int, tuple[StorageWeakRef, Weights]] = {}
@@ -55,7 +55,7 @@ class Origins(TorchDispatchMode):
 
     def weights_of(self, tensor: torch.Tensor) -> Weights:
         """The `id`s of the weights that it is computed from; None: of others, too."""
-        if place_of(tensor) in self.own:
+        if place_of(tensor) in self.places:
             at = bisect_right(self.weights, tensor.data_ptr(), key=itemgetter(0)) - 1
             return frozenset({self.weights[at][1]})
         storage, weights = self.known.get(place_of(tensor), (None, None))
@@ -63,20 +63,20 @@ class Origins(TorchDispatchMode):
 
     def copied(self, tensor: torch.Tensor) -> set[int]:
         """The weights of which it is another form: computed from them alone, in other memory."""
-        return set(self.weights_of(tensor) or ()) if place_of(tensor) not in self.own else set()
+        return set(self.weights_of(tensor) or ()) if place_of(tensor) not in self.places else set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do it, and note what came of it."""
         out = func(*args, **(kwargs or {}))
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and place_of(t)]
-        each = [self.weights_of(tensor) for tensor in given]
-        weights = None if None in each else frozenset[int]().union(*filter(None, each))
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and place_of(t)]
+        sources = [self.weights_of(tensor) for tensor in tensors]
+        weights = None if None in sources else frozenset[int]().union(*filter(None, sources))
         if func.overloadpacket in LOOKED_UP:
             weights = None
         elif func.name().startswith(ITS_SHAPE):
             weights = NONE
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and place_of(tensor) and place_of(tensor) not in self.own:
+            if isinstance(tensor, torch.Tensor) and place_of(tensor) and place_of(tensor) not in self.places:
                 self.note(tensor, weights)
         if func.overloadpacket is torch.ops.aten.native_dropout:
             self.note(out[1], NONE)  # its mask is drawn
@@ -138,7 +138,7 @@ class Guard:
     def check(self) -> None:
         """Once a forward has been looked at. Raises `PipelagError` where it kept copies."""
         self.unseen, self.origins = False, None
-        name = next((name for name, one in self.module.named_parameters() if id(one) in self.copies), None)
+        name = next((name for name, p in self.module.named_parameters() if id(p) in self.copies), None)
         if name is not None:
             raise PipelagError(
                 f"method '{self.weights.method.name}' reads other weights in the backward than in the forward, and "

@@ -53,7 +53,7 @@ def rings_of(weights: StageWeights) -> dict[tuple[str, float], list[Buffers]]:
     return {
         ("live", 0.0): weights.plain,
         **rings,
-        **{("again", amount): ring for amount, ring in weights.again.items()},
+        **{("again", amount): ring for amount, ring in weights.recomputed.items()},
     }
 
 

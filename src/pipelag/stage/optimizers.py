@@ -93,8 +93,8 @@ class LARS(Optimizer):
                 gradient = parameter.grad.add(parameter, alpha=decay)
                 if parameter.dim() > 1:
                     size, slope = parameter.norm(), parameter.grad.norm()
-                    own = group["trust"] * size / (slope + decay * size)
-                    gradient.mul_(torch.where((size > 0) & (slope > 0), own, torch.ones_like(own)))
+                    ratio = group["trust"] * size / (slope + decay * size)
+                    gradient.mul_(torch.where((size > 0) & (slope > 0), ratio, torch.ones_like(ratio)))
                 state = self.state[parameter]
                 if "velocity" not in state:
                     state["velocity"] = torch.zeros_like(parameter)
@@ -126,8 +126,8 @@ def group_by_stage(
     ]
     if not groups:
         return None
-    stage_of = {id(p): number for number, own in zip(numbers, stages, strict=True) for p in own}
-    frozen = {id(p) for own in stages for p in own if not p.requires_grad}
+    stage_of = {id(p): number for number, parameters in zip(numbers, stages, strict=True) for p in parameters}
+    frozen = {id(p) for parameters in stages for p in parameters if not p.requires_grad}
     try:
         optimizer = make(groups)
     except ValueError as error:
@@ -160,8 +160,12 @@ def counted(optimizer: Optimizer | None) -> list[dict[str, Any]]:
     if optimizer is None:
         return []
     return [
-        {name: value for name, value in _settings(group).items() if name not in made or not _same(made[name], value)}
-        for group, made in zip(optimizer.param_groups, made_with(optimizer), strict=True)
+        {
+            name: value
+            for name, value in _settings(group).items()
+            if name not in before or not _same(before[name], value)
+        }
+        for group, before in zip(optimizer.param_groups, made_with(optimizer), strict=True)
     ]
 
 
@@ -190,8 +194,8 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
     groups = optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
-    own = {id(p) for group in groups for p in group["params"]}
-    if not stage_of.keys() - frozen <= own <= stage_of.keys():
+    covered = {id(p) for group in groups for p in group["params"]}
+    if not stage_of.keys() - frozen <= covered <= stage_of.keys():
         raise OtherParameters(
             f"{kind} is over other parameters than it was given; hand on what the function is called with: "
             "lambda params: torch.optim.SGD(params, lr=0.1). In bf16 and on real workers these are no longer the "
@@ -220,13 +224,13 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
 
 def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
     """Which of its stage's groups, counted from 0, a parameter is in."""
-    found: dict[nn.Parameter, int] = {}
+    numbers: dict[nn.Parameter, int] = {}
     seen: dict[int, int] = {}
     for group in optimizer.param_groups if optimizer is not None else []:
         number = seen.get(group["stage"], 0)
         seen[group["stage"]] = number + 1
-        found |= dict.fromkeys(group["params"], number)
-    return found
+        numbers |= dict.fromkeys(group["params"], number)
+    return numbers
 
 
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
@@ -240,10 +244,10 @@ def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     optimizer.load_state_dict(dict(saved))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, values in saved["state"].items():
-        own = optimizer.state[parameters[place]]
+        state = optimizer.state[parameters[place]]
         for key, value in values.items():
-            if isinstance(value, torch.Tensor) and own[key].dtype != value.dtype:
-                own[key] = value.detach().to(own[key].device, copy=True)
+            if isinstance(value, torch.Tensor) and state[key].dtype != value.dtype:
+                state[key] = value.detach().to(state[key].device, copy=True)
 
 
 def adopt_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:

@@ -76,9 +76,9 @@ class StageWeights:
         self.steps = 0  # updates seen, for the bias correction of moments kept here
         self.prepared = False
         groups = optimizer.param_groups if optimizer is not None else []
-        own = [number for number, group in enumerate(groups) if group["stage"] == stage]
-        active = bool(flat.buffers) and bool(own)
-        self.group_numbers = [own[group] for group in flat.groups] if active else []  # of each buffer
+        numbers = [number for number, group in enumerate(groups) if group["stage"] == stage]
+        active = bool(flat.buffers) and bool(numbers)
+        self.group_numbers = [numbers[group] for group in flat.groups] if active else []  # of each buffer
         self.stashed = method.backward_reads == "stashed" or method.random is not None
         # By how much the passes of each microbatch are changed, and what changes them.
         self.passes = {kind: method.passes(kind, stage, stages, delays) for kind in ("F", "B")}
@@ -98,11 +98,11 @@ class StageWeights:
         as_they_are = "F" not in self.readings or 0 in self.amounts["F"]  # some forward reads a version itself
         self.plain: Ring = self._ring(back + 1 if as_they_are else 1) if moved else []
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
-        both = self.readings.get("F"), self.readings.get("B")
-        self.alike_made = both[0] is not None and both[1] is not None and both[0].does_as(both[1])
+        forward, backward = self.readings.get("F"), self.readings.get("B")
+        self.alike_made = forward is not None and backward is not None and forward.does_as(backward)
         ahead = self.alike_made or not by_reference  # else as they are shown
         self.corrected: dict[float, Buffers] = self.ahead() if ahead else {}
-        self.again: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
+        self.recomputed: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
         self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
         self.begun = self.previous  # the weights that the update under way began with
         self.saved = -1  # the version whose copy `plain` holds last
@@ -185,12 +185,12 @@ class StageWeights:
         """Note what passes of a kind read instead of the live weights, unless that changes nothing."""
         if isinstance(reads, str):
             return
-        amounts, wanted = reads.amounts(self.passes[kind]), len(self.passes[kind].lags)
+        amounts, microbatches = reads.amounts(self.passes[kind]), len(self.passes[kind].lags)
         numbers = isinstance(amounts, Sequence) and all(isinstance(a, Real) and isfinite(a) for a in amounts)
-        if not numbers or len(amounts) != wanted:
+        if not numbers or len(amounts) != microbatches:
             raise PipelagError(
                 f"{type(reads).__name__}.amounts of '{self.method.name}' gives {shown(amounts)} at stage {self.stage}, "
-                f"and should give a finite number for each of {wanted} microbatches"
+                f"and should give a finite number for each of {microbatches} microbatches"
             )
         if any(amounts):
             self.amounts[kind], self.readings[kind] = amounts, reads.carry(self)
@@ -216,7 +216,7 @@ class StageWeights:
     def _make(self) -> None:
         forward = [(ring[self.version % len(ring)], amount) for amount, ring in self.seen.items()]
         backward = [(buffers, amount) for amount, buffers in self.corrected.items()]
-        backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.again.items()]
+        backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.recomputed.items()]
         if forward and backward and self.alike_made:
             forward, backward = forward + backward, []
         if forward:
@@ -241,7 +241,7 @@ class StageWeights:
         amounts = self.method.backward_reads.amounts(replace(self.passes["B"], lags=tuple(lags)))
         if any(amounts):
             self.amounts["R"] = amounts
-            self.again = {amount: self._ring(self.back + 1) for amount in self._different("R")}
+            self.recomputed = {amount: self._ring(self.back + 1) for amount in self._different("R")}
             self.prepared = False
 
     def ahead(self) -> dict[float, Buffers]:
@@ -269,8 +269,8 @@ class StageWeights:
             if copies is not None:
                 self.showing.show(content, content != follows, kind == "F", copies)
                 return
-            with Copies() as own:
-                self.showing.show(content, content != follows, kind == "F", own)
+            with Copies() as its_copies:
+                self.showing.show(content, content != follows, kind == "F", its_copies)
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -285,8 +285,8 @@ class StageWeights:
         if self.plain and copies is not None:
             self.showing.restore(copies)
         elif self.plain:
-            with Copies() as own:
-                self.showing.restore(own)
+            with Copies() as its_copies:
+                self.showing.restore(its_copies)
 
     @property
     def alive(self) -> Content:
@@ -300,7 +300,7 @@ class StageWeights:
             return self.live
         if kind == "B":
             return self.corrected.get(amount)
-        ring = self.plain if kind == "live" else {"F": self.seen, "R": self.again}[kind][amount]
+        ring = self.plain if kind == "live" else {"F": self.seen, "R": self.recomputed}[kind][amount]
         return ring[version % len(ring)]
 
     def read_last(self, content: Content) -> bool:
@@ -327,7 +327,8 @@ class StageWeights:
     def stale_views(self) -> list[torch.Tensor]:
         """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
         old = max(self.first, self.version - self.delay)
-        return self.flat.views(self.plain[old % len(self.plain)])
+        ring = self.seen[max(self.seen)] if self.seen else self.plain
+        return self.flat.views(ring[old % len(ring)])
 
     # What an update does beyond the optimizer's step ---------------------------------------------------------------
 
@@ -385,15 +386,15 @@ class StageWeights:
     @property
     def rings(self) -> list[Ring]:
         """The older versions, and what passes read of them."""
-        return [self.plain, *self.seen.values(), *self.again.values()]
+        return [self.plain, *self.seen.values(), *self.recomputed.values()]
 
     @property
     def bytes(self) -> int:
         """Bytes of weight copies and of what the policy remembers, the live weights not counted."""
         remembered = [memory.buffers for memory in self.memories.values()]
-        kept = [buffers for ring in self.rings for buffers in ring]
-        kept += [*self.corrected.values(), *remembered, self.previous]
-        return sum(buffer.numel() * buffer.element_size() for buffers in kept for buffer in buffers)
+        held = [buffers for ring in self.rings for buffers in ring]
+        held += [*self.corrected.values(), *remembered, self.previous]
+        return sum(buffer.numel() * buffer.element_size() for buffers in held for buffer in buffers)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything beyond the live weights and the optimizer's state (between two steps).
@@ -406,11 +407,11 @@ class StageWeights:
             "version": self.version,
             "steps": self.steps,
             "saved": self.saved if len(self.plain) > 1 else -1,
-            "rings": [self._kept(ring) for ring in self.rings],
+            "rings": [self._ring_state(ring) for ring in self.rings],
             "memories": {name: list(memory.buffers) for name, memory in self.memories.items()},
         }
 
-    def _kept(self, ring: Ring) -> list[Buffers]:
+    def _ring_state(self, ring: Ring) -> list[Buffers]:
         """A ring's versions; nothing of the place into which the live one is written before it is read there."""
         free = self.version % len(ring) if ring and self.saved != self.version else -1
         return [[] if place == free else list(each) for place, each in enumerate(ring)]

@@ -34,6 +34,6 @@ def check_optimizer(phases: Sequence[Phase], make: OptimizerFactory) -> None:
             raise
         except Exception:  # a function that wants to see the model's own parameters
             continue
-        for number, own in zip(numbers, parameters, strict=True):
-            flat = FlatParameters(own)
-            StageWeights(flat, method, number, phase.stages, phase.delays, optimizer, own, back=0)
+        for number, stand_ins in zip(numbers, parameters, strict=True):
+            flat = FlatParameters(stand_ins)
+            StageWeights(flat, method, number, phase.stages, phase.delays, optimizer, stand_ins, back=0)

@@ -82,18 +82,18 @@ def gradients_of(loss: torch.Tensor, stages: Iterable[FlatParameters]) -> list[t
     """What a backward would give to the masters and to what has none, in one call for all of either; None: nothing."""
     pairs = [pair for flat in stages for pair in zip(flat.read, flat.parameters, strict=True)]
     wanted = [read for read, _ in pairs if read.requires_grad]
-    found = dict(zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
-    made = [torch.empty_like(master) if found.get(read) is not None else None for read, master in pairs]
+    gradients = dict(zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
+    given = [torch.empty_like(master) if gradients.get(read) is not None else None for read, master in pairs]
     for rounded in (True, False):
         places = [
-            (place, found[read])
-            for place, (read, master) in zip(made, pairs, strict=True)
+            (place, gradients[read])
+            for place, (read, master) in zip(given, pairs, strict=True)
             if place is not None and (read is not master) == rounded
         ]
         if places:
             there, what = zip(*places, strict=True)
             torch._foreach_copy_(there, what)
-    return made
+    return given
 
 
 def hands_on(hook: Any) -> bool:
@@ -123,11 +123,11 @@ class RoundedParameters(FlatParameters):
     def __init__(
         self, parameters: Iterable[nn.Parameter], masters: Masters, apart: Mapping[nn.Parameter, int] | None = None
     ) -> None:
-        own = list(dict.fromkeys(parameters))
-        super().__init__((masters.get(parameter, parameter) for parameter in own), apart)
-        self.read = own
-        self.shown = [parameter.data for parameter in own if parameter in masters]
-        self.rounds = [parameter in masters for parameter in own]
+        distinct = list(dict.fromkeys(parameters))
+        super().__init__((masters.get(parameter, parameter) for parameter in distinct), apart)
+        self.read = distinct
+        self.shown = [parameter.data for parameter in distinct if parameter in masters]
+        self.rounds = [parameter in masters for parameter in distinct]
         publish([(self, self.buffers)])
 
     @property

@@ -30,8 +30,8 @@ class Copies:
     """
 
     def __init__(self) -> None:
-        self.kept: list[tuple[StageWeights, Buffers]] = []
-        self.shown: list[tuple[StageWeights, Buffers]] = []
+        self.to_keep: list[tuple[StageWeights, Buffers]] = []
+        self.to_show: list[tuple[StageWeights, Buffers]] = []
 
     def __enter__(self) -> Copies:
         return self
@@ -41,24 +41,24 @@ class Copies:
 
     def keep(self, stage: StageWeights, there: Buffers) -> None:
         """Copy a stage's live version before its place is taken."""
-        self.kept.append((stage, there))
+        self.to_keep.append((stage, there))
 
     def show(self, stage: StageWeights, what: Buffers) -> None:
         """Copy into a stage's live buffers."""
-        self.shown.append((stage, what))
+        self.to_show.append((stage, what))
 
     def make(self) -> None:
         """Make them all."""
-        kept, shown, self.kept, self.shown = self.kept, self.shown, [], []
-        if kept:
-            there = [buffer for _, buffers in kept for buffer in buffers]
-            torch._foreach_copy_(there, [buffer for stage, _ in kept for buffer in stage.live])
-        for stage, _ in kept:
+        to_keep, to_show, self.to_keep, self.to_show = self.to_keep, self.to_show, [], []
+        if to_keep:
+            there = [buffer for _, buffers in to_keep for buffer in buffers]
+            torch._foreach_copy_(there, [buffer for stage, _ in to_keep for buffer in stage.live])
+        for stage, _ in to_keep:
             stage.saved = stage.version
-        if shown:
-            there = [buffer for stage, _ in shown for buffer in stage.live]
-            torch._foreach_copy_(there, [buffer for _, buffers in shown for buffer in buffers])
-        publish([(stage.flat, stage.live) for stage, _ in shown])
+        if to_show:
+            there = [buffer for stage, _ in to_show for buffer in stage.live]
+            torch._foreach_copy_(there, [buffer for _, buffers in to_show for buffer in buffers])
+        publish([(stage.flat, stage.live) for stage, _ in to_show])
 
 
 class InPlace:
@@ -113,7 +113,7 @@ class ByReference:
     def __init__(self, weights: StageWeights) -> None:
         self.weights, self.content = weights, weights.alive
         self.buffers: Buffers = weights.live
-        self.own: Buffers = []
+        self.scratch: Buffers = []
         self.apart: Buffers = []  # where a forward's weights lie that its backward writes over
         self.read = self.overwritten = weights.alive  # by the last forward whose backward reads other weights
         self.pointed: bool | None = None  # no backward has found views; None: none has looked for them yet
@@ -136,7 +136,7 @@ class ByReference:
             self._begin(content)
         elif self.pointed is not False and self.weights.flat.alone(self.buffers):
             self.pointed = True
-            self._point(self._made(content))
+            self._point(self._place_of(content))
         else:
             self.pointed = False
             self._write(content)
@@ -158,13 +158,13 @@ class ByReference:
                 torch._foreach_copy_(self.apart, place)
         self._point(self.apart or place)
 
-    def _made(self, content: Content) -> Buffers:
+    def _place_of(self, content: Content) -> Buffers:
         """Where a backward's weights lie by themselves."""
         weights, place = self.weights, self.weights.source(content)
         if place is None:
-            made = weights.ahead()
-            weights.readings[content[0]].write_all([(buffers, amount) for amount, buffers in made.items()])
-            weights.corrected, place = made, made[content[2]]
+            ahead = weights.ahead()
+            weights.readings[content[0]].write_all([(buffers, amount) for amount, buffers in ahead.items()])
+            weights.corrected, place = ahead, ahead[content[2]]
         return place
 
     def _write(self, content: Content) -> None:
@@ -172,7 +172,7 @@ class ByReference:
         weights = self.weights
         if self.buffers is not self.apart:
             self._set_aside()
-        if self.apart is not self.own:
+        if self.apart is not self.scratch:
             self.overwritten = self.read
         place = weights.source(content)
         if place is None:
@@ -188,18 +188,18 @@ class ByReference:
             torch._foreach_copy_(other, self.buffers)
             for ring in self.weights.rings:
                 ring[:] = [other if each is self.buffers else each for each in ring]
-            self.own = self.buffers
+            self.scratch = self.buffers
         self.apart = self.buffers
 
     def _apart(self, content: Content, place: Buffers) -> Buffers:
         """Where a forward's weights are to lie that its backward writes over."""
         weights = self.weights
         if not weights.read_last(content):
-            self.own = self.own or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
-            return self.own
+            self.scratch = self.scratch or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
+            return self.scratch
         if content == self.overwritten:
             raise PipelagError(BROKEN)
-        self.own = []  # the pipeline is full: from now on, the oldest version is it
+        self.scratch = []  # the pipeline is full: from now on, the oldest version is it
         return place
 
     def restore(self, copies: Copies | None = None) -> None:
@@ -211,7 +211,7 @@ class ByReference:
             self.content = UNKNOWN
             self._point(weights.live)
         self.apart, self.content = [], weights.alive
-        self.own = [] if self.pointed else self.own
+        self.scratch = [] if self.pointed else self.scratch
 
     def _keep(self) -> None:
         """A backward read a copy of the live version: that is the one to keep, and its place is exchanged."""
@@ -219,11 +219,11 @@ class ByReference:
         if weights.saved == weights.version:
             return
         ring, place = weights.plain, weights.version % len(weights.plain)
-        free, own = ring[place], copy is self.own
-        self.own = [] if own else self.own
+        free, was_scratch = ring[place], copy is self.scratch
+        self.scratch = [] if was_scratch else self.scratch
         ring[:] = [copy if n == place else free if each is copy else each for n, each in enumerate(ring)]
         weights.saved = weights.version
-        self.own = free if own else self.own
+        self.scratch = free if was_scratch else self.scratch
 
     def check(self) -> None:
         """Raises `PipelagError` where a step that broke off has written over what it would read again."""

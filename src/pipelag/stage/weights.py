@@ -68,14 +68,14 @@ class FlatParameters:
         """The parameters' places in buffers of the same layout, in the order of `parameters`."""
         if isinstance(buffers, Laid) and buffers.views is not None:
             return buffers.views
-        made = [
+        views = [
             buffers[which].as_strided(parameter.size(), parameter.stride(), offset)
             for parameter in self.parameters
             for which, offset in [self.places[parameter]]
         ]
         if isinstance(buffers, Laid):
-            buffers.views = made
-        return made
+            buffers.views = views
+        return views
 
     @property
     def held(self) -> list[torch.Tensor]:
@@ -94,11 +94,11 @@ class FlatParameters:
 
     def alone(self, buffers: list[torch.Tensor]) -> bool:
         """Whether in buffers that the parameters point at nobody else's tensors lie: no graph keeps a view of them."""
-        own = Counter(map(_memory, buffers))
-        own.update(map(_memory, self.pointed))
-        own.update(map(_memory, buffers.cut if isinstance(buffers, Laid) else ()))
+        uses = Counter(map(_memory, buffers))
+        uses.update(map(_memory, self.pointed))
+        uses.update(map(_memory, buffers.cut if isinstance(buffers, Laid) else ()))
         # One more is what `_memory` asks.
-        return all(torch._C._storage_Use_Count(each) == own[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
+        return all(torch._C._storage_Use_Count(each) == uses[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
 
     def roundings(self, buffers: list[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """(what shows weights otherwise, their places in these buffers); see `pipelag.stage.rounded`."""
@@ -141,8 +141,8 @@ def load_whole(module: nn.Module, state: Mapping[str, Any]) -> None:
     Raises:
         RuntimeError: it is another module's.
     """
-    own = module.state_dict().keys()
-    buffers = {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in own}
+    named = module.state_dict().keys()
+    buffers = {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in named}
     module.load_state_dict({name: value for name, value in state.items() if name not in buffers})
     for name in buffers.keys() & state.keys():
         buffers[name].detach().copy_(state[name])
@@ -154,13 +154,13 @@ def shadows(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     An optimizer steps on these, so that an update between a minibatch's forward and its backward does not trip
     autograd's check. Each `.grad` has to be handed over before the step (`hand_over`).
     """
-    return [marked(nn.Parameter(one.data, requires_grad=one.requires_grad), one) for one in parameters]
+    return [marked(nn.Parameter(p.data, requires_grad=p.requires_grad), p) for p in parameters]
 
 
-def marked(made: nn.Parameter, like: nn.Parameter) -> nn.Parameter:
+def marked(parameter: nn.Parameter, like: nn.Parameter) -> nn.Parameter:
     """With the attributes that a user has given to another, by which an optimizer's groups may go."""
-    made.__dict__.update({name: value for name, value in vars(like).items() if not name.startswith("_")})
-    return made
+    parameter.__dict__.update({name: value for name, value in vars(like).items() if not name.startswith("_")})
+    return parameter
 
 
 def hand_over(parameters: Iterable[nn.Parameter], to: Iterable[nn.Parameter]) -> None:

@@ -47,8 +47,8 @@ def layer_in(frame: FrameType, stages: Sequence[nn.Module]) -> tuple[int, str] |
 
 def layer_of(error: BaseException, model: nn.Module) -> str:
     """The layer of a whole model in which an error was raised, with the shapes that came."""
-    found = [layer_in(frame, [model]) for frame, _ in walk_tb(error.__traceback__)]
-    return next((layer[1] for layer in found if layer), "the model")
+    layers = [layer_in(frame, [model]) for frame, _ in walk_tb(error.__traceback__)]
+    return next((layer[1] for layer in layers if layer), "the model")
 
 
 def shape_of(value: Any) -> str:

@@ -54,10 +54,10 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         "seconds": sum(layer.total_ms for layer in layers) / 1e3,
     }
     for gpus in options["gpus"]:
-        for name, method in METHODS.items():
-            found = get(method) if method else None
-            fleet = Fleet(machine, work, found, numbers_of(method, mixed), gpus)
-            yield {"what": "method", "method": name, "gpus": gpus} | row_of(fleet)
+        for title, name in METHODS.items():
+            method = get(name) if name else None
+            fleet = Fleet(machine, work, method, numbers_of(name, mixed), gpus)
+            yield {"what": "method", "method": title, "gpus": gpus} | row_of(fleet)
 
 
 def row_of(fleet: Fleet) -> dict[str, Any]:

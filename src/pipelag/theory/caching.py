@@ -52,6 +52,6 @@ def synchronous(stages: int, microbatches: int, segment: int | None = None) -> l
     """
     if segment is None:
         return [microbatches] * stages
-    again = asynchronous(stages, segment)
+    recomputed = asynchronous(stages, segment)
     heads = [stage % segment == 0 for stage in range(stages)]
-    return [microbatches if head else min(microbatches, held) for head, held in zip(heads, again, strict=True)]
+    return [microbatches if head else min(microbatches, held) for head, held in zip(heads, recomputed, strict=True)]

@@ -57,11 +57,11 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         for s, foreseen, before in waiting.pop(step, []):
             squares[s][0] += float((foreseen - weight.detach()).square().mean())
             squares[s][1] += float((before - weight.detach()).square().mean())
-        made = step_by(rule, optimizer.state.get(weight, {}), group)
-        if made is not None and step >= 2 * steps // 3 - max(horizons):
+        repeated = step_by(rule, optimizer.state.get(weight, {}), group)
+        if repeated is not None and step >= 2 * steps // 3 - max(horizons):
             before = weight.detach().clone()
             for s in horizons:
-                waiting.setdefault(step + s, []).append((s, before - s * made.factor * made.direction, before))
+                waiting.setdefault(step + s, []).append((s, before - s * repeated.factor * repeated.direction, before))
         noise = torch.randn(SIZE, generator=draw, dtype=torch.float64)
         weight.grad = mean + options.get("noise", 0.0) * noise
         optimizer.step()

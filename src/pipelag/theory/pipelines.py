@@ -34,15 +34,15 @@ class Pipeline:
 
 def pipeline(method: str, stages: int, microbatches: int) -> Pipeline:
     """Of a method by name; its schedule is timed with equal stages, over what fills it and three minibatches more."""
-    found = get(method)
-    delays = found.delays(stages, microbatches)
+    chosen = get(method)
+    delays = chosen.delays(stages, microbatches)
     return Pipeline(
         stages,
         microbatches,
-        utilisation(found.build, stages, microbatches),
+        utilisation(chosen.build, stages, microbatches),
         delays.forward,
         delays.backward,
-        found.weight_copies(stages, microbatches),
+        chosen.weight_copies(stages, microbatches),
     )
 
 

@@ -49,9 +49,9 @@ def _x(power: int) -> Polynomial:
 
 
 def _check(tau: int, *others: int) -> None:
-    for one in (tau, *others):
-        if one < 0:
-            raise PipelagError(f"a delay counts steps from 0 on, not {one}")
+    for delay in (tau, *others):
+        if delay < 0:
+            raise PipelagError(f"a delay counts steps from 0 on, not {delay}")
     if others and tau < max(others):
         raise PipelagError(f"the forward's delay {tau} cannot be below the backward's or the recomputation's {others}")
 
@@ -178,10 +178,10 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
         middle = (low + high) / 2
         same = np.sign(imaginary(middle)) == below
         low, high = np.where(same, middle, low), np.where(same, high, middle)
-    found = [*polished(model, low), *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
+    zeros = [*polished(model, low), *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
     if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
-        found.append(np.pi)
-    there = np.array(found, dtype=float)
+        zeros.append(np.pi)
+    there = np.array(zeros, dtype=float)
     divisors = on_circle(model.slope)(there)
     there, divisors = there[abs(divisors) > 1e-12], divisors[abs(divisors) > 1e-12]
     alphas = (-on_circle(model.constant)(there) / divisors).real
@@ -212,6 +212,10 @@ def lemma_2(forward: int, backward: int, delta: float, curvature: float = 1.0) -
     """With discrepancy, an unstable step size exists up to here: min(2 / (Delta (t_f - t_b)), lemma 1's)."""
     if delta <= 0:
         raise PipelagError(f"lemma 2 is about a sensitivity Delta above 0, not {delta}")
+    if forward <= backward:
+        raise PipelagError(
+            f"lemma 2 is about a forward older than the backward, not delays of {forward} and {backward}"
+        )
     return min(2 / (delta * (forward - backward)), lemma_1(forward, curvature))
 
 
