@@ -19,7 +19,7 @@ import pipelag
 from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
-from pipelag.methods.prediction import Scaled, moments, prediction_rule, rule_of
+from pipelag.methods.prediction import Scaled, coupled_decay, moments, prediction_rule, rule_of
 from pipelag.methods.reads import Predict
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
 from pipelag.simulate.discrepancy import Discrepancy
@@ -400,6 +400,21 @@ def test_the_negative_loss_maximized_is_the_same_training(name: str) -> None:
         return model.state_dict()
 
     assert equal(trained(1), trained(-1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_the_gradient"),
+    [(torch.optim.SGD, True), (torch.optim.Adam, True), (torch.optim.NAdam, True), (torch.optim.AdamW, False)]
+    + [(torch.optim.Adafactor, False), (torch.optim.Muon, False)],
+)
+def test_a_decay_is_in_the_remembered_gradient_where_the_optimizer_puts_it_there(
+    kind: Any, in_the_gradient: bool
+) -> None:
+    weight = torch.nn.Parameter(torch.full((2, 2), 3.0))
+    weight.grad = torch.ones(2, 2)
+    optimizer = kind([weight], lr=0.1, weight_decay=0.5)
+    (along,) = coupled_decay([weight], optimizer.param_groups, optimizer)
+    assert torch.equal(along, torch.full((2, 2), 2.5 if in_the_gradient else 1.0))
 
 
 # Recomputation ----------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ class Scaled(NamedTuple):
 
 Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], torch.Tensor | Scaled | None]
 RULES: dict[type[Optimizer], Rule] = {}
+DECOUPLED = (torch.optim.Adafactor, torch.optim.Muon)  # of torch's those whose decay never is in the gradient
 KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # a smoothed gradient from the first step on; SGD asks its momentum
 
 
@@ -117,16 +118,23 @@ def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torc
     return (buffer * group["momentum"]).add_(gradient, alpha=1 - group["dampening"]).mul_(group["lr"])
 
 
-def coupled_decay(parameters: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]]) -> list[torch.Tensor | None]:
+def coupled_decay(
+    parameters: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]], optimizer: Optimizer | None = None
+) -> list[torch.Tensor | None]:
     """The gradients that the optimizer steps along, None of a parameter without. groups: that of each parameter.
 
-    With the L2 term where the optimizer adds one, not with a decoupled decay; of one that maximizes, turned round.
+    With the L2 term where the optimizer adds one, not with a decoupled decay, which torch's say in their groups, but
+    for `DECOUPLED`; of one that maximizes, turned round.
     """
     along = [parameter.grad for parameter in parameters]
     if any(group.get("maximize") for group in groups):
         pairs = zip(along, groups, strict=True)
         along = [-gradient if gradient is not None and group.get("maximize") else gradient for gradient, group in pairs]
-    decays = [0.0 if group.get("decoupled_weight_decay") else group.get("weight_decay", 0.0) for group in groups]
+    always = isinstance(optimizer, DECOUPLED)
+    apart = [always or group.get("decoupled_weight_decay") for group in groups]
+    decays = [
+        0.0 if decoupled else group.get("weight_decay", 0.0) for decoupled, group in zip(apart, groups, strict=True)
+    ]
     for decay in {decay for decay in decays if decay}:
         decayed = [(i, gradient) for i, gradient in enumerate(along) if gradient is not None and decays[i] == decay]
         if decayed:

@@ -151,7 +151,7 @@ class StageWeights:
 
     def gradients(self) -> list[torch.Tensor | None]:
         """Those of the coming update, as the optimizer steps along them; made once for all who remember them."""
-        self.along = self.along or coupled_decay(self.parameters, self.parameter_groups)
+        self.along = self.along or coupled_decay(self.parameters, self.parameter_groups, self.optimizer)
         return self.along
 
     @property
