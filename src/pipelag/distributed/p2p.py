@@ -230,8 +230,8 @@ class Receiver:
         start = time.perf_counter()
         if self.metas is None:
             with reaching(self.wire.rank, self.peer):
-                told = self.wire.store.get(self.wire.name).decode()
-            self.describe([TensorMeta.read(line) for line in told.splitlines()])
+                announced = self.wire.store.get(self.wire.name).decode()
+            self.describe([TensorMeta.read(line) for line in announced.splitlines()])
         buffers = self._taken() if self.wire.channel is None else self._read(self.wire.channel)
         self.waited += time.perf_counter() - start
         self._post()

@@ -210,13 +210,13 @@ def join(
     store.set_timeout(TIMEOUT)
     if torchrun.standing():
         store = PrefixStore(torchrun.attempt(store, rank, world, STARTING.total_seconds()), store)
-    own = PrefixStore("pipelag", store)
-    heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
+    job_store = PrefixStore("pipelag", store)
+    heart = Heartbeat(job_store.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
-    check_backend(own, rank, backend)
+    check_backend(job_store, rank, backend)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
     near = range(rank - here, rank - here + local_world)
-    return Job(rank, world, place, own, heart, shared=shared, near=neighbours(own, rank, near, device))
+    return Job(rank, world, place, job_store, heart, shared=shared, near=neighbours(job_store, rank, near, device))
 
 
 def neighbours(store: Any, rank: int, near: range, device: str) -> list[int]:
@@ -254,10 +254,10 @@ def main(words: Sequence[str]) -> int:
     rank = int(os.environ["RANK"])
 
     def report(message: str, peer_lost: bool = False, bad_input: bool = False, **more: Any) -> NoReturn:
-        said = {"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more
+        content = {"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more
         aside = folder / f"error-{rank}.tmp"
         try:
-            aside.write_text(json.dumps(said))
+            aside.write_text(json.dumps(content))
             os.replace(aside, folder / f"error-{rank}.json")
         except OSError as error:
             print(f"pipelag: rank {rank}: {message}", file=sys.stderr, flush=True)
