@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -129,6 +130,17 @@ def leave_result(text: bytes, folder: Path) -> None:
         raise PipelagError(
             f"the run's result, {len(text):,} bytes, could not be written to {folder} ({error.strerror}); {MORE_ROOM}"
         ) from error
+
+
+def leave_report(report: dict[str, Any], folder: Path, rank: int) -> None:
+    """Why a worker failed, where the launcher finds it, whole: the heartbeat's thread may find a reason meanwhile, too.
+
+    Raises:
+        OSError: no room.
+    """
+    aside = folder / f"error-{rank}-{threading.get_ident()}.tmp"
+    aside.write_text(json.dumps(report))
+    os.replace(aside, folder / f"error-{rank}.json")
 
 
 def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> PipelagError:
@@ -254,11 +266,8 @@ def main(words: Sequence[str]) -> int:
     rank = int(os.environ["RANK"])
 
     def report(message: str, peer_lost: bool = False, bad_input: bool = False, **more: Any) -> NoReturn:
-        content = {"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more
-        aside = folder / f"error-{rank}.tmp"
         try:
-            aside.write_text(json.dumps(content))
-            os.replace(aside, folder / f"error-{rank}.json")
+            leave_report({"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more, folder, rank)
         except OSError as error:
             print(f"pipelag: rank {rank}: {message}", file=sys.stderr, flush=True)
             os._exit(NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)

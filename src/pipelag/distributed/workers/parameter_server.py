@@ -111,6 +111,8 @@ class AsynchronousWorker(WholeModel):
             self.waited += time.perf_counter() - began
             for buffer, new in zip(self.flat.buffers, weights, strict=True):
                 buffer.copy_(new)
+            if self.failure is not None:  # now: the worker whom that thread served would wait to the end
+                raise self.failure
         for thread in threads:
             thread.join()
         if self.failure is not None:
