@@ -153,6 +153,11 @@ class Sender:
         if self.metas is None:
             self.metas = metas
             self.wire.store.set(self.wire.name, "\n".join(meta.text() for meta in metas))
+        if len(metas) != len(self.metas):
+            raise PipelagError(
+                f"{what} has {len(metas)} tensors where the ones before it had {len(self.metas)}; let a stage hand on "
+                "as many for every minibatch"
+            )
         for now, first in zip(metas, self.metas, strict=True):
             if now.dtype != first.dtype:
                 raise PipelagError(
