@@ -13,6 +13,7 @@ the newest is damaged, the one before it serves.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +63,8 @@ class Checkpoints:
     def rewind(self) -> int:
         """Drop what lies behind the newest set from which the run can go on; returns its minibatches, 0 without one.
 
-        It can where that set is whole, and the losses and weights of those before are, from which the log is made.
+        It can where that set is whole, and the losses and weights of those before are, from which the log is made. A
+        complete set from which it cannot is set aside, not dropped: only a file of it, or of one before, may be wrong.
         """
         steps, newest = self.steps(), 0
         for step in reversed(steps[-2:]):  # older ones have no longer what a restart needs
@@ -72,16 +74,32 @@ class Checkpoints:
                 break
             print(f"pipelag: the checkpoint {wrong}; its set is left out", file=sys.stderr)
         for step in self._begun():
-            if step > newest:
-                self._drop(step)
+            if step > newest and step in steps:
+                self._set_aside(step)
+            elif step > newest:
+                self._drop(self.at(step))
         return newest
 
-    def _drop(self, step: int) -> None:
+    def _set_aside(self, step: int) -> None:
+        """Under another name, in place of what was set aside from there before."""
+        aside = self.at(step).with_suffix(".damaged")
+        if aside.exists():
+            self._drop(aside)
         try:
-            rmtree(self.at(step))
+            os.replace(self.at(step), aside)
         except OSError as error:
             raise PipelagError(
-                f"{self.at(step)}, which is not whole, cannot be removed ({error.strerror}); remove it"
+                f"{self.at(step)}, from which no run can go on, cannot be set aside as {aside.name} "
+                f"({error.strerror}); remove it"
+            ) from error
+        print(f"pipelag: {self.at(step)} was set aside as {aside.name}", file=sys.stderr)
+
+    def _drop(self, folder: Path) -> None:
+        try:
+            rmtree(folder)
+        except OSError as error:
+            raise PipelagError(
+                f"{folder}, which is not whole, cannot be removed ({error.strerror}); remove it"
             ) from error
 
     def _wrong(self, steps: Sequence[int]) -> str:
