@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from pipelag.data.text.language import RunningText
 from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, padded
+from pipelag.errors import PipelagError
 from pipelag.runs.objectives import Means
 
 RESAMPLES = 100  # of the test set, by which BLEU's error is known to 7 %
@@ -78,13 +79,24 @@ def masked_word_loss(
 
 @dataclass
 class LanguageTest:
-    """The test text of a language model, in stretches of `length` words, `batch` at a time."""
+    """The test text of a language model, in stretches of `length` words, `batch` at a time.
+
+    Raises:
+        PipelagError: a text shorter than a stretch.
+    """
 
     data: RunningText
     device: torch.device
     length: int
     batch: int = 20
     metrics: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.data.test) <= self.length:  # the last word is a target only
+            raise PipelagError(
+                f"the test text of '{self.data.name}' has {len(self.data.test):,} words, too few for a stretch of "
+                f"{self.length}; take a shorter length"
+            )
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
@@ -113,6 +125,7 @@ class LanguageTest:
 class TranslationTest:
     """The test set of a corpus. `beam`: hypotheses kept per sentence; 1 is greedy search. `lenpen`: see `search`.
 
+    A beam is at most as wide as there are words other than padding, as fairseq's is.
     write: what translates, `search` where it is None.
     """
 
@@ -141,7 +154,7 @@ class TranslationTest:
         from sacrebleu.metrics.bleu import BLEU
 
         model.eval()
-        write = self.write or search
+        write, beam = self.write or search, min(self.beam, len(self.data.target_words) - 1)
         right = total = 0
         loss, means = 0.0, Means(self.metrics)
         written: list[str] = []
@@ -155,7 +168,7 @@ class TranslationTest:
             )
             means.add(scores, target_out, words)
             longest = int(source.shape[1] * 2 + 10)
-            translations = write(model, source, self.beam, longest, self.lenpen)
+            translations = write(model, source, beam, longest, self.lenpen)
             written += [self.data.sentence(tokens) for tokens in translations]
         model.train()
         scorer = BLEU(tokenize="none", force=True)
