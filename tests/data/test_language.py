@@ -41,6 +41,13 @@ def test_unknown_words_need_a_place() -> None:
         LanguageBatches(running_text("toy", "toy", ["a b"] * 20, ["a"]), 8, 50, 0)
 
 
+def test_a_test_text_shorter_than_a_stretch_is_refused() -> None:
+    text = running_text("toy", "toy", ["a b c"] * 20, ["a b"])
+    assert LanguageTest(text, torch.device("cpu"), length=2).length == 2
+    with pytest.raises(PipelagError, match="test text of 'toy' has 3 words, too few for a stretch of 3"):
+        LanguageTest(text, torch.device("cpu"), length=3)
+
+
 def test_a_model_that_knows_nothing_has_the_vocabulary_as_perplexity() -> None:
     text = data.load("grammar", train=600, test=60)
 

@@ -61,7 +61,7 @@ def test_what_is_put_is_taken_whatever_is_kept_of_it(messages: list[list[Any]], 
         del taken
         for old, originals in alive:  # nothing that is kept is written over
             assert all(torch.equal(a, b) for a, b in zip(old, originals, strict=True))
-    assert len(here.own) <= most
+    assert len(here.pieces) <= most
 
 
 def test_a_piece_is_free_again_once_the_backward_has_read_it() -> None:
@@ -70,7 +70,7 @@ def test_a_piece_is_free_again_once_the_backward_has_read_it() -> None:
         here.put([torch.full((4, 4), float(step))])
         value = there.take().tensor((4, 4), torch.float32).requires_grad_()
         loss = (value * value).sum()
-        assert len(here.own) == 1 and not here.free
+        assert len(here.pieces) == 1 and not here.free
         loss.backward()
         assert value.grad is not None and torch.equal(value.grad, torch.full((4, 4), 2.0 * step))
         del value, loss
@@ -78,7 +78,7 @@ def test_a_piece_is_free_again_once_the_backward_has_read_it() -> None:
     for step in range(5):  # one whose receiver keeps everything gets new memory, and does not wait
         here.put([torch.full((3,), float(step))])
         kept.append(there.take().tensor((3,), torch.float32))
-    assert [float(value[0]) for value in kept] == [0, 1, 2, 3, 4] and len(here.own) == 5
+    assert [float(value[0]) for value in kept] == [0, 1, 2, 3, 4] and len(here.pieces) == 5
 
 
 def test_a_larger_message_gets_larger_memory_in_the_same_place() -> None:
@@ -87,7 +87,7 @@ def test_a_larger_message_gets_larger_memory_in_the_same_place() -> None:
         sent = [torch.randn(size)]
         here.put(sent)
         assert torch.equal(read(there, sent)[0], sent[0])
-    assert len(here.own) == 1 and len(here.own[0]) >= 400_000
+    assert len(here.pieces) == 1 and len(here.pieces[0]) >= 400_000
 
 
 def test_both_ends_send_while_both_give_back() -> None:
@@ -99,7 +99,7 @@ def test_both_ends_send_while_both_give_back() -> None:
             for back in range(3):
                 assert int(there.take().tensor((1,), torch.int64)) == step - 2 + back
                 assert int(here.take().tensor((1,), torch.int64)) == -(step - 2 + back)
-    assert len(here.own) <= 4 and len(there.own) <= 4
+    assert len(here.pieces) <= 4 and len(there.pieces) <= 4
 
 
 def test_as_many_messages_may_wait_as_a_channel_is_used_for() -> None:
@@ -168,12 +168,12 @@ def test_a_fork_gives_nothing_back() -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     here.put([torch.zeros(3)])
-    assert len(here.own) == 2 and value.tolist() == [1, 1, 1]
+    assert len(here.pieces) == 2 and value.tolist() == [1, 1, 1]
     del value
     there.take()
     for _ in range(2):
         here.put([torch.zeros(3)])
-    assert len(here.own) == 2  # each piece came back once
+    assert len(here.pieces) == 2  # each piece came back once
 
 
 def test_whoever_collects_what_it_receives_has_it_in_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +183,12 @@ def test_whoever_collects_what_it_receives_has_it_in_memory_of_its_own(monkeypat
     for step in range(10):
         here.put([torch.tensor([step])])
         kept.append(there.take().tensor((1,), torch.int64))
-    assert [int(value) for value in kept] == list(range(10)) and len(here.own) == 4
+    assert [int(value) for value in kept] == list(range(10)) and len(here.pieces) == 4
     kept.clear()
     for step in range(10):
         here.put([torch.tensor([step])])
         assert int(there.take().tensor((1,), torch.int64)) == step
-    assert len(here.own) == 4 and not there.kept
+    assert len(here.pieces) == 4 and not there.in_use
 
 
 def test_nobody_else_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

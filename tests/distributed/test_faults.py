@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from torch import nn
 import pipelag
 from pipelag.distributed import gather
 from pipelag.distributed.launch import processes
-from pipelag.distributed.launch.launch import WorkerFailed, first_cause, launch
+from pipelag.distributed.launch.launch import WorkerFailed, first_cause, launch, leave_report
 from pipelag.distributed.p2p import PeerLost, reaching
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job, Record
@@ -170,6 +171,50 @@ def test_of_failed_workers_the_one_that_began_it_is_named(tmp_path: Path) -> Non
     assert "rank 1 of 4 workers failed: it exited with status 7" in cause(r0=1, r1=7, r3=1)
     assert "rank 2 of 4 workers failed: it was ended by signal 9" in cause(r0=1, r2=-9)
     assert "rank 0 lost its connection" in cause(r0=1, r1=errno.ENOSPC)  # which could not say what it saw
+
+
+def test_two_reports_of_one_worker_at_the_same_time_leave_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat may find another silent while the main thread loses its connection."""
+    met, write = threading.Barrier(2), Path.write_text
+
+    def together(path: Path, text: str) -> int:
+        written = write(path, text)
+        met.wait(60)
+        return written
+
+    monkeypatch.setattr(Path, "write_text", together)
+    reports = [{"message": "short"}, {"message": "a longer one"}]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda report: leave_report(report, tmp_path, 0), reports))
+    assert json.loads((tmp_path / "error-0.json").read_text()) in reports
+
+
+def unserved(job: Job) -> None:
+    """Rank 0's server makes no update of what another worker sends: it has threads for those."""
+    refused, after = threading.Event(), itertools.count()
+
+    class Refusing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                refused.set()
+                raise ArithmeticError("no update")
+            return super().step(closure)
+
+    def inputs(t: int) -> torch.Tensor:
+        if job.rank == 0 and t:
+            assert refused.wait(60) and next(after) < 20, "it went on"
+        return Noise().inputs(t)
+
+    make = lambda parameters: Refusing(parameters, lr=0.01)  # noqa: E731
+    phases, loss = [Phase(get("asp"), 200)], nn.functional.cross_entropy
+    RealTraining(job, convolutional(), phases, make, loss, lambda step: 1.0, 5).run(inputs, Noise().targets)
+
+
+def test_what_fails_in_a_servers_thread_ends_the_run_at_once() -> None:
+    with pytest.raises(WorkerFailed, match="rank 0 of 2 workers failed: ArithmeticError: no update"):
+        launch(unserved, 2)
 
 
 def test_of_a_lost_connection_its_reason_is_told_whole() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelag.distributed.p2p import MOST_DIMENSIONS, TensorMeta, header_of, shapes_of
+from pipelag.distributed.p2p import MOST_DIMENSIONS, Sender, TensorMeta, Wire, header_of, shapes_of
+from pipelag.errors import PipelagError
 
 SHAPES = st.lists(st.lists(st.integers(0, 2**40), max_size=MOST_DIMENSIONS).map(tuple), min_size=1, max_size=4)
 
@@ -27,3 +30,10 @@ def test_a_channels_last_tensor_comes_back_as_it_was(n: int, c: int, h: int, w: 
     buffer.copy_(sent)
     back = meta.unwire(buffer)
     assert torch.equal(back, tensor) and (back.stride() == tensor.stride() or not meta.channels_last)
+
+
+def test_a_message_of_another_number_of_tensors_is_refused() -> None:
+    wire = Wire(0, None, dist.HashStore(), torch.device("cpu"), "F1:0-1")  # type: ignore[arg-type]
+    sender = Sender(wire, 1, 2, [TensorMeta.of(torch.ones(2))])
+    with pytest.raises(PipelagError, match="the output has 2 tensors where the ones before it had 1; let"):
+        sender.send((torch.ones(2), torch.ones(2)), "the output")

@@ -132,7 +132,9 @@ def test_a_damaged_set_is_left_out_for_the_one_before_it(
     content[middle : middle + 64] = bytes(64)
     part.write_bytes(content)
     assert Checkpoints(tmp_path, frozenset()).rewind() == 6
-    assert f"{part} is damaged; its set is left out" in capfd.readouterr().err
+    errors, aside = capfd.readouterr().err, part.parent.with_suffix(".damaged")
+    assert f"{part} is damaged; its set is left out" in errors
+    assert f"{part.parent} was set aside as {aside.name}" in errors and (aside / part.name).read_bytes() == content
     again, whole = train(tmp_path), train(None)
     assert equal(again.model.state_dict(), whole.model.state_dict()) and again.metrics == whole.metrics
 

@@ -7,7 +7,7 @@ import torch
 
 from pipelag import data, models
 from pipelag.api import train
-from pipelag.data.text.parallel import BEGIN, END, PAD, TextBatches, padded
+from pipelag.data.text.parallel import BEGIN, END, PAD, TextBatches, corpus, padded
 from pipelag.errors import PipelagError
 from pipelag.models.attention import dot_product_attention
 from pipelag.runs.text_metrics import TranslationTest, search, token_loss
@@ -197,6 +197,17 @@ def test_a_perfect_translator_has_a_bleu_of_100() -> None:
     assert measured["bleu"] == pytest.approx(100.0)
     assert measured["accuracy"] == 100.0
     assert padded([(4,), (5, 6)]).tolist() == [[4, PAD], [5, 6]]
+
+
+def test_a_beam_is_as_wide_as_the_vocabulary_allows() -> None:
+    few = corpus("few", "few", [("a b", "x y"), ("b", "y")], [("a", "x")])  # 6 words: 4 special ones, x and y
+
+    class Even(torch.nn.Module):
+        def forward(self, value: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return torch.zeros(*value[1].shape, len(few.target_words))
+
+    wide, widest = (TranslationTest(few, torch.device("cpu"), beam=beam).measure(Even()) for beam in (5, 12))
+    assert wide == widest and len(few.target_words) == 6
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

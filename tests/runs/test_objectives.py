@@ -32,7 +32,7 @@ def test_a_metric_is_the_mean_over_all_targets_not_over_batches(squares: str) ->
     means.add(scores[:5], targets[:5])
     means.add(scores[5:], targets[5:])
     by_hand = sum((int(s.argmax()) - int(t)) ** 2 for s, t in zip(scores, targets, strict=True)) / 7
-    assert means.found() == {squares: pytest.approx(by_hand)}
+    assert means.by_name() == {squares: pytest.approx(by_hand)}
 
 
 def test_padding_does_not_count_where_words_are_written(squares: str) -> None:

@@ -123,6 +123,10 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         RunSpec(kind="theory", options={"study": "radii"})
     with pytest.raises(ValueError, match="option 'alphas' of a theory run is missing"):
         RunSpec(kind="theory", options={"study": "radius", "forward": 3})
+    momentum = {"study": "radius", "forward": 3, "momentum": 0.9, "alphas": [0.1, 0.2, 2]}
+    assert RunSpec(kind="theory", options=momentum | {"curvature": 2.0}).steps == 0
+    with pytest.raises(ValueError, match="the model with momentum has a forward delay and a curvature alone, no delta"):
+        RunSpec(kind="theory", options=momentum | {"delta": 5.0})
 
 
 def test_the_regression_reads_a_named_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

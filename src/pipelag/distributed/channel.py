@@ -64,11 +64,11 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.process = connection, os.getpid()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-        self.own: list[mmap.mmap] = []  # pieces for what is sent, by number
+        self.pieces: list[mmap.mmap] = []  # pieces for what is sent, by number
         self.free: list[int] = []
-        self.theirs: dict[int, mmap.mmap] = {}  # pieces of the peer, by number
+        self.peer_pieces: dict[int, mmap.mmap] = {}  # pieces of the peer, by number
         self.come: deque[Message] = deque()
-        self.kept = 0  # pieces of the peer in which tensors of its messages still lie
+        self.in_use = 0  # pieces of the peer in which tensors of its messages still lie
 
     def put(self, tensors: Sequence[torch.Tensor]) -> None:
         """Send one message.
@@ -79,17 +79,17 @@ class Channel:
         size = max(ALIGNED, sum(room(tensor.numel() * tensor.element_size()) for tensor in tensors))
         while not self.free and self._heard(wait=False):
             pass
-        number = self.free.pop() if self.free else len(self.own)
-        new = number == len(self.own) or len(self.own[number]) < size
+        number = self.free.pop() if self.free else len(self.pieces)
+        new = number == len(self.pieces) or len(self.pieces[number]) < size
         head, beside = HEAD.pack(number, size if new else 0), []
         with ExitStack() as stack:
             if new:
                 file = os.memfd_create("pipelag")
                 stack.callback(os.close, file)
                 os.ftruncate(file, size)
-                self.own[number : number + 1] = [mmap.mmap(file, size)]
+                self.pieces[number : number + 1] = [mmap.mmap(file, size)]
                 beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, FILE.pack(file))]
-            message = Message(self.own[number])
+            message = Message(self.pieces[number])
             for tensor in tensors:
                 message.tensor(tuple(tensor.shape), tensor.dtype).copy_(tensor)
             with gone():
@@ -122,14 +122,14 @@ class Channel:
             if not beside:
                 raise OSError(errno.EMFILE, "a message came without its memory: this process has too many open files")
             (file,) = FILE.unpack(beside[0][2])
-            self.theirs[number] = mmap.mmap(file, size)
+            self.peer_pieces[number] = mmap.mmap(file, size)
             os.close(file)
-        view = memoryview(self.theirs[number])
-        if self.kept >= MOST_KEPT:  # somebody collects what stages receive: of that, memory of its own
+        view = memoryview(self.peer_pieces[number])
+        if self.in_use >= MOST_KEPT:  # somebody collects what stages receive: of that, memory of its own
             view = memoryview(bytearray(view))
             self._say_free(number)
         else:
-            self.kept += 1
+            self.in_use += 1
             weakref.finalize(view, self._give_back, number).atexit = False
         self.come.append(Message(view))
         return True
@@ -137,7 +137,7 @@ class Channel:
     def _give_back(self, number: int) -> None:
         """The last tensor in a piece of the peer's memory is gone; in a fork of this process that means nothing."""
         if os.getpid() == self.process:
-            self.kept -= 1
+            self.in_use -= 1
             self._say_free(number)
 
     def _say_free(self, number: int) -> None:

@@ -13,6 +13,7 @@ the newest is damaged, the one before it serves.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,8 +53,8 @@ class Checkpoints:
 
     def _begun(self) -> list[int]:
         """The sets of which something is there, oldest first."""
-        found = [SET.fullmatch(path.name) for path in self.folder.glob("step-*") if path.is_dir()]
-        return sorted(int(each[1]) for each in found if each)
+        names = [path.name for path in self.folder.glob("step-*") if path.is_dir()]
+        return sorted(int(match[1]) for name in names if (match := SET.fullmatch(name)))
 
     def complete(self, step: int) -> bool:
         """Whether the set after `step` minibatches is."""
@@ -62,26 +63,43 @@ class Checkpoints:
     def rewind(self) -> int:
         """Drop what lies behind the newest set from which the run can go on; returns its minibatches, 0 without one.
 
-        It can where that set is whole, and the losses and weights of those before are, from which the log is made.
+        It can where that set is whole, and the losses and weights of those before are, from which the log is made. A
+        complete set from which it cannot is set aside, not dropped: only a file of it, or of one before, may be wrong.
         """
         steps, newest = self.steps(), 0
         for step in reversed(steps[-2:]):  # older ones have no longer what a restart needs
-            wrong = self._wrong([each for each in steps if each <= step])
+            wrong = self._wrong([earlier for earlier in steps if earlier <= step])
             if not wrong:
                 newest = step
                 break
             print(f"pipelag: the checkpoint {wrong}; its set is left out", file=sys.stderr)
         for step in self._begun():
-            if step > newest:
-                self._drop(step)
+            if step > newest and step in steps:
+                self._set_aside(step)
+            elif step > newest:
+                self._drop(self.at(step))
         return newest
 
-    def _drop(self, step: int) -> None:
+    def _set_aside(self, step: int) -> None:
+        """Under another name, in place of what was set aside from there before."""
+        aside = self.at(step).with_suffix(".damaged")
+        if aside.exists():
+            self._drop(aside)
         try:
-            rmtree(self.at(step))
+            os.replace(self.at(step), aside)
         except OSError as error:
             raise PipelagError(
-                f"{self.at(step)}, which is not whole, cannot be removed ({error.strerror}); remove it"
+                f"{self.at(step)}, from which no run can go on, cannot be set aside as {aside.name} "
+                f"({error.strerror}); remove it"
+            ) from error
+        print(f"pipelag: {self.at(step)} was set aside as {aside.name}", file=sys.stderr)
+
+    def _drop(self, folder: Path) -> None:
+        try:
+            rmtree(folder)
+        except OSError as error:
+            raise PipelagError(
+                f"{folder}, which is not whole, cannot be removed ({error.strerror}); remove it"
             ) from error
 
     def _wrong(self, steps: Sequence[int]) -> str:
@@ -132,20 +150,20 @@ class Checkpoints:
         Raises:
             PipelagError: naming the first difference.
         """
-        found = training_of(self.parts(step, "resume"))
+        past = training_of(self.parts(step, "resume"))
         for name, value in asked.items():
-            if found.get(name, value) != value:
+            if past.get(name, value) != value:
                 raise PipelagError(
-                    f"the checkpoints in {self.folder} hold all {step} steps of a training with {name} {found[name]}, "
+                    f"the checkpoints in {self.folder} hold all {step} steps of a training with {name} {past[name]}, "
                     f"and this one has {name} {value}: nothing is left to train; train more, or name another folder"
                 )
         print(f"pipelag: {self.folder} holds all {step} steps, and nothing was left to train", file=sys.stderr)
 
     def _read(self, path: Path) -> dict[str, Any]:
-        found = checkpoint.load(path, self.name_of(path))
-        if found is None:
+        part = checkpoint.load(path, self.name_of(path))
+        if part is None:
             raise PipelagError(f"the checkpoint {path} is gone; start again: without it the run begins anew")
-        return found
+        return part
 
 
 @dataclass
@@ -185,9 +203,9 @@ class Keeper:
 
     def state_of(self, module: nn.Module, weights: bool) -> Tensors:
         """Copies of the stage's weights, or of its statistics, by their names in the model; shared ones by all."""
-        own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
         state = in_full(module, self.masters).items()
-        return {self.held[name]: on_cpu(value) for name, value in state if (name in own) == weights}
+        return {self.held[name]: on_cpu(value) for name, value in state if (name in parameters) == weights}
 
     def save(
         self,
@@ -222,39 +240,39 @@ class Keeper:
             "losses": {"losses": [float(loss) for loss in losses]},
             "stage": self.state_of(module, weights=True) | self.buffers.pop(step, {}),
         }
-        self.last, folder, own = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
+        self.last, folder, suffix = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
         for kind, content in files.items():
-            path = folder / f"{kind}-{own}"
+            path = folder / f"{kind}-{suffix}"
             checkpoint.save(content, path, of=self.checkpoints.name_of(path))
         for old in self.checkpoints.steps()[:-2]:
             for kind in RESTART:
                 with suppress(OSError):  # it is no longer needed, and takes room at most
-                    (self.checkpoints.at(old) / f"{kind}-{own}").unlink(missing_ok=True)
+                    (self.checkpoints.at(old) / f"{kind}-{suffix}").unlink(missing_ok=True)
 
 
 def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """What the "resume" parts of a set say of the training that they are of; older ones say nothing."""
     parts = list(parts)
-    told = {name: value for part in parts for name, value in part.get("training", {}).items()}
-    return told | grouped(setting for part in parts for setting in part.get("groups", ()))
+    settings = {name: value for part in parts for name, value in part.get("training", {}).items()}
+    return settings | grouped(setting for part in parts for setting in part.get("groups", ()))
 
 
 def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
     """Whether a state is one of this model, by names and shapes; buffers that a `state_dict` leaves out may lack."""
-    own = model.state_dict()
-    more = whole_state(model).keys() - own.keys()
-    sizes = [
-        {name: getattr(value, "shape", None) for name, value in each.items() if name not in more}
-        for each in (state, own)
-    ]
-    return sizes[0] == sizes[1]
+    its_state = model.state_dict()
+    left_out = whole_state(model).keys() - its_state.keys()
+
+    def shapes(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: getattr(value, "shape", None) for name, value in values.items() if name not in left_out}
+
+    return shapes(state) == shapes(its_state)
 
 
 def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:
     """What a checkpoint says of the training that it is of: its phase's, beside the optimizer."""
-    told = {"method": phase.method.name, "cuts": str(list(phase.cuts)), "microbatches": str(phase.microbatches)}
-    told |= {"replicas": str(list(phase.replicas)), "recompute": str(int(phase.recompute))}
-    return told | {"seed": str(seed), "precision": "bf16" if bf16 else "fp32"}
+    settings = {"method": phase.method.name, "cuts": str(list(phase.cuts)), "microbatches": str(phase.microbatches)}
+    settings |= {"replicas": str(list(phase.replicas)), "recompute": str(int(phase.recompute))}
+    return settings | {"seed": str(seed), "precision": "bf16" if bf16 else "fp32"}
 
 
 def described(optimizer: torch.optim.Optimizer) -> str:
@@ -268,17 +286,16 @@ def groups_of(optimizer: torch.optim.Optimizer | None) -> list[str]:
     if optimizer is None:
         return []
     usual = {f"{name}={value}" for name, value in optimizer.defaults.items()}
-    told = [
+    groups = [
         {f"{name}={group[name]}" for name in optimizer.defaults.keys() & group.keys()} for group in made_with(optimizer)
     ]
-    groups = [sorted(settings - usual) for settings in told]
-    return [", ".join(settings) for settings in groups]
+    return [", ".join(sorted(settings - usual)) for settings in groups]
 
 
 def grouped(groups: Iterable[str]) -> dict[str, str]:
     """What is told of a training's groups; nothing where older checkpoints say nothing."""
-    found = set(groups)
-    return {"groups": "; ".join(sorted(found - {""})) or "all alike"} if found else {}
+    different = set(groups)
+    return {"groups": "; ".join(sorted(different - {""})) or "all alike"} if different else {}
 
 
 def on_cpu(value: Any) -> Any:
@@ -294,8 +311,8 @@ def on_cpu(value: Any) -> Any:
 
 def _place(path: Path) -> tuple[str, int, int] | None:
     """(kind, stage, stages) of a part's file."""
-    found = PART.fullmatch(path.name)
-    return (found[1], int(found[2]), int(found[3])) if found else None
+    match = PART.fullmatch(path.name)
+    return (match[1], int(match[2]), int(match[3])) if match else None
 
 
 def _division(folder: Path) -> int:

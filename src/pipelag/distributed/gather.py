@@ -24,14 +24,14 @@ def gathered(value: Any, device: torch.device, group: dist.ProcessGroup | None =
     """
     file = io.BytesIO()
     torch.save(value, file)
-    mine = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(device)
+    text = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(device)
     world = dist.get_world_size(group)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([len(mine)], device=device), group=group)
+    dist.all_gather(sizes, torch.tensor([len(text)], device=device), group=group)
     longest = max(int(size) for size in sizes)
     texts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in range(world)]
-    dist.all_gather(texts, torch.nn.functional.pad(mine, (0, longest - len(mine))), group=group)
-    return [_read(text[: int(size)]) for text, size in zip(texts, sizes, strict=True)]
+    dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))), group=group)
+    return [_read(padded[: int(size)]) for padded, size in zip(texts, sizes, strict=True)]
 
 
 def _read(text: torch.Tensor) -> Any:

@@ -31,13 +31,15 @@ WAITS = (os.sep + "torch" + os.sep, os.sep + os.path.join("pipelag", "distribute
 
 def patience_of(given: float | None) -> float:
     """Seconds that a rank may be silent: as given, or PIPELAG_PATIENCE, or 30."""
-    said = given if given is not None else os.environ.get("PIPELAG_PATIENCE") or PATIENCE
+    patience = given if given is not None else os.environ.get("PIPELAG_PATIENCE") or PATIENCE
     try:
-        seconds = float(said)
+        seconds = float(patience)
     except ValueError:
         seconds = -1.0
     if not 1 <= seconds < 1e9:
-        raise PipelagError(f"patience is for how many seconds a worker may be silent, a number from 1 on, not '{said}'")
+        raise PipelagError(
+            f"patience is for how many seconds a worker may be silent, a number from 1 on, not '{patience}'"
+        )
     return seconds
 
 
@@ -70,7 +72,7 @@ class Heartbeat:
         self.over = threading.Event()
         self.main = threading.main_thread().ident
         store.set_timeout(timedelta(seconds=max(patience, 10)))
-        self.threads = [threading.Thread(target=each, daemon=True) for each in (self.talk, self.watch)]
+        self.threads = [threading.Thread(target=loop, daemon=True) for loop in (self.talk, self.watch)]
         for thread in self.threads:
             thread.start()
 

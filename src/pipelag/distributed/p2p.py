@@ -153,6 +153,11 @@ class Sender:
         if self.metas is None:
             self.metas = metas
             self.wire.store.set(self.wire.name, "\n".join(meta.text() for meta in metas))
+        if len(metas) != len(self.metas):
+            raise PipelagError(
+                f"{what} has {len(metas)} tensors where the ones before it had {len(self.metas)}; let a stage hand on "
+                "as many for every minibatch"
+            )
         for now, first in zip(metas, self.metas, strict=True):
             if now.dtype != first.dtype:
                 raise PipelagError(
@@ -230,8 +235,8 @@ class Receiver:
         start = time.perf_counter()
         if self.metas is None:
             with reaching(self.wire.rank, self.peer):
-                told = self.wire.store.get(self.wire.name).decode()
-            self.describe([TensorMeta.read(line) for line in told.splitlines()])
+                announced = self.wire.store.get(self.wire.name).decode()
+            self.describe([TensorMeta.read(line) for line in announced.splitlines()])
         buffers = self._taken() if self.wire.channel is None else self._read(self.wire.channel)
         self.waited += time.perf_counter() - start
         self._post()

@@ -122,78 +122,78 @@ class RealTraining:
             print(f"pipelag: goes on from a training with {'; '.join(other)}", file=sys.stderr)
 
     def run_phase(
-        self, phase: Phase, inputs: Inputs, targets: Inputs, offset: int = 0, kept: bool = False
+        self, phase: Phase, inputs: Inputs, targets: Inputs, offset: int = 0, save: bool = False
     ) -> dict[int, Record]:
         """One phase to its end, on all ranks; then every rank has the whole model. Returns the records by rank.
 
         Args:
-            offset: minibatches of the phase that are done already. kept: write checkpoints.
+            offset: minibatches of the phase that are done already. save: write checkpoints.
         """
         self.job.phases += 1
         pieces = stages(self.model, phase.cuts)
-        told = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset, self.masters)
+        assignment = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset, self.masters)
         method = phase.method
         if method.data_parallel or method.torch_schedule:
-            part = self._whole(told, pieces, inputs, targets, kept)
+            part = self._whole(assignment, pieces, inputs, targets, save)
         else:
-            part = self._pipeline(told, pieces, inputs, targets, kept)
-        self.done += told.steps
+            part = self._pipeline(assignment, pieces, inputs, targets, save)
+        self.done += assignment.steps
         self.parts = []
         records = self._share(part)
         losses = merged_losses([record.losses for record in records.values()])
-        self.losses += [float(losses[t]) for t in range(told.steps)]
+        self.losses += [float(losses[t]) for t in range(assignment.steps)]
         return records
 
     def _pipeline(
-        self, told: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, kept: bool
+        self, assignment: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, save: bool
     ) -> dict[str, Any]:
         """This rank's stages of a phase, whatever its schedule; and what of them goes to all ranks."""
-        schedule = told.phase.schedule(told.steps)
+        schedule = assignment.phase.schedule(assignment.steps)
         routes = routes_of(schedule)
         for (kind, lane), pairs in sorted(conversations(routes).items()):
             self.job.meet(pairs, [self.job.group(kind, lane)])
         self.job.open_channels(schedule, routes)
-        mine = {stage: pieces[stage - 1] for stage in self._stages(schedule)}
+        modules = {stage: pieces[stage - 1] for stage in self._stages(schedule)}
         keepers: dict[int, Keeper] = {}
         restarts: dict[int, dict[str, Any] | None] = {}
-        for stage, piece in mine.items() if kept else ():
-            keeper, restarts[stage] = self._keeper(told, stage, piece)
+        for stage, piece in modules.items() if save else ():
+            keeper, restarts[stage] = self._keeper(assignment, stage, piece)
             if keeper is not None:
                 keepers[stage] = keeper
-                check_rounds(told.phase, told.marks(keeper))
+                check_rounds(assignment.phase, assignment.marks(keeper))
         for ranks in schedule.replicas:  # a rank without a stage takes part in making the groups of those that have
             if len(ranks) > 1:
                 self.job.share(ranks)
-        if not mine:
+        if not modules:
             return {}
-        worker = PipelineWorker(self.job, mine, told, schedule, keepers, restarts)
+        worker = PipelineWorker(self.job, modules, assignment, schedule, keepers, restarts)
         for state in worker.stages.values():
-            self._load(state.optimizer, state.shadows, mine[state.stage], state.stage)
+            self._load(state.optimizer, state.shadows, modules[state.stage], state.stage)
         record = performed(worker, pieces, inputs, targets)
         part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
         for state in worker.stages.values():
             if state.replica == 0:  # the others are equal to the first
-                self._add(part, mine[state.stage], state.optimizer, state.shadows)
+                self._add(part, modules[state.stage], state.optimizer, state.shadows)
         return part
 
     def _stages(self, schedule: Schedule) -> list[int]:
         return stages_on(schedule, self.job.rank) if self.job.rank < len(schedule.workers) else []
 
     def _whole(
-        self, told: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, kept: bool
+        self, assignment: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, save: bool
     ) -> dict[str, Any]:
         """This rank's replica of the model, or its stage under a schedule of torch's."""
-        method, rank = told.phase.method, self.job.rank
+        method, rank = assignment.phase.method, self.job.rank
         stage, piece = (rank + 1, pieces[rank]) if method.torch_schedule else (1, self.model)
-        keeper = self._keeper(told, stage, piece)[0] if kept else None
+        keeper = self._keeper(assignment, stage, piece)[0] if save else None
         worker: WholeModel
         if method.torch_schedule:
             self.job.meet({(low, low + 1) for low in range(self.job.world - 1)}, [None])
-            worker = TorchWorker(self.job, pieces, told, keeper)
+            worker = TorchWorker(self.job, pieces, assignment, keeper)
         elif method.parameter_server:
-            worker = AsynchronousWorker(self.job, piece, told, keeper)
+            worker = AsynchronousWorker(self.job, piece, assignment, keeper)
         else:
-            worker = ReplicaWorker(self.job, piece, told, keeper)
+            worker = ReplicaWorker(self.job, piece, assignment, keeper)
         self._load(worker.optimizer, worker.shadows, piece, stage)
         record = performed(worker, [self.model] if method.data_parallel else pieces, inputs, targets)
         if not method.torch_schedule and rank:  # the replicas have averaged their losses, or rank 0 has them all
@@ -238,35 +238,45 @@ class RealTraining:
         part["weights"] |= {held[name]: on_cpu(value) for name, value in state}
         part["optimizer"] |= {names[i]: values for i, values in optimizer_state(optimizer, parameters).items()}
 
-    def _keeper(self, told: Assignment, stage: int, piece: nn.Module) -> tuple[Keeper | None, dict[str, Any] | None]:
+    def _keeper(
+        self, assignment: Assignment, stage: int, piece: nn.Module
+    ) -> tuple[Keeper | None, dict[str, Any] | None]:
         """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
         if self.checkpoints is None:
             return None, None
-        phase = told.phase
-        begin, lags = told.start - told.offset, phase.delays.forward_lags
-        about = (
-            f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, replicas {phase.replicas}, "
-        )
-        about += f"recompute {phase.recompute}, from step {begin}, lags {lags}"
-        of = told_of(phase, self.seed, self.bf16)
+        phase, start = assignment.phase, assignment.start
+        begin, lags = start - assignment.offset, phase.delays.forward_lags
+        about = f"{phase.method.name}, cuts {phase.cuts}, {phase.microbatches} microbatches, "
+        about += f"replicas {phase.replicas}, recompute {phase.recompute}, from step {begin}, lags {lags}"
+        settings = told_of(phase, self.seed, self.bf16)
         same = len(self.parts) == phase.stages and all(part["about"] == about for part in self.parts)
         clock = self.parts[stage - 1]["clock"] if same else {}
         self.counted[stage] = self.parts[stage - 1].get("counted", []) if same else []
         names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
         keeper = Keeper(
-            self.checkpoints, about, stage, phase.stages, held, names, clock, self.seconds, told.start, self.masters, of
+            self.checkpoints,
+            about,
+            stage,
+            phase.stages,
+            held,
+            names,
+            base=clock,
+            seconds=self.seconds,
+            last=start,
+            masters=self.masters,
+            training=settings,
         )
-        return keeper, self.checkpoints.policy(told.start, stage, phase.stages) if same else None
+        return keeper, self.checkpoints.policy(start, stage, phase.stages) if same else None
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         self.job.arrive()
         self.job.close_channels()
         parts = gathered(part, self.job.outside)
-        merged = {name: value for each in parts for name, value in each.get("weights", {}).items()}
+        merged = {name: value for its_part in parts for name, value in its_part.get("weights", {}).items()}
         take_in_full(self.model, merged, self.masters)
-        for each in parts:
-            self._adopt(each.get("optimizer", {}))
-        return {rank: Record.unpacked(each["record"]) for rank, each in enumerate(parts) if each}
+        for part in parts:
+            self._adopt(part.get("optimizer", {}))
+        return {rank: Record.unpacked(part["record"]) for rank, part in enumerate(parts) if part}
 
     def _adopt(self, state: dict[str, dict[str, Any]]) -> None:
         for name, values in state.items():
@@ -279,7 +289,7 @@ class RealTraining:
             began = time.perf_counter()
             left = first + phase.steps > self.done
             offset = max(0, self.done - first)
-            records.append(self.run_phase(phase, inputs, targets, offset, kept=True) if left else {})
+            records.append(self.run_phase(phase, inputs, targets, offset, save=True) if left else {})
             self.seconds += time.perf_counter() - began
             first += phase.steps
         return records
@@ -377,11 +387,12 @@ def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
     """
     if piece is model:
         return {name: name for name in whole_state(model)}
-    children, own = list(model._modules.items()), list(piece._modules.items())
-    first = next(k for k in range(len(children)) if [c for _, c in children[k : k + len(own)]] == [c for _, c in own])
+    layers, its_layers = list(model._modules.items()), list(piece._modules.items())
+    its_modules, count = [layer for _, layer in its_layers], len(its_layers)
+    first = next(k for k in range(len(layers)) if [layer for _, layer in layers[k : k + count]] == its_modules)
     return {
         f"{local}.{leaf}": f"{name}.{leaf}"
-        for (local, layer), (name, _) in zip(own, children[first:], strict=False)
+        for (local, layer), (name, _) in zip(its_layers, layers[first:], strict=False)
         if layer is not None
         for leaf in whole_state(layer)
     }

@@ -27,9 +27,9 @@ from pipelag.errors import PipelagError
 from pipelag.files import write_whole
 from pipelag.runs.spec import RunSpec
 
-MADE = ("model.pt", "trace.json")  # beside the log, by some runs
-TOLD = ("config.yaml", "environment.json")  # of what was run, and where
-FILES = (*TOLD, "metrics.jsonl", "summary.json", *MADE)
+PRODUCTS = ("model.pt", "trace.json")  # beside the log, of some runs
+DESCRIPTIONS = ("config.yaml", "environment.json")  # of what was run, and where
+FILES = (*DESCRIPTIONS, "metrics.jsonl", "summary.json", *PRODUCTS)
 GROWING = ("id", "lock", "metrics.jsonl")
 
 
@@ -62,8 +62,8 @@ class RunFolder:
         # What trains has hours in its lines; of other kinds they may be those of a run that was refused.
         logged = self.spec.kind == "train" and self.metrics.is_file() and self.metrics.stat().st_size > 0
         if growing.is_file() and (logged or any(self.partial.glob("checkpoint*"))):  # else there is nothing to lose
-            found = growing.read_text(errors="replace").strip()
-            return found if re.fullmatch("[0-9a-f]{12}", found) else None  # damaged: checkpoints say whose they are
+            run = growing.read_text(errors="replace").strip()
+            return run if re.fullmatch("[0-9a-f]{12}", run) else None  # damaged: checkpoints say whose they are
         return _id_in(finished.read_text(errors="replace")) if finished.is_file() else None
 
     def holds(self, offset: int, digest: str) -> bool:
@@ -119,7 +119,7 @@ class RunFolder:
         write_whole(self.path / "environment.json", json.dumps(environment, indent=1) + "\n")
         write_whole(self.path / "metrics.jsonl", log)
         head = {"id": self.spec.id, "kind": self.spec.kind}
-        beside = {name: sum_of(self.path / name) for name in (*TOLD, *MADE) if (self.path / name).exists()}
+        beside = {name: sum_of(self.path / name) for name in (*DESCRIPTIONS, *PRODUCTS) if (self.path / name).exists()}
         written = finite(head | summary | {"log": seal(log), "files": beside})
         written["seal"] = digest_of(written)
         write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
@@ -188,8 +188,8 @@ def seal(log: str) -> dict[str, Any]:
 
 def digest_of(summary: Mapping[str, Any]) -> str:
     """The SHA-256 of what a summary says, but for its own seal."""
-    said = {key: value for key, value in summary.items() if key != "seal"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in summary.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def is_as_written(summary: Mapping[str, Any]) -> bool:

@@ -24,8 +24,8 @@ from pipelag.registry import entered
 Function = Callable[[Any, Any], Any]
 LOSSES: dict[str, Function] = {}
 METRICS: dict[str, Function] = {}
-SAID = ("bleu", "bleu_error", "perplexity", "accuracy", "top5", "loss", "test_loss")  # by evaluations, anyway
-TAKEN = ("step", "epoch", "phase", "lr", "seconds", *SAID)
+MEASURED = ("bleu", "bleu_error", "perplexity", "accuracy", "top5", "loss", "test_loss")  # by evaluations, anyway
+TAKEN = ("step", "epoch", "phase", "lr", "seconds", *MEASURED)
 
 
 def loss(name: str) -> Callable[[Function], Function]:
@@ -63,6 +63,6 @@ class Means:
             self.totals[name] += float(values.double().sum())
             self.counts[name] += values.numel()
 
-    def found(self) -> dict[str, float]:
+    def by_name(self) -> dict[str, float]:
         """The means."""
         return {name: total / max(1, self.counts[name]) for name, total in self.totals.items()}

@@ -98,8 +98,8 @@ def _decaying(make: Callable[[OptimizerSpec], OptimizerFactory]) -> Callable[...
     """With the option to give tensors of one dimension a group of their own, without weight decay."""
 
     def chosen(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
-        made = make(spec)
-        return made if decay_vectors else lambda parameters: made(_parted(parameters))
+        plain = make(spec)
+        return plain if decay_vectors else lambda parameters: plain(_parted(parameters))
 
     chosen.__doc__ = make.__doc__
     return chosen
@@ -107,8 +107,8 @@ def _decaying(make: Callable[[OptimizerSpec], OptimizerFactory]) -> Callable[...
 
 def _parted(parameters: Iterable[Any]) -> list[dict[str, Any]]:
     """The groups, or one of the parameters, each in two: what decays, and what does not."""
-    given = list(parameters)
-    groups = given if isinstance(given[0], dict) else [{"params": given}]
+    entries = list(parameters)
+    groups = entries if isinstance(entries[0], dict) else [{"params": entries}]
     return [
         group
         | {"params": [p for p in group["params"] if (p.dim() > 1) == decayed]}
@@ -124,8 +124,8 @@ def sgd(spec: OptimizerSpec) -> OptimizerFactory:
     """PyTorch's."""
     import torch
 
-    own = spec.given("lr", "momentum", "weight_decay", "nesterov", "dampening")
-    return lambda parameters: torch.optim.SGD(parameters, **own)
+    settings = spec.given("lr", "momentum", "weight_decay", "nesterov", "dampening")
+    return lambda parameters: torch.optim.SGD(parameters, **settings)
 
 
 @optimizer("caffe_sgd", "momentum", "weight_decay", "nesterov")
@@ -134,8 +134,8 @@ def caffe_sgd(spec: OptimizerSpec) -> OptimizerFactory:
     """Caffe's (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import CaffeSGD
 
-    own = spec.given("lr", "momentum", "weight_decay", "nesterov")
-    return lambda parameters: CaffeSGD(parameters, **own)
+    settings = spec.given("lr", "momentum", "weight_decay", "nesterov")
+    return lambda parameters: CaffeSGD(parameters, **settings)
 
 
 @optimizer("lars", "momentum", "weight_decay", "trust")
@@ -144,16 +144,16 @@ def lars(spec: OptimizerSpec) -> OptimizerFactory:
     """Layer-wise adaptive rates (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import LARS
 
-    own = spec.given("lr", "momentum", "weight_decay", "trust")
-    return lambda parameters: LARS(parameters, **own)
+    settings = spec.given("lr", "momentum", "weight_decay", "trust")
+    return lambda parameters: LARS(parameters, **settings)
 
 
 def _moments(kind: str) -> Callable[[OptimizerSpec], OptimizerFactory]:
     def make(spec: OptimizerSpec) -> OptimizerFactory:
         import torch
 
-        own = spec.given("lr", "weight_decay", "betas", "eps")
-        return lambda parameters: getattr(torch.optim, kind)(parameters, **own)
+        settings = spec.given("lr", "weight_decay", "betas", "eps")
+        return lambda parameters: getattr(torch.optim, kind)(parameters, **settings)
 
     return make
 

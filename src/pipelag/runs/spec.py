@@ -189,9 +189,9 @@ class RunSpec(Typed):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> RunSpec:
         """pydantic's; another spec has another id."""
-        made = super().model_copy(update=update, deep=deep)
-        made.__dict__.pop("id", None)
-        return made
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("id", None)
+        return copy
 
     @cached_property
     def id(self) -> str:

@@ -22,7 +22,7 @@ from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError, kind_of
 from pipelag.runs.kinds.options import TaskOptions
-from pipelag.runs.objectives import LOSSES, METRICS, SAID, Means
+from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
 from pipelag.runs.spec import RunSpec
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
 
@@ -63,25 +63,25 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     length (35): of a stretch. Of all, loss and metrics (`pipelag.runs.objectives`).
     """
     assert spec.data is not None
-    options, found = spec.asked(TaskOptions), data.load(spec.data.name, **spec.data.options)
-    task = _task_of(spec, found, device)
+    options, opened = spec.asked(TaskOptions), data.load(spec.data.name, **spec.data.options)
+    task = _task_of(spec, opened, device)
     return task if options.loss is None else replace(task, loss=LOSSES[options.loss])
 
 
-def _task_of(spec: RunSpec, found: Any, device: torch.device) -> Task:
-    if isinstance(found, Corpus):
-        return _translation(spec, found, device)
-    if isinstance(found, LabelledText):
-        return _labelled(spec, found, device)
-    if isinstance(found, ImageFolders):
-        return _folders(spec, found, device)
-    if isinstance(found, RunningText):
-        return _language(spec, found, device)
-    if not isinstance(found, Dataset):
+def _task_of(spec: RunSpec, opened: Any, device: torch.device) -> Task:
+    if isinstance(opened, Corpus):
+        return _translation(spec, opened, device)
+    if isinstance(opened, LabelledText):
+        return _labelled(spec, opened, device)
+    if isinstance(opened, ImageFolders):
+        return _folders(spec, opened, device)
+    if isinstance(opened, RunningText):
+        return _language(spec, opened, device)
+    if not isinstance(opened, Dataset):
         kinds = ", ".join(kind.__name__ for kind in (ImageFolders, Corpus, RunningText, LabelledText))
         name = spec.data.name if spec.data is not None else ""
-        raise PipelagError(f"the data set '{name}' gives {kind_of(found)}; it should give one of Dataset, {kinds}")
-    return _images(spec, found, device)
+        raise PipelagError(f"the data set '{name}' gives {kind_of(opened)}; it should give one of Dataset, {kinds}")
+    return _images(spec, opened, device)
 
 
 Examples = Evaluation | FolderEvaluation | LabelledEvaluation
@@ -179,10 +179,10 @@ def classify(model: nn.Module, test: Examples, metrics: Sequence[str] = ()) -> d
     model.eval()
     right = torch.zeros(2, dtype=torch.int64, device=test.device)
     loss = torch.zeros((), dtype=torch.float64, device=test.device)
-    classes, own = 0, Means(metrics)
+    classes, means = 0, Means(metrics)
     for inputs, targets in test:
         logits = model(inputs)
-        own.add(logits, targets)
+        means.add(logits, targets)
         classes = logits.shape[1]
         right[0] += (logits.argmax(1) == targets).sum()
         if classes > 5:
@@ -191,7 +191,7 @@ def classify(model: nn.Module, test: Examples, metrics: Sequence[str] = ()) -> d
     model.train()
     first, fifth = (round(100.0 * count / test.samples, 4) for count in right.tolist())
     top5 = {"top5": fifth} if classes > 5 else {}
-    return {"accuracy": first, **top5, "test_loss": float(loss) / test.samples} | own.found()
+    return {"accuracy": first, **top5, "test_loss": float(loss) / test.samples} | means.by_name()
 
 
 def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, float]:
@@ -204,4 +204,4 @@ def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, f
 
 def final_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a summary says of the last evaluation."""
-    return {key: row[key] for key in (*SAID, *METRICS) if key in row}
+    return {key: row[key] for key in (*MEASURED, *METRICS) if key in row}

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from pipelag.data.text.language import RunningText
 from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, padded
+from pipelag.errors import PipelagError
 from pipelag.runs.objectives import Means
 
 RESAMPLES = 100  # of the test set, by which BLEU's error is known to 7 %
@@ -40,9 +41,9 @@ def shared_token_loss(smoothing: float = 0.0) -> SharedLoss:
     """
 
     def loss(scores: torch.Tensor, targets: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        wanted, share = targets
-        total = F.cross_entropy(*_words(scores, wanted), ignore_index=PAD, label_smoothing=smoothing, reduction="sum")
-        return total / len(wanted) * share[0]
+        words, share = targets
+        total = F.cross_entropy(*_words(scores, words), ignore_index=PAD, label_smoothing=smoothing, reduction="sum")
+        return total / len(words) * share[0]
 
     return loss
 
@@ -53,8 +54,8 @@ def _words(scores: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
     scores, targets = scores.flatten(0, 1), targets.flatten()
     if not scores.is_cpu:
         return scores, targets
-    kept = targets != PAD
-    return scores[kept], targets[kept]
+    words = targets != PAD
+    return scores[words], targets[words]
 
 
 def word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -78,7 +79,11 @@ def masked_word_loss(
 
 @dataclass
 class LanguageTest:
-    """The test text of a language model, in stretches of `length` words, `batch` at a time."""
+    """The test text of a language model, in stretches of `length` words, `batch` at a time.
+
+    Raises:
+        PipelagError: a text shorter than a stretch.
+    """
 
     data: RunningText
     device: torch.device
@@ -86,26 +91,33 @@ class LanguageTest:
     batch: int = 20
     metrics: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.data.test) <= self.length:  # the last word is a target only
+            raise PipelagError(
+                f"the test text of '{self.data.name}' has {len(self.data.test):,} words, too few for a stretch of "
+                f"{self.length}; take a shorter length"
+            )
+
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
         """Perplexity, word accuracy (%) and cross-entropy of the next word."""
         model.eval()
         stretches = (len(self.data.test) - 1) // self.length
-        given = self.data.test[: stretches * self.length].view(stretches, self.length)
-        wanted = self.data.test[1 : stretches * self.length + 1].view(stretches, self.length)
-        right, loss, own = 0, 0.0, Means(self.metrics)
-        for inputs, words in zip(given.split(self.batch), wanted.split(self.batch), strict=True):
+        before = self.data.test[: stretches * self.length].view(stretches, self.length)
+        after = self.data.test[1 : stretches * self.length + 1].view(stretches, self.length)
+        right, loss, means = 0, 0.0, Means(self.metrics)
+        for inputs, words in zip(before.split(self.batch), after.split(self.batch), strict=True):
             scores, targets = model(inputs.to(self.device)), words.to(self.device)
             right += int((scores.argmax(-1) == targets).sum())
             loss += float(word_loss(scores, targets)) * targets.numel()
-            own.add(scores, targets)
+            means.add(scores, targets)
         model.train()
-        mean = loss / wanted.numel()
+        mean = loss / after.numel()
         return {
             "perplexity": math.exp(min(mean, 50.0)),
-            "accuracy": round(100.0 * right / wanted.numel(), 4),
+            "accuracy": round(100.0 * right / after.numel(), 4),
             "test_loss": mean,
-            **own.found(),
+            **means.by_name(),
         }
 
 
@@ -113,6 +125,7 @@ class LanguageTest:
 class TranslationTest:
     """The test set of a corpus. `beam`: hypotheses kept per sentence; 1 is greedy search. `lenpen`: see `search`.
 
+    A beam is at most as wide as there are words other than padding, as fairseq's is.
     write: what translates, `search` where it is None.
     """
 
@@ -129,9 +142,9 @@ class TranslationTest:
         for start in range(0, len(self.data.test), self.batch):
             pairs = self.data.test[start : start + self.batch]
             source = padded([(*a, END) for a, _ in pairs])
-            given = padded([(BEGIN, *b) for _, b in pairs])
-            wanted = padded([(*b, END) for _, b in pairs])
-            yield source.to(self.device), given.to(self.device), wanted.to(self.device)
+            target_in = padded([(BEGIN, *b) for _, b in pairs])
+            target_out = padded([(*b, END) for _, b in pairs])
+            yield source.to(self.device), target_in.to(self.device), target_out.to(self.device)
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
@@ -141,20 +154,22 @@ class TranslationTest:
         from sacrebleu.metrics.bleu import BLEU
 
         model.eval()
-        write = self.write or search
+        write, beam = self.write or search, min(self.beam, len(self.data.target_words) - 1)
         right = total = 0
-        loss, own = 0.0, Means(self.metrics)
+        loss, means = 0.0, Means(self.metrics)
         written: list[str] = []
-        for source, given, wanted in self:
-            scores = model((source, given))
-            words = wanted != PAD
-            right += int(((scores.argmax(-1) == wanted) & words).sum())
+        for source, target_in, target_out in self:
+            scores = model((source, target_in))
+            words = target_out != PAD
+            right += int(((scores.argmax(-1) == target_out) & words).sum())
             total += int(words.sum())
-            loss += float(F.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum"))
-            own.add(scores, wanted, words)
+            loss += float(
+                F.cross_entropy(scores.flatten(0, 1), target_out.flatten(), ignore_index=PAD, reduction="sum")
+            )
+            means.add(scores, target_out, words)
             longest = int(source.shape[1] * 2 + 10)
-            found = write(model, source, self.beam, longest, self.lenpen)
-            written += [self.data.sentence(tokens) for tokens in found]
+            translations = write(model, source, beam, longest, self.lenpen)
+            written += [self.data.sentence(tokens) for tokens in translations]
         model.train()
         scorer = BLEU(tokenize="none", force=True)
         bleu: Any = scorer.corpus_score(written, [list(self.data.references)], n_bootstrap=RESAMPLES)
@@ -163,7 +178,7 @@ class TranslationTest:
             "bleu_error": round(bleu._ci / 1.96, 4),
             "accuracy": round(100.0 * right / total, 4),
             "test_loss": loss / total,
-            **own.found(),
+            **means.by_name(),
         }
 
 
@@ -184,7 +199,7 @@ def search(
     alive = list(range(len(source)))  # the sentences that are not done, by row
     words = torch.full((len(source) * beam, 1), BEGIN, device=device)
     totals = torch.zeros(len(source), 1, device=device)  # the hypotheses begin alike: the first word is chosen from one
-    found: list[list[tuple[float, list[int]]]] = [[] for _ in alive]
+    translations: list[list[tuple[float, list[int]]]] = [[] for _ in alive]
     *encoded, _ = through(encoder, (source, words[: len(source)]))
     for step in range(longest + 1):
         rows = torch.tensor(alive, device=device).repeat_interleave(beam)
@@ -202,19 +217,19 @@ def search(
         ended = (word == END) & best.isfinite()
         written = words.view(len(alive), beam, -1)
         for row, rank in ended[:, :beam].nonzero().tolist():
-            if len(found[alive[row]]) < beam:
+            if len(translations[alive[row]]) < beam:
                 tokens = written[row, parent[row, rank], 1:].tolist()
-                found[alive[row]].append((float(best[row, rank]) / (step + 1) ** lenpen, tokens))
-        left = [row for row, number in enumerate(alive) if len(found[number]) < beam and step < longest]
+                translations[alive[row]].append((float(best[row, rank]) / (step + 1) ** lenpen, tokens))
+        left = [row for row, number in enumerate(alive) if len(translations[number]) < beam and step < longest]
         if not left:
             break
-        kept = torch.tensor(left, device=device)
-        going = ended[kept].int().argsort(dim=1, stable=True)[:, :beam]  # the best that do not end, in order
-        parent, word, totals = (value[kept].gather(1, going) for value in (parent, word, best))
-        words = written[kept.unsqueeze(1), parent].flatten(0, 1)
+        rows_left = torch.tensor(left, device=device)
+        going = ended[rows_left].int().argsort(dim=1, stable=True)[:, :beam]  # the best that do not end, in order
+        parent, word, totals = (value[rows_left].gather(1, going) for value in (parent, word, best))
+        words = written[rows_left.unsqueeze(1), parent].flatten(0, 1)
         words = torch.cat((words, word.view(-1, 1)), 1)
         alive = [alive[row] for row in left]
-    return [max(each, key=lambda one: one[0])[1] for each in found]
+    return [max(its_translations, key=lambda scored: scored[0])[1] for its_translations in translations]
 
 
 def by_target(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -131,6 +132,17 @@ def leave_result(text: bytes, folder: Path) -> None:
         ) from error
 
 
+def leave_report(report: dict[str, Any], folder: Path, rank: int) -> None:
+    """Why a worker failed, where the launcher finds it, whole: the heartbeat's thread may find a reason meanwhile, too.
+
+    Raises:
+        OSError: no room.
+    """
+    aside = folder / f"error-{rank}-{threading.get_ident()}.tmp"
+    aside.write_text(json.dumps(report))
+    os.replace(aside, folder / f"error-{rank}.json")
+
+
 def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> PipelagError:
     """Which failed worker began it: one that died without a word, else one with an error of its own, else one that
     others miss, else one that lost its connection to another.
@@ -210,13 +222,13 @@ def join(
     store.set_timeout(TIMEOUT)
     if torchrun.standing():
         store = PrefixStore(torchrun.attempt(store, rank, world, STARTING.total_seconds()), store)
-    own = PrefixStore("pipelag", store)
-    heart = Heartbeat(own.clone(), rank, world, seconds, lost or partial(leave, world), local)
+    job_store = PrefixStore("pipelag", store)
+    heart = Heartbeat(job_store.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
-    check_backend(own, rank, backend)
+    check_backend(job_store, rank, backend)
     dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
     near = range(rank - here, rank - here + local_world)
-    return Job(rank, world, place, own, heart, shared=shared, near=neighbours(own, rank, near, device))
+    return Job(rank, world, place, job_store, heart, shared=shared, near=neighbours(job_store, rank, near, device))
 
 
 def neighbours(store: Any, rank: int, near: range, device: str) -> list[int]:
@@ -254,11 +266,8 @@ def main(words: Sequence[str]) -> int:
     rank = int(os.environ["RANK"])
 
     def report(message: str, peer_lost: bool = False, bad_input: bool = False, **more: Any) -> NoReturn:
-        said = {"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more
-        aside = folder / f"error-{rank}.tmp"
         try:
-            aside.write_text(json.dumps(said))
-            os.replace(aside, folder / f"error-{rank}.json")
+            leave_report({"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more, folder, rank)
         except OSError as error:
             print(f"pipelag: rank {rank}: {message}", file=sys.stderr, flush=True)
             os._exit(NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)

@@ -78,8 +78,8 @@ def obstacle(links: Links) -> str | None:
         script.append(step)
         done = subprocess.run([*ENTER, "sh", "-ec", "; ".join(script)], capture_output=True, text=True, check=False)
         if done.returncode:
-            said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-            return f"this machine does not allow {what}: {said}"
+            reason = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+            return f"this machine does not allow {what}: {reason}"
     return None
 
 
@@ -143,14 +143,14 @@ def node(folder: Path, rank: int) -> None:
     print("ready", flush=True)
     sys.stdin.read()  # closed when the link has been handed over
     os.dup2(2, 1)
-    name, own = f"link{rank}", f"10.0.0.{rank + 1}"
+    name, address = f"link{rank}", f"10.0.0.{rank + 1}"
     command("ip link set lo up")
-    command(f"ip addr add {own}/24 dev {name}")
+    command(f"ip addr add {address}/24 dev {name}")
     command(f"ip link set {name} up")
     command(f"tc qdisc add dev {name} root {' '.join(Links(**plan['links']).queue(delayed=True))}")
-    cores, each, workers = plan["cores"], plan["threads"], plan["workers"]
-    if len(cores) >= workers * each:
-        os.sched_setaffinity(0, cores[rank * each : (rank + 1) * each])
+    cores, threads, workers = plan["cores"], plan["threads"], plan["workers"]
+    if len(cores) >= workers * threads:
+        os.sched_setaffinity(0, cores[rank * threads : (rank + 1) * threads])
     os.environ |= {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, PLACE: f"{rank}:{os.getppid()}"}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": PORT, "TORCHELASTIC_USE_AGENT_STORE": "False"}
@@ -164,7 +164,7 @@ def command(text: str) -> None:
 
 
 if __name__ == "__main__":
-    role, where, *rest = sys.argv[1:]
+    role, where, *ranks = sys.argv[1:]
     if role == "node":
-        node(Path(where), int(rest[0]))
+        node(Path(where), int(ranks[0]))
     sys.exit(keeper(Path(where)))

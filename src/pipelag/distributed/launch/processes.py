@@ -40,10 +40,10 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stoppable(kept: Path | None = None) -> Iterator[None]:
+def stoppable(folder: Path | None = None) -> Iterator[None]:
     """SIGTERM and SIGHUP first end the workers, as the keyboard's signal does, and then take their course.
 
-    A caller's own handlers stay as they are; all are given back. kept: where what a training has left will still be.
+    A caller's own handlers stay as they are; all are given back. folder: where what a training has left will still be.
     """
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
@@ -63,7 +63,7 @@ def stoppable(kept: Path | None = None) -> Iterator[None]:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
     if stopped is not None:
-        left = f"what lies in {kept} is kept" if kept is not None else "nothing of the training is kept"
+        left = f"what lies in {folder} is kept" if folder is not None else "nothing of the training is kept"
         print(f"pipelag: stopped by {stopped}; all workers have ended, and {left}", file=sys.stderr)
         sys.stderr.flush()
         os.kill(os.getpid(), stopped.number)

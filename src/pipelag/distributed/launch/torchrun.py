@@ -47,8 +47,8 @@ def check_world(workers: int, what: str) -> None:
     """Refuse a run that needs another number of processes than torchrun has started."""
     world = int(os.environ["WORLD_SIZE"]) if standing() else workers
     if world != workers:
-        one = "start it without torchrun" if workers == 1 else f"let --nnodes times --nproc-per-node be {workers}"
-        raise PipelagError(f"torchrun has started {world} processes, and {what} is for {workers}; {one}")
+        remedy = "start it without torchrun" if workers == 1 else f"let --nnodes times --nproc-per-node be {workers}"
+        raise PipelagError(f"torchrun has started {world} processes, and {what} is for {workers}; {remedy}")
 
 
 def attempt(store: Any, rank: int, world: int, patience: float) -> str:
@@ -60,24 +60,24 @@ def attempt(store: Any, rank: int, world: int, patience: float) -> str:
     Raises:
         PipelagError: on rank 0, naming a rank that did not come in `patience` seconds; on others, rank 0 did not.
     """
-    mine, until = uuid.uuid4().hex, time.monotonic() + patience
+    new_name, until = uuid.uuid4().hex, time.monotonic() + patience
     if rank:
-        store.set(f"call/{rank}", mine)
+        store.set(f"call/{rank}", new_name)
     answered: set[str] = set()
     while time.monotonic() < until:
-        if rank and store.check([f"answer/{mine}"]):
-            name: str = store.get(f"answer/{mine}").decode()
+        if rank and store.check([f"answer/{new_name}"]):
+            name: str = store.get(f"answer/{new_name}").decode()
             store.set(f"heard/{name}/{rank}", "yes")
             return name
         if not rank:
             calls = [key for other in range(1, world) if store.check([key := f"call/{other}"])]
             for call in {store.get(key).decode() for key in calls} - answered:
-                store.set(f"answer/{call}", mine)
+                store.set(f"answer/{call}", new_name)
                 answered.add(call)
-            if all(store.check([f"heard/{mine}/{other}"]) for other in range(1, world)):
-                return mine
+            if all(store.check([f"heard/{new_name}/{other}"]) for other in range(1, world)):
+                return new_name
         time.sleep(0.02)
-    silent = (other for other in range(1, world) if not store.check([f"heard/{mine}/{other}"]))
+    silent = (other for other in range(1, world) if not store.check([f"heard/{new_name}/{other}"]))
     raise PipelagError(f"rank {0 if rank else next(silent)} has not come within {patience:g} s of rank {rank}")
 
 

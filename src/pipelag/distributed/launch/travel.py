@@ -27,8 +27,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         """Of a tensor's storage: one object for all its views, which pickle then knows again."""
         if type(obj) is TypedStorage:
-            own = obj._untyped_storage
-            whole = self.storages.setdefault(own._cdata, typed(own, torch.uint8))
+            storage = obj._untyped_storage
+            whole = self.storages.setdefault(storage._cdata, typed(storage, torch.uint8))
             if obj is not whole:
                 return view, (whole, obj.dtype)
         return super().reducer_override(obj)
@@ -62,18 +62,18 @@ def cannot_travel(
                 f"layer {number} of the model ({name_of(layer)})": layer for number, layer in enumerate(value, start=1)
             }
         else:
-            own = is_dataclass(value) and type(value).__module__.startswith("pipelag.")
-            parts |= vars(value) if own else {name: value}
-    found = "the model, its data or a function of yours"
+            ours = is_dataclass(value) and type(value).__module__.startswith("pipelag.")
+            parts |= vars(value) if ours else {name: value}
+    culprit = "the model, its data or a function of yours"
     for name, part in parts.items():
         try:
             way(part)
-        except Exception as own:
-            found, error = name, own
+        except Exception as its_error:
+            culprit, error = name, its_error
             break
     reason = (
         f"{' '.join(str(error).split())}; let it hold nothing that is of one process, such as a lock or an open file"
     )
-    if isinstance(part := parts.get(found), nn.Module) and any(map(is_parametrized, part.modules())):
+    if isinstance(part := parts.get(culprit), nn.Module) and any(map(is_parametrized, part.modules())):
         reason = "torch pickles no parametrized module; call torch.nn.utils.parametrize.remove_parametrizations"
-    return PipelagError(f"{found} cannot be sent to worker processes: {reason}")
+    return PipelagError(f"{culprit} cannot be sent to worker processes: {reason}")

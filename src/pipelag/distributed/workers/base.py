@@ -65,9 +65,9 @@ class Job:
     def group(self, kind: str, lane: int = 0) -> dist.ProcessGroup:
         """A group over all ranks; all ranks ask for a new one together."""
         if (kind, lane) not in self.groups:
-            made = dist.new_group(backend=dist.get_backend())
-            assert made is not None
-            self.groups[kind, lane] = made  # type: ignore[assignment]
+            group = dist.new_group(backend=dist.get_backend())
+            assert group is not None
+            self.groups[kind, lane] = group  # type: ignore[assignment]
         return self.groups[kind, lane]
 
     def share(self, ranks: Sequence[int]) -> dist.ProcessGroup:
@@ -125,9 +125,9 @@ class Job:
 
     def close_channels(self) -> None:
         """The phase is over, on all ranks: what its messages lay in is given back to the system."""
-        for each in self.channels.values():
-            if each is not None:
-                each.close()
+        for opened in self.channels.values():
+            if opened is not None:
+                opened.close()
         self.channels.clear()
 
     def wire(self, route: Route) -> Wire:

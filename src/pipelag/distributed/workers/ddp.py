@@ -37,20 +37,20 @@ class ReplicaWorker(WholeModel):
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase; every replica asks for whole minibatches and takes its part."""
-        world, rank, told = self.job.world, self.job.rank, self.assignment
+        world, rank, assignment = self.job.world, self.job.rank, self.assignment
         self.began = time.perf_counter()
-        for step in range(told.start, told.start + told.steps):
+        for step in range(self.start, self.start + assignment.steps):
             self.step = step
             x, y = split(inputs(step), world)[rank], split(targets(step), world)[rank]
-            seed_stage(told.seed, step * world + rank, 1, self.job.device)
+            seed_stage(assignment.seed, step * world + rank, 1, self.job.device)
             loss = self.part_of_loss(self.replica(x), y)
             loss.backward()
             self.check_gradients()
             if self.optimizer is not None:
-                set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
+                set_rates(self.optimizer, lambda stage, step=step: assignment.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-            self.record.losses[step - told.start] = loss.detach()
+            self.record.losses[step - self.start] = loss.detach()
             self.record.updated.append(time.perf_counter())
             if self.keeper is not None and self.keeper.wants(step + 1):
                 self.average_losses()

@@ -33,13 +33,15 @@ class ParameterServer:
     """The weights, and the updates made of gradients in the order in which they come.
 
     Args:
-        model: a copy of its own. told: the phase. after_update: called with the run's updates, before the next one.
+        model: a copy of its own. after_update: called with the run's updates, before the next one.
     """
 
-    def __init__(self, model: nn.Module, told: Assignment, workers: int, after_update: Callable[[int], None]) -> None:
-        self.model, self.told, self.after_update = model, told, after_update
+    def __init__(
+        self, model: nn.Module, assignment: Assignment, workers: int, after_update: Callable[[int], None]
+    ) -> None:
+        self.model, self.assignment, self.after_update = model, assignment, after_update
         self.flat = FlatParameters(model.parameters())
-        self.optimizer = group_by_stage(told.optimizer, [self.flat.parameters], told.phase.stage_lr, [1])
+        self.optimizer = group_by_stage(assignment.optimizer, [self.flat.parameters], assignment.phase.stage_lr, [1])
         self.lock = Lock()
         self.next = workers  # the first minibatches are the workers' ranks
         self.updates = 0
@@ -55,13 +57,13 @@ class ParameterServer:
         there: per parameter, whether it has one; what was not used does not decay either.
         """
         with self.lock:
-            step = self.told.start + self.updates
+            step = self.assignment.start + self.updates
             if self.optimizer is not None:
                 for parameter, gradient, known in zip(
                     self.flat.parameters, self.flat.views(gradients), there, strict=True
                 ):
                     parameter.grad = gradient if known else None
-                set_rates(self.optimizer, lambda stage: self.told.rate(step))
+                set_rates(self.optimizer, lambda stage: self.assignment.rate(step))
                 self.optimizer.step()
             self.losses.append(torch.tensor(loss))
             self.ages.append(self.updates - version)
@@ -69,7 +71,7 @@ class ParameterServer:
             self.updates += 1
             self.after_update(step + 1)
             number, self.next = self.next, self.next + 1
-            number = number if number < self.told.steps else NONE
+            number = number if number < self.assignment.steps else NONE
             return number, self.updates, [buffer.clone() for buffer in self.flat.buffers]
 
 
@@ -107,15 +109,17 @@ class AsynchronousWorker(WholeModel):
             began = time.perf_counter()
             number, version, weights = self.exchange(gradients, there, version, loss)
             self.waited += time.perf_counter() - began
-            for mine, new in zip(self.flat.buffers, weights, strict=True):
-                mine.copy_(new)
+            for buffer, new in zip(self.flat.buffers, weights, strict=True):
+                buffer.copy_(new)
+            if self.failure is not None:  # now: the worker whom that thread served would wait to the end
+                raise self.failure
         for thread in threads:
             thread.join()
         if self.failure is not None:
             raise self.failure
         if self.server:
-            for mine, new in zip(self.flat.buffers, self.server.flat.buffers, strict=True):
-                mine.copy_(new)
+            for buffer, new in zip(self.flat.buffers, self.server.flat.buffers, strict=True):
+                buffer.copy_(new)
             self.record.losses, self.record.ages = dict(enumerate(self.server.losses)), self.server.ages
             self.record.updated = self.server.updated
         self.stop_clock()
@@ -170,9 +174,9 @@ class AsynchronousWorker(WholeModel):
                 gradients = [torch.empty_like(buffer, device="cpu") for buffer in self.flat.buffers]
                 self.receive([head, *gradients], peer)
                 on_device = [gradient.to(self.job.device) for gradient in gradients]
-                told, loss, *there = head.tolist()
-                number, version, weights = self.server.exchange(on_device, there, int(told), loss)
-                self.send([torch.tensor([number, version]), *(each.cpu() for each in weights)], peer)
+                read, loss, *there = head.tolist()
+                number, version, weights = self.server.exchange(on_device, there, int(read), loss)
+                self.send([torch.tensor([number, version]), *(buffer.cpu() for buffer in weights)], peer)
         except BaseException as error:  # told by the worker that waits for this thread
             self.failure = error
 

@@ -142,13 +142,13 @@ class PipelineWorker(Worker):
             return
         sender = self.outgoing[kind, stage, target]
         if kind == "F":
-            self.check_history(sender, tensors, f"the output of stage {stage} for {self.told(m)}")
+            self.check_history(sender, tensors, f"the output of stage {stage} for {self.in_words(m)}")
             receiver = self.incoming.get(("B", stage + 1, target))
-            sender.send(tensors, f"the output of stage {stage} for {self.told(m)}")
+            sender.send(tensors, f"the output of stage {stage} for {self.in_words(m)}")
             if receiver is not None and receiver.metas is None:
                 receiver.describe(metas_of_gradients(tensors))
             return
-        sender.send(tensors, f"the second output of stage {stage} for {self.told(m)}")
+        sender.send(tensors, f"the second output of stage {stage} for {self.in_words(m)}")
 
     def send_back(self, stage: int, m: int, gradients: Gradients, inputs: Tensors) -> None:
         """Pass the gradients of a stage's inputs back to the stage before."""
@@ -156,17 +156,17 @@ class PipelineWorker(Worker):
         into = consumer(action, self.schedule)
         if into is None:
             return
-        target, wanted = self.schedule.places[into], differentiable(inputs)
+        target, with_gradient = self.schedule.places[into], differentiable(inputs)
         if target == self.job.rank:
             self.handed[action] = tuple(None if g is None else g.detach().clone() for g in gradients)
             return
         sender = self.outgoing["B", stage, target]
         if not sender.metas:
             sender.metas = metas_of_gradients(inputs)
-        message = [torch.zeros_like(t) if g is None else g for t, g in zip(wanted, gradients, strict=True)]
+        message = [torch.zeros_like(t) if g is None else g for t, g in zip(with_gradient, gradients, strict=True)]
         if tells_which(inputs):
             message.append(torch.tensor([g is not None for g in gradients], dtype=torch.uint8, device=self.job.device))
-        sender.send(tuple(message), f"the gradient of stage {stage} for {self.told(m)}")
+        sender.send(tuple(message), f"the gradient of stage {stage} for {self.in_words(m)}")
 
     def check_history(self, sender: Sender, outputs: Tensors, what: str) -> None:
         """Refuse an output that has a history where the first one had none, or the reverse: gradients go by the first.
@@ -183,7 +183,7 @@ class PipelineWorker(Worker):
                     "chance, or simulate"
                 )
 
-    def told(self, m: int) -> str:
+    def in_words(self, m: int) -> str:
         """A microbatch in words, by its minibatch."""
         return f"minibatch {self.start + m // self.assignment.phase.microbatches}"
 

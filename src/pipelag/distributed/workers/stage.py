@@ -58,8 +58,8 @@ class StageState:
         worker: who holds the stage here.
         keeper: of the first replica writes the stage's checkpoints; None: there are none.
         restart: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.stage.history`).
-            None at
-            the phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then fills anew.
+            None at the phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then
+            fills anew.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class StageState:
         # What was done before this worker began, in updates and in microbatches.
         self.done = assignment.offset * self.microbatches
         self.version_0 = self.done // self.period
-        own, masters = list(dict.fromkeys(module.parameters())), assignment.masters or {}
+        parameters, masters = list(dict.fromkeys(module.parameters())), assignment.masters or {}
         self.computing = partial(computing, device, assignment.masters is not None)
-        self.shadows = shadows(masters.get(parameter, parameter) for parameter in own)
+        self.shadows = shadows(masters.get(parameter, parameter) for parameter in parameters)
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], phase.stage_lr, [stage])
         groups = apart(self.optimizer)
         self.flat = flat_of(
-            own,
+            parameters,
             assignment.masters,
-            {masters.get(p, p): groups.get(s, 0) for p, s in zip(own, self.shadows, strict=True)},
+            {masters.get(p, p): groups.get(s, 0) for p, s in zip(parameters, self.shadows, strict=True)},
         )
         for shadow, parameter in zip(self.shadows, self.flat.parameters, strict=True):
             shadow.data = parameter.data
@@ -147,18 +147,18 @@ class StageState:
         self.load("F", m, self.delays.forward_lags)
         entered = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
-        kept = self.recompute or (self.runs_again and self.heads)
-        again = kept_whole(entered, self.stage) if kept else nullcontext()
+        entered_again = self.recompute or (self.runs_again and self.heads)
+        unchanged = kept_whole(entered, self.stage) if entered_again else nullcontext()
         if not self.measured:
-            own = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
-            with again, self.guard.following(), kept_for_backward(own, self.guard.look) as held:
+            weights = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
+            with unchanged, self.guard.following(), kept_for_backward(weights, self.guard.look) as held:
                 value = self.compute(entered, m)
             self.guard.check()
             if self.last:
                 check_loss(value, [*self.module.parameters(), *received])
             self.saved_bytes, self.measured = sum(held.values()), True
         else:
-            with again:
+            with unchanged:
                 value = self.compute(entered, m)
         outputs = as_tuple(value)
         if self.runs_again:
@@ -215,14 +215,12 @@ class StageState:
 
     def synchronise(self, group: Any, count: int) -> int:
         """S(stage, n): the mean of a round's gradients over the replicas; returns the bytes that went out."""
-        wanted = [parameter for parameter in self.flat.parameters if parameter.requires_grad]
-        there = torch.tensor([int(p.grad is not None) for p in wanted], dtype=torch.int32, device=self.device)
+        trained = [parameter for parameter in self.flat.parameters if parameter.requires_grad]
+        there = torch.tensor([int(p.grad is not None) for p in trained], dtype=torch.int32, device=self.device)
+        minibatches = self.period // self.microbatches
         dist.all_reduce(there, group=group)
-        sent, minibatches = (
-            2 * (count - 1) * there.numel() * there.element_size() // count,
-            self.period // self.microbatches,
-        )
-        for parameter, replicas in zip(wanted, there.tolist(), strict=True):
+        sent = ring_bytes(there, count)
+        for parameter, replicas in zip(trained, there.tolist(), strict=True):
             if not replicas:  # no replica has come to use it: it has no gradient, and does not decay
                 continue
             if parameter.grad is None:
@@ -230,8 +228,7 @@ class StageState:
             dist.all_reduce(parameter.grad, group=group)
             if minibatches > 1:
                 parameter.grad /= minibatches
-            size = parameter.grad.numel() * parameter.grad.element_size()
-            sent += 2 * (count - 1) * size // count  # a ring's share of one worker
+            sent += ring_bytes(parameter.grad, count)
         return sent
 
     def update(self, n: int, over: bool) -> None:
@@ -296,9 +293,17 @@ class StageState:
         }
 
 
-def check_loss(loss: torch.Tensor, own: Sequence[torch.Tensor]) -> None:
-    """Refuse a loss over other weights than the last stage's: here these are copies that nobody trains."""
-    allowed, seen = {id(tensor) for tensor in own}, set[Any]()
+def ring_bytes(tensor: torch.Tensor, workers: int) -> int:
+    """What one of so many workers sends where a ring of them sums a tensor."""
+    return 2 * (workers - 1) * tensor.numel() * tensor.element_size() // workers
+
+
+def check_loss(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
+    """Refuse a loss over other weights than the last stage's: here these are copies that nobody trains.
+
+    leaves: that it may be computed from.
+    """
+    allowed, seen = {id(tensor) for tensor in leaves}, set[Any]()
     left = [loss.grad_fn]
     while left:
         node = left.pop()

@@ -82,25 +82,25 @@ class TorchWorker(WholeModel):
             raise PipelagError(
                 "torch.distributed.pipelining takes minibatches of one shape, and these differ; use gpipe or 1f1b_flush"
             )
-        told, parts = self.assignment, self.assignment.phase.microbatches
-        self.step = told.start
-        runner, bounded = self.schedule(as_tuple(split(inputs(told.start), parts)[0]))
+        assignment, parts = self.assignment, self.assignment.phase.microbatches
+        self.step = self.start
+        runner, bounded = self.schedule(as_tuple(split(inputs(self.start), parts)[0]))
         first, last = self.stage == 1, self.stage == self.stages
         self.began = time.perf_counter()
-        for step in range(told.start, told.start + told.steps):
+        for step in range(self.start, self.start + assignment.steps):
             numbers = iter(range(step * parts, (step + 1) * parts))
             self.step = step
             bounded.before = lambda numbers=numbers: seed_stage(  # type: ignore[misc]
-                told.seed, next(numbers), self.stage, self.job.device
+                assignment.seed, next(numbers), self.stage, self.job.device
             )
             losses: list[torch.Tensor] = []
-            given = as_tuple(inputs(step)) if first else ()
+            entering = as_tuple(inputs(step)) if first else ()
             with plain_errors():
-                runner.step(*given, **({"target": targets(step), "losses": losses} if last else {}))
+                runner.step(*entering, **({"target": targets(step), "losses": losses} if last else {}))
             if last:
-                self.record.losses[step - told.start] = torch.stack(losses).mean().detach()
+                self.record.losses[step - self.start] = torch.stack(losses).mean().detach()
             if self.optimizer is not None:
-                set_rates(self.optimizer, lambda stage, step=step: told.rate(step))  # type: ignore[misc]
+                set_rates(self.optimizer, lambda stage, step=step: assignment.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             self.record.updated.append(time.perf_counter())

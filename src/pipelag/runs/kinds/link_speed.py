@@ -53,17 +53,17 @@ def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     links = [Links(gbit, options.links.latency_ms) for gbit in options.links.gbit]
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    each = max(1, threads // spec.workers)
+    per_worker = max(1, threads // spec.workers)
     reason = obstacle(links[0])
     if reason is None:
         try:
-            rows, described = launch(_task, spec.workers, "cpu", each, links=links[0], spec=spec, every=links)
+            rows, described = launch(_task, spec.workers, "cpu", per_worker, links=links[0], spec=spec, every=links)
         except NotMade as error:
             reason = str(error)
     if reason is not None:
-        rows, described = launch(_profile_only, 1, "cpu", each, spec=spec, every=links)
+        rows, described = launch(_profile_only, 1, "cpu", per_worker, spec=spec, every=links)
     more = {"measured": reason is None, "why_not": reason}
-    return finish(folder, spec, rows, each, "cpu", described, **more)
+    return finish(folder, spec, rows, per_worker, "cpu", described, **more)
 
 
 def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
@@ -84,10 +84,10 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
         job, model, list(phases.values()), optimizers.factory(spec.optimizer), task.loss, lambda step: 1.0, spec.seed
     )
     rows: list[Row] = []
-    found = []
+    layers: list[list[Row]] = []  # a profile of this worker per block
     for block in range(blocks):  # a machine drifts: every block has all links, and a profile with all workers at it
         dist.barrier()
-        found.append(timed_layers(model, task, spec))
+        layers.append([asdict(layer) for layer in timed_layers(model, task, spec).layers])
         for links in every:
             reshape(links)
             for arm, phase in phases.items():
@@ -100,16 +100,19 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
                 seconds, samples = updated[last] - updated[first], spec.batch * (job.world if weak else 1)
                 row = {"arm": arm, "measured": True, "gbit": links.gbit, "block": block, "steps": last - first}
                 rows.append(row | {"seconds": seconds, "samples_per_second": samples * (last - first) / seconds})
-    everyones = gathered([[asdict(layer) for layer in one.layers] for one in found], job.device)
-    profiles = [Profile(tuple(LayerTime(**layer) for layer in one)) for own in everyones for one in own]
+    profiles = [
+        Profile(tuple(LayerTime(**layer) for layer in block))
+        for blocks_of_worker in gathered(layers, job.device)
+        for block in blocks_of_worker
+    ]
     return predicted(profiles, spec, pipelined, every) + rows, task.summary()
 
 
 def _profile_only(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], Row]:
     task = open_task(spec, job.device)
     (pipelined,) = phases_of(spec)
-    found = timed_layers(task.model(spec, job.device).train(), task, spec)
-    return predicted([found], spec, pipelined, every), task.summary()
+    profile_here = timed_layers(task.model(spec, job.device).train(), task, spec)
+    return predicted([profile_here], spec, pipelined, every), task.summary()
 
 
 def plain(task: Task) -> tuple[Any, Any]:
@@ -131,24 +134,24 @@ def timed_layers(model: Any, task: Task, spec: RunSpec) -> Profile:
 def predicted(profiles: Sequence[Profile], spec: RunSpec, pipelined: Phase, every: Sequence[Links]) -> list[Row]:
     """Both rates by the timed executor, from the median of the profiles."""
     layers = []
-    for same in zip(*(one.layers for one in profiles), strict=True):
+    for same in zip(*(timed.layers for timed in profiles), strict=True):
         times = median(layer.forward_ms for layer in same), median(layer.backward_ms for layer in same)
         layers.append(replace(same[0], forward_ms=times[0], backward_ms=times[1]))
-    found = Profile(tuple(layers))
+    typical = Profile(tuple(layers))
     rows = []
     for links in every:
         rates = {
-            "pipeline": spec.batch / pipeline_period(found, pipelined, links),
-            "data parallelism": spec.workers * spec.batch / data_parallel_step(found, spec.workers, links),
+            "pipeline": spec.batch / pipeline_period(typical, pipelined, links),
+            "data parallelism": spec.workers * spec.batch / data_parallel_step(typical, spec.workers, links),
         }
         rows += [{"arm": a, "measured": False, "gbit": links.gbit, "samples_per_second": r} for a, r in rates.items()]
     return rows
 
 
-def pipeline_period(found: Profile, phase: Phase, links: Links) -> float:
+def pipeline_period(times: Profile, phase: Phase, links: Links) -> float:
     """Seconds per minibatch in the steady state."""
     topology = Topology(bandwidth=links.bandwidth, latency=links.latency_ms / 1e3)
-    costs, half = found.cut(phase.cuts), 6 * phase.stages
+    costs, half = times.cut(phase.cuts), 6 * phase.stages
     short, long = (
         time_schedule(phase.method.schedule(phase.stages, count, 1), costs, topology).makespan
         for count in (half, 2 * half)
@@ -156,9 +159,9 @@ def pipeline_period(found: Profile, phase: Phase, links: Links) -> float:
     return (long - short) / half
 
 
-def data_parallel_step(found: Profile, workers: int, links: Links) -> float:
+def data_parallel_step(times: Profile, workers: int, links: Links) -> float:
     """Seconds of a step: forward, and a backward that sums gradients in rings, a bucket as soon as it is full."""
-    layers = found.layers
+    layers = times.layers
     sizes = bucketed([layer.weight_bytes for layer in layers])
     return sum(layer.forward_ms for layer in layers) / 1e3 + wait_free(
         [layer.backward_ms / 1e3 for layer in layers],

@@ -117,7 +117,7 @@ class TimelineOptions(Typed):
 
 
 class Variant(Typed):
-    """A variant of the quadratic model (`pipelag.theory.quadratic`): delays, discrepancy, correction, momentum."""
+    """A variant of the quadratic model (`pipelag.theory.quadratic`): delays, discrepancy, correction, or momentum."""
 
     forward: int = Field(ge=0)
     backward: int | None = Field(default=None, ge=0)
@@ -127,6 +127,13 @@ class Variant(Typed):
     curvature: float = Field(default=1.0, gt=0)
     momentum: float | None = None
     D: float | Literal["theory"] | None = None
+
+    @model_validator(mode="after")
+    def _momentum_alone(self) -> Variant:
+        others = sorted(self.model_fields_set & {"backward", "recompute", "delta", "deltas", "phi", "D"})
+        if self.momentum is not None and others:
+            raise ValueError(f"the model with momentum has a forward delay and a curvature alone, no {others[0]}")
+        return self
 
 
 Span = tuple[float, float, int]  # first, last, how many

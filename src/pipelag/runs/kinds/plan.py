@@ -110,7 +110,7 @@ def published_profiles(source: ProfileOptions, device: str) -> tuple[Profiles, l
         raise unknown("published profile", str(source.published), [path.parent.name for path in files.values()])
     profile, notes = chain(read_graph(fitting[0]))
     rate = speed_of(device) / speed_of("v100")
-    sizes = [math.prod(one.shape) * (8 if one.of == "words" else 4) for one in source.inputs]
+    sizes = [math.prod(entry.shape) * (8 if entry.of == "words" else 4) for entry in source.inputs]
     return Profiles(lambda batch: profile.scaled(batch / source.batch).faster(rate), sum(sizes), scaled=True), notes
 
 
@@ -124,7 +124,7 @@ def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Pro
 
     assert spec.model is not None
     half = source.precision == "fp16"
-    kinds = [torch.long if one.of == "words" else torch.half if half else torch.float for one in source.inputs]
+    kinds = [torch.long if entry.of == "words" else torch.half if half else torch.float for entry in source.inputs]
     with torch.device("meta"):
         model = build(spec.model.name, **spec.model.options)
         model = model.half() if half else model
@@ -133,11 +133,11 @@ def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Pro
     def make(samples: int) -> Profile:
         with torch.device("meta"):
             values = tuple(
-                torch.empty(samples, *one.shape, dtype=kind) for one, kind in zip(source.inputs, kinds, strict=True)
+                torch.empty(samples, *entry.shape, dtype=kind) for entry, kind in zip(source.inputs, kinds, strict=True)
             )
             return roofline(model, values if len(values) > 1 else values[0], device)
 
-    sizes = [math.prod(one.shape) * kind.itemsize for one, kind in zip(source.inputs, kinds, strict=True)]
+    sizes = [math.prod(entry.shape) * kind.itemsize for entry, kind in zip(source.inputs, kinds, strict=True)]
     return Profiles(make, sum(sizes))
 
 

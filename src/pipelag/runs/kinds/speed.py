@@ -50,11 +50,12 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         )
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
-    each = max(1, threads // workers_here(spec.workers))
-    return everywhere(_task, _lead(spec, out, device, each), spec.workers, device, each, out / "partial", spec=spec)
+    per_worker = max(1, threads // workers_here(spec.workers))
+    lead = _lead(spec, out, device, per_worker)
+    return everywhere(_task, lead, spec.workers, device, per_worker, out / "partial", spec=spec)
 
 
-def _lead(spec: RunSpec, out: Path, device: str, each: int) -> Lead:
+def _lead(spec: RunSpec, out: Path, device: str, threads: int) -> Lead:
     """Open the run's folder, and write down what was measured."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
@@ -63,7 +64,7 @@ def _lead(spec: RunSpec, out: Path, device: str, each: int) -> Lead:
     per_arm = {arm: speedups(rows, arm) for arm in arms}
     medians = {arm: median(values) for arm, values in per_arm.items()}
     more = {"speedup": medians, "speedups": per_arm, "messages": messages} | precision_of(spec)
-    return finish(folder, spec, rows, each, device, described, **more)
+    return finish(folder, spec, rows, threads, device, described, **more)
 
 
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
@@ -128,12 +129,12 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         n_seconds, n_measured, _ = timed(alone)
         # Half the steps pipelined, half not (section 6.5): the two per-step times weigh the same.
         half = min(p_measured, n_measured)
-        both = half * (p_seconds / p_measured + n_seconds / n_measured)
+        seconds = half * (p_seconds / p_measured + n_seconds / n_measured)
         log(
             "hybrid",
             block,
             job.world,
-            both,
+            seconds,
             2 * half,
             {"whole_seconds": time.perf_counter() - began, "switched_at": switched - began},
         )

@@ -48,15 +48,15 @@ def study(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 def model_of(options: dict[str, Any]) -> Characteristic:
     """The variant that the options describe: {forward, backward, recompute, delta, phi, D, momentum}."""
     forward, backward = options["forward"], options.get("backward", options["forward"])
-    delta, phi, again = options.get("delta", 0.0), options.get("phi", 0.0), options.get("recompute", backward)
+    delta, phi, recompute = options.get("delta", 0.0), options.get("phi", 0.0), options.get("recompute", backward)
     curvature = options.get("curvature", 1.0)
     if "momentum" in options:
         return quadratic.with_momentum(forward, options["momentum"], curvature)
     if options.get("D") is not None:
         gap = forward - backward
         gamma = quadratic.theory_decay(gap) if options["D"] == "theory" else quadratic.decay(float(options["D"]), gap)
-        return quadratic.recomputed(forward, backward, again, delta, phi, gamma, curvature)
-    return quadratic.recomputed_plainly(forward, backward, again, delta, phi, curvature)
+        return quadratic.recomputed(forward, backward, recompute, delta, phi, gamma, curvature)
+    return quadratic.recomputed_plainly(forward, backward, recompute, delta, phi, curvature)
 
 
 def trajectories(options: dict[str, Any], seed: int) -> Iterator[Row]:
@@ -102,8 +102,8 @@ def stable_over_pairs(options: dict[str, Any], seed: int) -> Iterator[Row]:
             for delta in options["deltas"]:
                 plain = quadratic.with_discrepancy(forward, backward, delta)
                 mended = quadratic.corrected(forward, backward, delta, gamma)
-                found = {key: quadratic.largest_stable(m, 4000) for key, m in (("original", plain), ("T2", mended))}
-                yield {"forward": forward, "backward": backward, "delta": delta} | found
+                stable = {key: quadratic.largest_stable(m, 4000) for key, m in (("original", plain), ("T2", mended))}
+                yield {"forward": forward, "backward": backward, "delta": delta} | stable
 
 
 def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
@@ -113,25 +113,25 @@ def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
     """
     for tau in options["taus"]:
         model = quadratic.delayed(tau)
-        found, bound = quadratic.crossings(model), quadratic.lemma_1(tau)
+        crossings, bound = quadratic.crossings(model), quadratic.lemma_1(tau)
         yield {
             "lemma": 1,
             "tau": tau,
             "bound": bound,
             "stable": quadratic.largest_stable(model),
-            "omega": found[0][1] if found else None,
+            "omega": crossings[0][1] if crossings else None,
             "below": max(model.radius(times * bound) for times in (0.01, 0.1, 0.5, 0.9, 0.999)),
             "above": min(model.radius(times * bound) for times in (1.001, 1.1, 1.5, 2.0, 5.0, 20.0)),
         }
         for delta in options["deltas"]:
             for backward in sorted({0, tau // 2} - {tau}):
-                own = quadratic.largest_stable(quadratic.with_discrepancy(tau, backward, delta))
+                stable = quadratic.largest_stable(quadratic.with_discrepancy(tau, backward, delta))
                 bound = quadratic.lemma_2(tau, backward, delta)
-                yield {"lemma": 2, "tau": tau, "backward": backward, "delta": delta, "bound": bound, "stable": own}
+                yield {"lemma": 2, "tau": tau, "backward": backward, "delta": delta, "bound": bound, "stable": stable}
         for beta in options["betas"]:
             if tau:
-                own = quadratic.largest_stable(quadratic.with_momentum(tau, beta))
-                yield {"lemma": 3, "tau": tau, "beta": beta, "bound": quadratic.lemma_3(tau), "stable": own}
+                stable = quadratic.largest_stable(quadratic.with_momentum(tau, beta))
+                yield {"lemma": 3, "tau": tau, "beta": beta, "bound": quadratic.lemma_3(tau), "stable": stable}
 
 
 def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -230,11 +230,11 @@ def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
         model = build(options["model"])
         if "words" in options:
             sentence = torch.zeros(1, options["words"], dtype=torch.int64)
-            given: Any = (sentence, sentence)
+            value: Any = (sentence, sentence)
         else:
-            given = torch.empty(2, *options["sample"])
+            value = torch.empty(2, *options["sample"])
     with FlopCounterMode(display=False) as forward:
-        out = model(given)
+        out = model(value)
     with FlopCounterMode(display=False) as backward:
         out.sum().backward()
     yield {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
@@ -274,11 +274,11 @@ def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
         state = [
             v for p in model[0].parameters() for v in optimizer.state[p].values() if torch.is_tensor(v) and v.dim()
         ]
-        own = {"weights": weights, "gradients": weights, "optimizer": sum(t.numel() for t in state)}
+        counts = {"weights": weights, "gradients": weights, "optimizer": sum(t.numel() for t in state)}
         policy = training.pipeline.weights[0]
         assert isinstance(policy, StageWeights)
         average = sum(buffer.numel() for memory in policy.memories.values() for buffer in memory.buffers)
-        yield {"method": method, "elements": weights, **own, "average": average}
+        yield {"method": method, "elements": weights, **counts, "average": average}
 
 
 STUDIES: dict[str, Study] = {

@@ -94,9 +94,9 @@ def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOpti
 
 def costs_of(value: Any, stages: int) -> list[StageCost]:
     """The costs that a config gives; refused where they are no fields of `StageCost`."""
-    each = value if isinstance(value, list) else [value] * stages
+    per_stage = value if isinstance(value, list) else [value] * stages
     try:
-        return [StageCost(**one) for one in each]
+        return [StageCost(**costs) for costs in per_stage]
     except TypeError as error:
         raise PipelagError(
             f"a stage's costs are forward, backward and the other fields of StageCost: {error}"
@@ -175,8 +175,8 @@ class Readings:
         }
         if self.clocked:
             first, last = self.units(stage, row["reads"])
-            kept = self.method.held is not None or row["stashed"]
-            row |= {"units": [first, last], "unit": max(first, min(last, self.entered[m] if kept else start)) + ahead}
+            unit = self.entered[m] if self.method.held is not None or row["stashed"] else start
+            row |= {"units": [first, last], "unit": max(first, min(last, unit)) + ahead}
         return row
 
     def units(self, stage: int, version: int) -> tuple[int, int]:

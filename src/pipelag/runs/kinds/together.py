@@ -37,27 +37,27 @@ def train_together(
             try:
                 stack.enter_context(alone(out / "partial"))
             except PipelagError as error:
-                ends[number] = _told(error, out)
+                ends[number] = _reported(error, out)
             else:
                 turns[number] = in_turns(spec, out, device, threads, len(asked))
                 stack.callback(turns[number].close)
         streams = {number: torch.cuda.Stream(device) if device.type == "cuda" else None for number in turns}
         while turns:
-            for number, each in list(turns.items()):
+            for number, run in list(turns.items()):
                 stream = streams[number]
                 try:
                     with nullcontext() if stream is None else torch.cuda.stream(stream):
-                        next(each)
+                        next(run)
                 except StopIteration as end:
                     ends[number] = end.value
                 except Exception as error:  # an unforeseen one, too, is of this run alone
-                    ends[number] = _told(error, asked[number][1])
+                    ends[number] = _reported(error, asked[number][1])
                 if number in ends:
                     del turns[number]
     return [ends[number] for number in range(len(asked))]
 
 
-def _told(error: Exception, out: Path) -> Exception:
+def _reported(error: Exception, out: Path) -> Exception:
     words = " ".join(str(error).split()) or type(error).__name__
     print(f"pipelag: the run in {out} has ended, and the others go on: {words}", file=sys.stderr)
     return error

@@ -41,17 +41,17 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
         check_precision(phase, in_bf16(spec))
     check_optimizer(phases_of(spec), optimizers.factory(spec.optimizer))
     partial = out / "partial"
-    kept = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
-    each = max(1, threads // workers_here(spec.workers))
-    lead = _lead(spec, out, kept, device, each)
-    return everywhere(_task, lead, spec.workers, device, each, partial, spec=spec, checkpoints=kept)
+    checkpoints = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
+    per_worker = max(1, threads // workers_here(spec.workers))
+    lead = _lead(spec, out, checkpoints, device, per_worker)
+    return everywhere(_task, lead, spec.workers, device, per_worker, partial, spec=spec, checkpoints=checkpoints)
 
 
-def _lead(spec: RunSpec, out: Path, kept: Checkpoints, device: str, threads: int) -> Lead:
+def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threads: int) -> Lead:
     """Open the run's folder, say where workers go on, and write down what came of it."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    rows, summary, state, trace = yield {"resume": kept.rewind()}
+    rows, summary, state, trace = yield {"resume": checkpoints.rewind()}
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
@@ -85,12 +85,12 @@ def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[
 
 def worker_row(rank: int, phase: int, record: Record) -> dict[str, Any]:
     """What the summary says of a worker's part in a phase; null what a library did not tell."""
-    told = not record.opaque
+    measured = not record.opaque
     return {
         "rank": rank,
         "phase": phase,
-        "waited_seconds": record.waited if told else None,
-        "sent_bytes": record.sent_bytes if told else None,
+        "waited_seconds": record.waited if measured else None,
+        "sent_bytes": record.sent_bytes if measured else None,
         "shares": {kind: round(share, 4) for kind, share in record.shares().items()},
         "memory": record.memory,
     }

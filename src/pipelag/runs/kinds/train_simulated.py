@@ -216,7 +216,7 @@ def shortened(training: SimulatedTraining, phase: int) -> dict[str, str]:
     """
     asked = {"graphs": training.graphs, "grouped": training.grouped}
     why = {"graphs": training.without_graphs(phase), "grouped": training.without_groups(phase)}
-    return {name: said or "used" for name, said in why.items() if asked[name] and said is not None}
+    return {name: reason or "used" for name, reason in why.items() if asked[name] and reason is not None}
 
 
 def all_finite(model: nn.Module) -> bool:
@@ -257,8 +257,8 @@ class Watch:
     @property
     def current(self) -> Discrepancy | None:
         """What measures the phase under way; None of one that has begun since the last line."""
-        found = self.measuring
-        return found if found is not None and found.pipeline is self.training.pipeline else None
+        latest = self.measuring
+        return latest if latest is not None and latest.pipeline is self.training.pipeline else None
 
     def row(self) -> dict[str, Any]:
         """For a log line: what was measured since the last one; of a phase that is new, nothing yet."""
