@@ -52,10 +52,10 @@ def read_graph(path: Path | str) -> Graph:
             source, _, target = line.strip().partition(" -- ")
             edges.append((source, target))
             continue
-        found = NODE.match(line)
-        if found is None:
+        match = NODE.match(line)
+        if match is None:
             raise PipelagError(f"'{path}', line {number} is no node and no edge of a profile: '{line[:60]}'")
-        name, what, forward, backward, output, weights = found.groups()
+        name, what, forward, backward, output, weights = match.groups()
         if name in nodes:
             raise PipelagError(f"'{path}', line {number}: the node '{name}' is there twice")
         try:
@@ -87,7 +87,7 @@ def order(graph: Graph) -> list[str]:
         into[target].append(source)
         out.add(source)
     done: dict[str, int] = {}  # depth: the longest way from a source
-    found: list[str] = []
+    ordered: list[str] = []
     for sink in [name for name in graph.nodes if name not in out] or list(graph.nodes):
         under_way: dict[str, None] = {}
         stack = [sink]
@@ -99,17 +99,17 @@ def order(graph: Graph) -> list[str]:
             waiting = [before for before in into[name] if before not in done]
             if not waiting:
                 done[name] = 1 + max((done[before] for before in into[name]), default=0)
-                found.append(name)
+                ordered.append(name)
                 under_way.pop(name, None)
                 stack.pop()
                 continue
             under_way[name] = None
-            again = [before for before in waiting if before in under_way]
-            if again:
-                raise PipelagError(f"the profile has a cycle through '{again[0]}'; layers must form an acyclic graph")
+            cycle = [before for before in waiting if before in under_way]
+            if cycle:
+                raise PipelagError(f"the profile has a cycle through '{cycle[0]}'; layers must form an acyclic graph")
             # the longer branch first: what hangs on it (an embedding of the decoder) runs late
             stack += sorted(waiting, key=lambda before: _reach(into, before))
-    return found
+    return ordered
 
 
 def _reach(into: dict[str, list[str]], name: str) -> int:
