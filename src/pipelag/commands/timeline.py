@@ -117,10 +117,10 @@ def staleness(args: argparse.Namespace) -> str:
     if args.source == "1f1b_rr":  # a round makes one update
         build = partial(one_f_one_b_rounds, replicas=args.replicas or [1] * args.stages, depth=args.depth)
     try:
-        found = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
+        lags = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
     except PipelagError as error:
         return f"no method can use it: {error}"
-    missed = f"updates missed, by stage: {list(found.forward)} in forwards, {list(found.backward)} in backwards"
+    missed = f"updates missed, by stage: {list(lags.forward)} in forwards, {list(lags.backward)} in backwards"
     if args.source in SCHEDULES:
         return missed
     return f"{missed} that read the live weights; `pipelag methods {args.source}` says what its own read"
