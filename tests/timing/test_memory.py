@@ -263,7 +263,7 @@ def test_sizes_that_grow_unevenly_are_refused() -> None:
     profiles.at(1), profiles.at(2)
     with pytest.raises(PipelagError, match=r"layer 1 'square' has 9 output bytes for 3 samples, and 7 are on the line"):
         profiles.at(3)
-    assert Profiles(make, scaled=True).sizes(3).output.tolist() == [9]
+    assert Profiles(make, scaled=True).sizes(3).output_bytes.tolist() == [9]
 
 
 def fits(pipeline: Pipelined, samples: int) -> bool:
