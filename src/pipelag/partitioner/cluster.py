@@ -90,10 +90,10 @@ class Cluster:
         """The part that so many workers fill, server by server; with more servers than it has where they are needed."""
         levels: list[Level] = []
         left = workers
-        for level in self.levels:
+        for number, level in enumerate(self.levels, start=1):
             if left == 1 and levels:
                 break
-            last = level is self.levels[-1]
+            last = number == len(self.levels)
             levels.append(Level(left if last else min(left, level.workers), level.bandwidth))
             left = -(-left // level.workers)
         return Cluster(tuple(levels), self.memory)

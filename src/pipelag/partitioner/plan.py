@@ -36,6 +36,8 @@ class Plan:
     period: float | None = None
 
     def __post_init__(self) -> None:
+        if not self.stages:
+            raise PipelagError("a plan needs at least one stage")
         for before, after in pairwise(self.stages):
             if after.first != before.last + 1:
                 raise PipelagError(f"a stage ends at layer {before.last} and the next begins at layer {after.first}")

@@ -146,7 +146,7 @@ def swept(profile: Profile, workers: int) -> Iterator[Plan]:
     layers = len(profile.layers)
     yield whole(profile, workers)
     for cut in range(1, layers):
-        for tail in sorted({1, 2, workers // 4, workers // 2}):
+        for tail in sorted({1, 2, workers // 4, workers // 2} & set(range(1, workers))):
             yield Plan((PlanStage(1, cut, workers - tail), PlanStage(cut + 1, layers, tail)))
-    for cut in range(2, layers - 1, 2):
+    for cut in range(2, layers - 1, 2) if workers > 2 else ():
         yield Plan((PlanStage(1, cut, workers - 2), PlanStage(cut + 1, layers - 1, 1), PlanStage(layers, layers, 1)))

@@ -88,7 +88,7 @@ def order(graph: Graph) -> list[str]:
         out.add(source)
     done: dict[str, int] = {}  # depth: the longest way from a source
     ordered: list[str] = []
-    for sink in [name for name in graph.nodes if name not in out] or list(graph.nodes):
+    for sink in [*(name for name in graph.nodes if name not in out), *graph.nodes]:  # a cycle of its own has no sink
         under_way: dict[str, None] = {}
         stack = [sink]
         while stack:
@@ -139,7 +139,7 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
     place = {name: i for i, name in enumerate(names)}
     last_use = list(range(len(names)))
     for source, target in graph.edges:
-        if source in place:
+        if source in place and target in place:
             last_use[place[source]] = max(last_use[place[source]], place[target])
     crossing = [0.0] * len(names)
     for i, name in enumerate(names):
