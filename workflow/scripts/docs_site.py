@@ -64,7 +64,8 @@ def api() -> str:
 def citing() -> str:
     """How to cite the suite and the papers, from CITATION.cff and config/papers."""
     suite = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    written = [entry("pipelag", "software", suite["title"], ["The pipelag authors"], 2026, version=suite["version"])]
+    authors = [author["name"] for author in suite["authors"]]
+    written = [entry("pipelag", "software", suite["title"], authors, 2026, version=suite["version"])]
     for path in sorted((ROOT / "config/papers").glob("*.yaml")):
         paper = yaml.safe_load(path.read_text())
         if about := paper.get("citation"):

@@ -78,11 +78,11 @@ def main(args: argparse.Namespace) -> int:
     rows = ranked(best(timed), evidence, args.accept, optimizer.name, model or "")
     advice = verdict(rows, args.accept, ground.memory)
     content = printed(args, rows, without, [*notes, *found_notes], advice)
+    print(content, end="")  # first: what took its time is not lost where a file cannot be written
     if args.config is not None:
         write_config(args, rows, optimizer, advice)
     if args.plot is not None:
         draw(rows, args.accept, ground.memory, args.plot)
-    print(content, end="")
     return 0
 
 

@@ -55,8 +55,8 @@ def main(args: argparse.Namespace) -> int:
     new = evidence.fill(text, scale, str(args.document))
     begins = list(BEGINS.finditer(new))
     if begins or evidence.BEGIN not in text:
-        if len(begins) != 1 or new.count(END) != 1:
-            raise PipelagError(f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, once each")
+        if len(begins) != 1 or new.count(END) != 1 or new.index(END) < begins[0].end():
+            raise PipelagError(f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, once each, in turn")
         before, after = new[: begins[0].start()], new[new.index(END) + len(END) :]
         new = f"{before}{begins[0][0]}\n\n{content_of(begins[0][1], args.tables, scale)}\n{END}{after}"
     if args.check and new != text:

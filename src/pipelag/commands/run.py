@@ -85,11 +85,11 @@ def main(args: argparse.Namespace) -> int:
 
 def before(configs: Sequence[Path]) -> int | None:
     """The threads of the runs that left these files: with others sums are rounded otherwise. None: nobody knows."""
-    counts = set()
+    threads = set()
     for path in configs:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            counts.add(int(json.loads((path.parent / "environment.json").read_text())["threads"]))
-    return counts.pop() if len(counts) == 1 else None
+            threads.add(int(json.loads((path.parent / "environment.json").read_text())["threads"]))
+    return threads.pop() if len(threads) == 1 else None
 
 
 def outcome_of(summary: Mapping[str, Any], out: Path) -> str:

@@ -52,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or the folder of a run")
     parser.add_argument("--out", type=Path, required=True, help="a .pdf, .svg or .png to draw, or a .json trace")
     parser.add_argument("--stages", type=whole(1, 1000), help="how many (default: as many as replicas has, or 4)")
-    parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8)
-    parser.add_argument("--microbatches", type=whole(1, 1000), default=1)
+    parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8, help="how many (default: 8)")
+    parser.add_argument("--microbatches", type=whole(1, 1000), default=1, help="of each minibatch (default: 1)")
     parser.add_argument(
         "--replicas",
         type=wholes(1, 1000),

@@ -226,8 +226,8 @@ def _of(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult
 
 def missing(spec: RunSpec) -> str:
     """Why a run cannot be made here: data that nobody may pass on, a library not installed; empty where it can."""
-    if spec.data is not None and spec.kind == "train" and absent(spec.data.name):
-        return absent(spec.data.name)
+    if spec.data is not None and spec.kind == "train" and (why := absent(spec.data.name)):
+        return why
     return lacking(spec.model.name, spec.options) if spec.model is not None else ""
 
 

@@ -69,7 +69,7 @@ def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
             cuts += evenly(int(even[1]), int(even[2]))
             continue
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
-        if match is None or match[3] == "0":
+        if match is None or match[3] == "0" or int(match[2] or match[1]) < int(match[1]):
             raise PipelagError(
                 f"{where}: '{shortened(str(place))}' is no layer, no range of layers such as 1-106 or 4-104:4, and no "
                 "even spread such as 54/107, 107 layers over 54 stages"
