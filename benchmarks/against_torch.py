@@ -81,10 +81,10 @@ def compare(
             virtual = schedule is ScheduleInterleaved1F1B
             whole = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
             pieces = stages(whole, cuts if virtual else (cut,))
-            mine = [bounded(pieces, number) for number in range(job.rank, len(pieces), 2)]
-            held = [PipelineStage(m, job.rank + 2 * k, len(pieces), job.device) for k, m in enumerate(mine)]
+            local = [bounded(pieces, number) for number in range(job.rank, len(pieces), 2)]
+            held = [PipelineStage(m, job.rank + 2 * k, len(pieces), job.device) for k, m in enumerate(local)]
             runner = schedule(held if virtual else held[0], microbatches, loss_fn=F.cross_entropy)
-            arms[f"{name}, {microbatches} microbatches"] = (runner, sgd(nn.ModuleList(mine).parameters()))
+            arms[f"{name}, {microbatches} microbatches"] = (runner, sgd(nn.ModuleList(local).parameters()))
 
     def peer(runner: Any, optimizer: torch.optim.Optimizer) -> float:
         dist.barrier()
@@ -112,7 +112,7 @@ def compare(
         records = ours.run_phase(phase, lambda step: images, lambda step: labels)
         return 1000 * (records[job.rank].updated[-1] - start) / steps  # fill and drain included, as in the peers
 
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for block in range(blocks + 1):
         values = {"stale weights": here("stale_weights")}
         for label, method in OURS.items():
@@ -120,9 +120,9 @@ def compare(
         values |= {name: peer(*arm) for name, arm in arms.items()}
         if block:  # the first warms up
             for name, value in values.items():
-                found.setdefault(name, []).append(value)
+                times.setdefault(name, []).append(value)
     assert first or last
-    return found
+    return times
 
 
 def main() -> None:
@@ -135,25 +135,25 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=5)
     args = parser.parse_args()
     options = {"depth": args.depth, "cut": args.cut, "cuts": tuple(args.cuts), "batch": args.batch}
-    found = launch(compare, 2, "cpu", 1, **options, steps=args.steps, blocks=args.blocks)
+    times = launch(compare, 2, "cpu", 1, **options, steps=args.steps, blocks=args.blocks)
     best = {"stale weights": "stale weights"}
     for name in (*OURS, *PEERS):
-        tried = [arm for arm in found if arm.rsplit(",", 1)[0] == name]
-        best[name] = min(tried, key=lambda arm: median(found[arm]))
+        variants = [arm for arm in times if arm.rsplit(",", 1)[0] == name]
+        best[name] = min(variants, key=lambda arm: median(times[arm]))
     for arm in best.values():
-        print(f"{arm:40s} {median(found[arm]):7.1f} ms per minibatch   {ratio(found, arm, best['stale weights'])}")
+        print(f"{arm:40s} {median(times[arm]):7.1f} ms per minibatch   {ratio(times, arm, best['stale weights'])}")
     for name in PEERS:
-        peer, fastest = found[best[name]], found[best["stale weights"]]
-        values = [theirs / own for theirs, own in zip(peer, fastest, strict=True)]
+        peer, fastest = times[best[name]], times[best["stale weights"]]
+        values = [theirs / here for theirs, here in zip(peer, fastest, strict=True)]
         note("torch.distributed.pipelining / stale weights here, 2 workers", best[name], values, least=1.0)
     ours = best["our interleaved 1F1B"]
-    print(f"torch's interleaved 1F1B / ours: {ratio(found, best['interleaved 1F1B'], ours)}")
-    print(f"torch's 1F1B / ours: {ratio(found, best['1F1B'], best['our 1F1B with a flush'])}")
+    print(f"torch's interleaved 1F1B / ours: {ratio(times, best['interleaved 1F1B'], ours)}")
+    print(f"torch's 1F1B / ours: {ratio(times, best['1F1B'], best['our 1F1B with a flush'])}")
 
 
-def ratio(found: dict[str, list[float]], arm: str, to: str) -> str:
+def ratio(times: dict[str, list[float]], arm: str, to: str) -> str:
     """The median of the blocks' ratios."""
-    return f"ratio {median(theirs / own for theirs, own in zip(found[arm], found[to], strict=True)):.2f}"
+    return f"ratio {median(theirs / here for theirs, here in zip(times[arm], times[to], strict=True)):.2f}"
 
 
 if __name__ == "__main__":

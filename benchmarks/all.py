@@ -56,11 +56,11 @@ def run(command: str, device: str, commit: str | None) -> dict[str, object]:
         done = subprocess.run([sys.executable, "-m", f"benchmarks.{script}", *options], env=here)
         if done.returncode:
             raise PipelagError(f"{command} ended with status {done.returncode}; its numbers of before stay")
-        found = [json.loads(line) for line in rows.read_text().splitlines()]
-    precision.prepare(own=True)  # as each of them does
+        measured = [json.loads(line) for line in rows.read_text().splitlines()]
+    precision.prepare(alone=True)  # as each of them does
     took = round(time.monotonic() - began, 1)
     about = environment(device, 1) | {"commit": commit}
-    return {"command": command, "load": load, "seconds": took, "environment": about, "rows": found}
+    return {"command": command, "load": load, "seconds": took, "environment": about, "rows": measured}
 
 
 def named(device: str) -> str:
@@ -85,9 +85,9 @@ def main() -> None:
     target = FOLDER / f"{args.name or named(device)}.json"
     commit = environment(device, 1)["commit"]  # before the first file is written, which would make it another
     for command in chosen:
-        made = {command: run(command, device, commit)}
+        new = {command: run(command, device, commit)}
         before = {each["command"]: each for each in json.loads(target.read_text())["runs"]} if target.exists() else {}
-        held = [(before | made)[each] for each in runs if each in before | made]
+        held = [(before | new)[each] for each in runs if each in before | new]
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, json.dumps({"runs": held}, indent=1) + "\n")
     print(f"written: {target}")

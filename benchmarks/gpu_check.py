@@ -171,7 +171,7 @@ def _layers(device: torch.device) -> str:
 @check("steps as two CUDA graphs are the eager ones bit for bit")
 def _graphs(device: torch.device) -> str:
     on_gpu(device)
-    told = []
+    by_method = []
     for name in ("sequential", "stale_weights", "pipedream", "pipemare", "spectrain"):
         ends, seconds = [], []
         for graphs in (False, True):
@@ -190,8 +190,8 @@ def _graphs(device: torch.device) -> str:
         assert not training.without_graphs(0), f"{name}: {training.without_graphs(0)}"
         assert all(bool(value.isfinite().all()) for value in ends[0].values()), f"{name} diverges"
         assert equal(*ends), name
-        told.append(f"{name} {1e3 * seconds[0]:.2f} to {1e3 * seconds[1]:.2f} ms")
-    return "; ".join(told)
+        by_method.append(f"{name} {1e3 * seconds[0]:.2f} to {1e3 * seconds[1]:.2f} ms")
+    return "; ".join(by_method)
 
 
 @check("several runs in one process, on a GPU each on a stream, end as each does alone")
@@ -244,20 +244,20 @@ def waits(device: torch.device, shapes: Any, method: str, augment: bool, optimiz
     for step in range(15):
         training.step(*batches[step])
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         for step in range(15, 25):
             training.step(*batches[step])
         torch.cuda.set_sync_debug_mode("default")
     # Not the one that comes with the mode's first use in a process
-    return sum("called a synchronizing" in str(warning.message) for warning in said)
+    return sum("called a synchronizing" in str(warning.message) for warning in warned)
 
 
 @check("the copies that a policy counts are allocated; the peak")
 def _memory(device: torch.device) -> str:
     on_gpu(device)
-    told = []
+    by_method = []
     for name in ("sequential", "stale_weights", "pipedream", "pipemare"):
         gc.collect()  # the training before: what it holds must not be freed while this one takes memory
         torch.cuda.empty_cache()
@@ -271,9 +271,9 @@ def _memory(device: torch.device) -> str:
         images, targets = torch.randn(128, 3, 32, 32, device=device), torch.randint(0, 10, (128,), device=device)
         for _ in range(20):
             training.step(images, targets)
-        told.append(f"{name} {held / 2**20:.1f} of {torch.cuda.max_memory_allocated(device) / 2**20:.0f} MiB")
+        by_method.append(f"{name} {held / 2**20:.1f} of {torch.cuda.max_memory_allocated(device) / 2**20:.0f} MiB")
         del training, model
-    return "; ".join(told)
+    return "; ".join(by_method)
 
 
 @check("a profile's forwards add up to the whole forward's time, within a quarter")
@@ -281,15 +281,15 @@ def _profile(device: torch.device) -> str:
     on_gpu(device)
     model = build("resnet20", seed=0).to(device, memory_format=torch.channels_last).train()
     images = torch.randn(128, 3, 32, 32, device=device).to(memory_format=torch.channels_last)
-    told = sum(layer.forward_ms for layer in pipelag.profile(model, images, progress=False).layers)
+    of_layers = sum(layer.forward_ms for layer in pipelag.profile(model, images, progress=False).layers)
     clock, times = Clock(events=True), list[float]()
     for _ in range(9):
         with clock.timing(times, "all layers"):
             model(images)
         clock.read()
     whole = median(times)
-    assert 0.75 < told / whole < 1.25, f"layers {told:.2f} ms, forward {whole:.2f} ms"
-    return f"layers {told:.2f} ms, forward {whole:.2f} ms"
+    assert 0.75 < of_layers / whole < 1.25, f"layers {of_layers:.2f} ms, forward {whole:.2f} ms"
+    return f"layers {of_layers:.2f} ms, forward {whole:.2f} ms"
 
 
 @check("with device auto, more workers than GPUs go to the CPU")

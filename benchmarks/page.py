@@ -92,19 +92,19 @@ def plot(files: dict[str, Any], target: Path) -> None:
         for row in rows_of(held):
             if row["work"] and "bytes" not in row["unit"]:
                 lines.setdefault(row["what"], {}).setdefault(name, []).append(row)
-    names = list(dict.fromkeys(name for each in lines.values() for name in each))
-    for number, (what, each) in enumerate(lines.items()):
-        slopes = ", ".join(f"{_slope(rows):.2f}" for rows in each.values() if len(rows) > 1)
+    names = list(dict.fromkeys(name for by_file in lines.values() for name in by_file))
+    for number, (what, by_file) in enumerate(lines.items()):
+        slopes = ", ".join(f"{_slope(rows):.2f}" for rows in by_file.values() if len(rows) > 1)
         colour, label = style.COLOURS[number % 8], f"{what} (exponent {slopes})" if slopes else what
-        for name, rows in each.items():
+        for name, rows in by_file.items():
             work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
             (line,) = axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=colour, label=label)
             line.set(linestyle=LINES[names.index(name) % 3], markerfacecolor="white" if names.index(name) else colour)
             label = "_the same"  # matplotlib leaves such a name out of the legend
-    said = ", ".join(f"{name} {LINES[kind % 3]}" for kind, name in enumerate(names))
+    legend = ", ".join(f"{name} {LINES[kind % 3]}" for kind, name in enumerate(names))
     axes.set_xlabel("actions, or workers times layers")
     axes.set_ylabel("CPU seconds")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title=said if len(names) > 1 else None)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title=legend if len(names) > 1 else None)
     target.parent.mkdir(parents=True, exist_ok=True)
     style.save(fig, target.with_suffix(""), (".svg",))
 

@@ -26,8 +26,8 @@ from pipelag.runs.kinds.speed import measure
 from pipelag.runs.spec import RunSpec
 
 
-def training(depth: int, batch: int, seconds: float, begin: Any, found: Any) -> None:
-    """Put the seconds of a step into `found`: plain PyTorch, one thread, for so long once all have begun."""
+def training(depth: int, batch: int, seconds: float, begin: Any, results: Any) -> None:
+    """Put the seconds of a step into `results`: plain PyTorch, one thread, for so long once all have begun."""
     torch.set_num_threads(1)
     keep_freed_memory()
     model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
@@ -47,25 +47,25 @@ def training(depth: int, batch: int, seconds: float, begin: Any, found: Any) -> 
     while time.perf_counter() - began < seconds:
         step()
         steps += 1
-    found.put((time.perf_counter() - began) / steps)
+    results.put((time.perf_counter() - began) / steps)
 
 
 def apart(depth: int, batch: int, seconds: float, rounds: int = 3) -> list[float]:
     """How much more two trainings that do not talk get done than one alone; 2 where they do not disturb each other."""
     context, ratios = processes.get_context("spawn"), []
     for _ in range(rounds):
-        times = []
+        rates = []
         for number in (1, 2):
-            begin, found = context.Barrier(number), context.SimpleQueue()
-            args = depth, batch, seconds, begin, found
+            begin, results = context.Barrier(number), context.SimpleQueue()
+            args = depth, batch, seconds, begin, results
             workers = [context.Process(target=training, args=args) for _ in range(number)]
             for worker in workers:
                 worker.start()
-            each = [found.get() for _ in workers]
+            seconds_of_step = [results.get() for _ in workers]
             for worker in workers:
                 worker.join()
-            times.append(sum(1 / value for value in each))
-        ratios.append(times[1] / times[0])
+            rates.append(sum(1 / value for value in seconds_of_step))
+        ratios.append(rates[1] / rates[0])
     return ratios
 
 

@@ -78,8 +78,8 @@ def loops(
 
         return of
 
-    made = {EAGER: eager} | {name: simulated(name) for name in (ALONE, *METHODS)}
-    return {name: by_number(step) for name, step in made.items()}
+    step_of = {EAGER: eager} | {name: simulated(name) for name in (ALONE, *METHODS)}
+    return {name: by_number(step) for name, step in step_of.items()}
 
 
 def main() -> None:
@@ -93,16 +93,16 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(resolve_device(args.device))
     torch.set_num_threads(1)
-    precision.prepare(own=True)  # as a run does
+    precision.prepare(alone=True)  # as a run does
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     taken: dict[str, list[float]] = {}
-    made = loops(device, args.batch, args.steps * (args.rounds + 1), args.width, args.bf16)
-    for name, step in made.items():
+    step_of = loops(device, args.batch, args.steps * (args.rounds + 1), args.width, args.bf16)
+    for name, step in step_of.items():
         for t in range(args.steps):
             step(t)
         taken[name] = []
     for number in range(1, args.rounds + 1):
-        for name, step in made.items():
+        for name, step in step_of.items():
             wait()
             began = time.perf_counter()
             for t in range(number * args.steps, (number + 1) * args.steps):

@@ -90,6 +90,8 @@ def main() -> None:
     parser.add_argument("--only", choices=("schedule", "delays", "timed", "workers", "layers"))
     args = parser.parse_args()
     counts = [n for n in (64, 128, 256, 512, 1024, 2048, 4096) if n <= args.most]
+    if not counts:
+        parser.error("--most is 64 or more, the fewest stages and workers that are measured")
     for what in ("schedule", "delays", "timed"):
         if args.only in (None, what):
             sizes = [(args.schedule, n, args.minibatches, what) for n in counts]

@@ -127,8 +127,8 @@ def main() -> None:
         most = None if args.no_goal or args.grouped else 1.03 if few else 1.05
         note(what, f"{title}: {name}", ratios, most=most)
         base, mine = (1000 * median(each) for each in zip(*pairs, strict=True))
-        said = f"ratio {median(ratios):.3f}   (of medians {mine / base:.3f})"
-        print(f"{name:24s} {mine:7.1f} ms, plain PyTorch {base:7.1f} ms   {said}")
+        ratio = f"ratio {median(ratios):.3f}   (of medians {mine / base:.3f})"
+        print(f"{name:24s} {mine:7.1f} ms, plain PyTorch {base:7.1f} ms   {ratio}")
 
 
 if __name__ == "__main__":

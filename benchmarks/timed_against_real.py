@@ -56,8 +56,8 @@ def link(size: float, repeats: int = 9) -> Topology:
         message, taken = torch.ones(numbers), []
         for _ in range(repeats):
             begun = time.perf_counter()
-            for mine in (there, not there):
-                dist.send(message, int(there)) if mine else dist.recv(message, int(there))
+            for sending in (there, not there):
+                dist.send(message, int(there)) if sending else dist.recv(message, int(there))
             taken.append((time.perf_counter() - begun) / 2)
         seconds.append(median(taken))
     return Topology(bandwidth=size / max(seconds[1] - seconds[0], 1e-9), latency=seconds[0])
@@ -93,7 +93,7 @@ def compare(
         for name, parts in ARMS:
             method = methods.get(name)
             passes, plan = profiles[parts].cut((cut,)), method.schedule(2, steps, parts)
-            both = [
+            per_minibatch = [
                 1e3 * time_schedule(plan, costs, links).steady_period
                 for costs in (passes, charged(passes, method, parts, speed))
             ]
@@ -105,7 +105,7 @@ def compare(
             if block:  # the first warms up
                 low, high = len(updated) // 4, len(updated) - 1 - len(updated) // 4
                 measured[name].append(1e3 * (updated[high] - updated[low]) / (high - low))
-                predicted[name].append((both[0], both[1]))
+                predicted[name].append((per_minibatch[0], per_minibatch[1]))
     return {
         name: (median(p for p, _ in predicted[name]), median(p for _, p in predicted[name]), median(measured[name]))
         for name, _ in ARMS

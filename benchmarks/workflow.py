@@ -25,14 +25,14 @@ RUN, DRAWN = ("run",), ("table", "figure", "page")
 
 def jobs(clone: Path, since: float) -> list[tuple[str, Path, float]]:
     """(rule, an output, seconds) of the jobs that Snakemake has noted since then."""
-    found: dict[str, tuple[str, Path, float]] = {}  # by command: a job has a record for each of its outputs
+    by_command: dict[str, tuple[str, Path, float]] = {}  # by command: a job has a record for each of its outputs
     for record in (clone / ".snakemake/metadata").rglob("*"):
         if record.is_file() and record.stat().st_mtime >= since:
-            told = json.loads(record.read_text())
+            content = json.loads(record.read_text())
             output = Path(base64.b64decode(record.name).decode())
-            begin, end = told["starttime"], told["endtime"]
-            found[told["shellcmd"]] = told["rule"], output, end - begin
-    return list(found.values())
+            begin, end = content["starttime"], content["endtime"]
+            by_command[content["shellcmd"]] = content["rule"], output, end - begin
+    return list(by_command.values())
 
 
 def trained(clone: Path, outputs: list[Path]) -> float:

@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full and not debug:
             where = getattr(error, "filename", None) or "a file"
-            said = f"{where} could not be written (No space left on device); free some space and start again"
-            print(f"pipelag {named}: {said}", file=sys.stderr)
+            sentence = f"{where} could not be written (No space left on device); free some space and start again"
+            print(f"pipelag {named}: {sentence}", file=sys.stderr)
             return 2
         print(f"pipelag {named}: {unforeseen(error, debug)}", file=sys.stderr)
         return 1
@@ -130,14 +130,14 @@ def unforeseen(error: Exception, debug: bool) -> str:
         what += f" at {place}"
     if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
         what = f"there is not enough memory ({what})"
-    told = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))
     if debug:
-        print(told, file=sys.stderr)
+        print(trace, file=sys.stderr)
         return what
     try:
         handle, path = tempfile.mkstemp(prefix="pipelag-", suffix=".txt")
         with open(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(told)
+            file.write(trace)
     except OSError:  # a full disk
         return f"{what}; --debug prints the traceback"
     return f"{what}; the traceback is in {path} (--debug prints it)"
@@ -148,8 +148,8 @@ def own_place(error: BaseException) -> str:
     ours = Path(__file__).parent
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
     libraries = (*map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}), ours)
-    own = [f for f in frames if not any(folder in Path(f.filename).resolve().parents for folder in libraries)]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    theirs = [f for f in frames if not any(folder in Path(f.filename).resolve().parents for folder in libraries)]
+    return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}" if theirs else ""
 
 
 if __name__ == "__main__":

@@ -219,22 +219,24 @@ def train(
                 stacklevel=2,
             )
     else:
-        given = {
+        beside_phases = {
             "method": method is not None,
             "steps": steps is not None,
             "cuts": bool(cuts),
             "replicas": bool(replicas),
+            "microbatches": microbatches != 1,
+            "recompute": bool(recompute),
+            "stage_lr": bool(stage_rates),
         }
-        given |= {"microbatches": microbatches != 1, "recompute": bool(recompute), "stage_lr": bool(stage_rates)}
-        phases = asked.check_phases(phases, given)
+        phases = asked.check_phases(phases, beside_phases)
     for phase in phases:
         cut_stages(sequence, phase.cuts)
         phase.check()
     asked.refuse_ignored(phases, executor, workers)
-    measured, found = None, metrics_of(metrics)
+    measured, measures = None, metrics_of(metrics)
     if validation is not None:
-        measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, found, seed, bf16)
-    elif found:
+        measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, measures, seed, bf16)
+    elif measures:
         raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
     wishes.check(checkpointed=checkpoints is not None)
@@ -276,16 +278,16 @@ def _simulated(
     total = sum(phase.steps for phase in phases)
     with ExitStack() as opened:
         marks = wishes.kept_at(every, [total], total)
-        kept = opened.enter_context(kept_in(checkpoints, marks, phases, how["seed"], how["bf16"]))
+        store = opened.enter_context(kept_in(checkpoints, marks, phases, how["seed"], how["bf16"]))
         callers = opened.enter_context(preserved_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
             wishes.validation.measure(model, place, most=1)
         model.train()
-        saved = kept.resume(training) if kept is not None else None
+        saved = store.resume(training) if store is not None else None
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, resumed=saved is not None))
-        if kept is not None and saved is None:  # from here on the log is this training's
-            kept.save(training, telling)
+        if store is not None and saved is None:  # from here on the log is this training's
+            store.save(training, telling)
         with suppress(Stop):
             if saved is not None:
                 told_again(saved, telling)
@@ -293,6 +295,6 @@ def _simulated(
                 telling.step(training.step(to(inputs, place), to(targets, place)))
                 if telling.due:
                     telling.evaluate(model, place)
-                if kept is not None and training.done in kept.marks:
-                    kept.save(training, telling)
+                if store is not None and training.done in store.marks:
+                    store.save(training, telling)
         return telling.losses(), telling.evaluations

@@ -79,8 +79,8 @@ def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
     """
     if isinstance(phases, (str, bytes, Phase, Mapping)) or not isinstance(phases, Iterable):
         raise PipelagError(f"phases is {shown(phases)}; it should be a list of pipelag.Phase")
-    found = list(phases)
-    for number, phase in enumerate(found, start=1):
+    checked = list(phases)
+    for number, phase in enumerate(checked, start=1):
         if not isinstance(phase, Phase):
             raise PipelagError(f"phase {number} is {shown(phase)}; it should be a pipelag.Phase(method, steps, ...)")
         if not isinstance(phase.method, Method):
@@ -88,7 +88,7 @@ def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
                 f"the method of phase {number} is {shown(phase.method)}; it should be a Method, such as "
                 "pipelag.methods.get('stale_weights')"
             )
-        found[number - 1] = replace(
+        checked[number - 1] = replace(
             phase,
             steps=whole("steps", phase.steps, 1, MOST_STEPS),
             cuts=wholes(f"the cuts of phase {number}", phase.cuts),
@@ -97,12 +97,12 @@ def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
             recompute=check_recompute(phase.recompute),
             replicas=wholes(f"the replicas of phase {number}", phase.replicas),
         )
-    if not found:
+    if not checked:
         raise PipelagError("phases is empty; give at least one pipelag.Phase, or a method and steps")
     given = [name for name, is_given in instead.items() if is_given]
     if given:
         raise PipelagError(f"{given[0]} is given beside phases, which have their own; leave one of them out")
-    return found
+    return checked
 
 
 def whole(name: str, value: Any, least: int, most: int) -> int:
@@ -158,8 +158,8 @@ def check_passes(executor: str, **ways: Any) -> None:
         if not isinstance(value, bool):
             raise PipelagError(f"{name} is {shown(value)}; it should be True or False")
         if value and executor == "real":
-            made = {"graphs": "use no CUDA graphs", "grouped": "take microbatches one by one"}[name]
-            raise PipelagError(f"real workers {made}; leave {name} out, or use executor='simulated'")
+            instead = {"graphs": "use no CUDA graphs", "grouped": "take microbatches one by one"}[name]
+            raise PipelagError(f"real workers {instead}; leave {name} out, or use executor='simulated'")
 
 
 def check_rates(stage_lr: Any) -> dict[int, float]:

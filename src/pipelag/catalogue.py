@@ -88,21 +88,21 @@ def check_model(name: str, options: Mapping[str, Any], known: set[str]) -> None:
         check_options(f"models.{home}", options, f"option of model '{name}'", GIVEN.get(home, ()))
 
 
-def check_told(name: str, told: Iterable[str], data: str) -> None:
+def check_told(name: str, from_data: Iterable[str], data: str) -> None:
     """Refuse data of another kind than a model of ours is for.
 
     Args:
-        told: the options that a model is given by this data set, whose name is `data`.
+        from_data: the options that a model is given by this data set, whose name is `data`.
     """
     home = HOMES.get(name)
     options = options_model(f"models.{home}", GIVEN.get(home, ())) if home is not None else None
     if options is None or options.model_config["extra"] == "allow":
         return
-    strange = [each for each in told if each not in options.model_fields]
+    strange = [each for each in from_data if each not in options.model_fields]
     if strange:
         raise PipelagError(
-            f"model '{name}' is not made for data such as '{data}', by which a model is told its {' and '.join(told)}; "
-            f"'{name}' has {', '.join(sorted(options.model_fields))}"
+            f"model '{name}' is not made for data such as '{data}', by which a model is told its "
+            f"{' and '.join(from_data)}; '{name}' has {', '.join(sorted(options.model_fields))}"
         )
 
 
@@ -173,5 +173,5 @@ def _type(name: str, annotation: ast.expr | None) -> Any:
     parts = [part.strip() for part in text.split("|")]
     if not all(part in TYPES for part in parts):
         return Any
-    found: Any = NAMED.get(name, TYPES[parts[0]])
-    return found | None if "None" in parts else found
+    kind: Any = NAMED.get(name, TYPES[parts[0]])
+    return kind | None if "None" in parts else kind

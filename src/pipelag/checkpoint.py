@@ -53,9 +53,9 @@ def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") ->
     try:
         _replace(state, path, keep, of)
     except OSError as error:
-        kept = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
+        outcome = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
         raise PipelagError(
-            f"the checkpoint {path} could not be written ({error.strerror}); {kept}: free some space and start again"
+            f"the checkpoint {path} could not be written ({error.strerror}); {outcome}: free some space and start again"
         ) from error
 
 

@@ -38,12 +38,12 @@ def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
         PipelagError: it is not there, no regular file, too large, or no UTF-8.
     """
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
             raise PipelagError(f"'{path}' is {kind}, not {what}; name a file")
-        if found.st_size > most:
-            raise PipelagError(f"'{path}' has {found.st_size:,} bytes, too many for {what} ({most:,} at most)")
+        if status.st_size > most:
+            raise PipelagError(f"'{path}' has {status.st_size:,} bytes, too many for {what} ({most:,} at most)")
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError, and so is our refusal
         if isinstance(error, PipelagError):
@@ -152,12 +152,12 @@ def _wrong(value: Any) -> str | None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise PipelagError(f"the key '{key[:60]}' is there twice")
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _no_number(word: str) -> Any:

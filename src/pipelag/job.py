@@ -36,10 +36,10 @@ def warm_folder() -> str:
     """The warm process's own folder, which nobody else can read or write; empty where there is none."""
     folder = os.path.dirname(os.environ.get("PIPELAG_WARM", ""))
     try:
-        found = os.stat(folder)
+        about = os.stat(folder)
     except OSError:
         return ""
-    return folder if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077 else ""
+    return folder if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077 else ""
 
 
 def be_parent() -> None:

@@ -27,16 +27,16 @@ def ask() -> None:
     prepare()
 
 
-def prepare(own: bool = False) -> None:
+def prepare(alone: bool = False) -> None:
     """Do as the environment asks. Call it before the process first uses a GPU.
 
     Args:
-        own: the process is a run's or a profile's alone: where numbers need not repeat, cuDNN may take its fastest
+        alone: the process is a run's or a profile's alone: where numbers need not repeat, cuDNN may take its fastest
             convolutions.
     """
     import torch
 
-    if own:
+    if alone:
         torch.backends.cudnn.benchmark = True
     if not asked():
         return

@@ -75,11 +75,11 @@ class Widened(TorchDispatchMode):
         more = dict(kwargs or {})
         if func not in PRODUCTS or not any(map(_rounded, args)):
             return func(*args, **more)
-        made = func(*map(_wide, args), **{name: _wide(value) for name, value in more.items()})
-        if isinstance(made, torch.Tensor):
-            return made.bfloat16()
-        own = OUTPUTS.get(func, len(made))
-        return tuple(value.bfloat16() if value is not None and i < own else value for i, value in enumerate(made))
+        outputs = func(*map(_wide, args), **{name: _wide(value) for name, value in more.items()})
+        if isinstance(outputs, torch.Tensor):
+            return outputs.bfloat16()
+        count = OUTPUTS.get(func, len(outputs))
+        return tuple(value.bfloat16() if value is not None and i < count else value for i, value in enumerate(outputs))
 
 
 def products(device: torch.device) -> AbstractContextManager[Any]:

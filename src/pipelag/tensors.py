@@ -139,14 +139,14 @@ def own_outputs(
         value: the layer's output; gradients: one for each of its tensors that needs one; received: its input.
     """
     passing = {id(t) for t in as_tuple(received)}
-    outputs, given = [], []
+    outputs, output_gradients = [], []
     for tensor, gradient in zip((t for t in as_tuple(value) if t.requires_grad), gradients, strict=True):
         if id(tensor) in passing:
             tensor.grad = gradient
         else:
             outputs.append(tensor)
-            given.append(gradient)
-    return outputs, given
+            output_gradients.append(gradient)
+    return outputs, output_gradients
 
 
 @contextmanager
@@ -172,15 +172,15 @@ def kept_for_backward(but: set[int], look: Callable[[torch.Tensor], None] | None
         but: places (`untyped_storage().data_ptr()`) that do not count, such as the weights'.
         look: is shown each of them.
     """
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         place = tensor.untyped_storage().data_ptr()
         if look is not None:
             look(tensor)
         if place not in but:
-            kept[place] = tensor.numel() * tensor.element_size()
+            sizes[place] = tensor.numel() * tensor.element_size()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield kept
+        yield sizes

@@ -93,22 +93,22 @@ def checked(model: type[M], content: Any, kind: str) -> M:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        found = mistake(error, content, model)
-        if found.key:
-            raise PipelagError(f"unknown {named(kind, found.place)}{found.near}") from error
-        first, _, rest = kind.partition(" ")
-        whole = re.sub(r"\bit is\b", f"the {first}s {rest}".strip() + " are", found.said, count=1)
-        raise PipelagError(f"the {named(kind, found.place)} {found.said}" if found.place else whole) from error
+        first = mistake(error, content, model)
+        if first.key:
+            raise PipelagError(f"unknown {named(kind, first.place)}{first.near}") from error
+        noun, _, rest = kind.partition(" ")
+        whole = re.sub(r"\bit is\b", f"the {noun}s {rest}".strip() + " are", first.words, count=1)
+        raise PipelagError(f"the {named(kind, first.place)} {first.words}" if first.place else whole) from error
 
 
 class Mistake(NamedTuple):
-    """What is wrong. place: such as "phases.0.steps", empty for the whole; said: of it, in words.
+    """What is wrong. place: such as "phases.0.steps", empty for the whole; words: of it, in words.
 
     key, near: of a key that is not known, itself and the end of the refusal.
     """
 
     place: str
-    said: str
+    words: str
     key: str = ""
     near: str = ""
 
@@ -117,7 +117,7 @@ class Mistake(NamedTuple):
         if self.key:
             at = f" at {self.place}" if self.place != self.key else ""
             return PipelagError(f"{where}: unknown key '{self.key}'{at}{self.near}")
-        return PipelagError(f"{where}: {self.place} {self.said}" if self.place else f"{where}: {self.said}")
+        return PipelagError(f"{where}: {self.place} {self.words}" if self.place else f"{where}: {self.words}")
 
 
 def mistake(error: ValidationError, content: Any, model: type[BaseModel] | None = None) -> Mistake:
@@ -126,13 +126,13 @@ def mistake(error: ValidationError, content: Any, model: type[BaseModel] | None 
     A misspelt key is also a missing one, and no type of a union fits: of the mistakes in one field the misspelling says
     most, then those in the depth.
     """
-    found = [(_place(each, content), each) for each in error.errors(include_url=False)]
-    first = next((one for one in found if one[1]["type"] == "extra_forbidden"), found[0])
+    mistakes = [(_place(each, content), each) for each in error.errors(include_url=False)]
+    first = next((one for one in mistakes if one[1]["type"] == "extra_forbidden"), mistakes[0])
     if first[1]["type"] != "extra_forbidden":
-        field = [one for one in found if one[0][:1] == first[0][:1]]
+        field = [one for one in mistakes if one[0][:1] == first[0][:1]]
         first = max(field, key=lambda one: len(one[0]))
     place, each = first
-    alike = [other for at, other in found if at == place]
+    alike = [other for at, other in mistakes if at == place]
     at = ".".join(str(part)[:60] for part in place)
     if each["type"] == "extra_forbidden":
         near = nearest(str(place[-1]), keys_at(model, place[:-1]), "the keys are")
@@ -217,10 +217,10 @@ def check_passes(stages: int, microbatches: int) -> None:
 
 def keys_at(model: type[BaseModel] | None, place: Sequence[Any]) -> list[str]:
     """The keys that the model at a place inside `model` has."""
-    found = [model] if model is not None else []
+    models = [model] if model is not None else []
     for part in place:
-        found = [inner for each in found for inner in _inside(each, part)]
-    return sorted({name for each in found for name in each.model_fields})
+        models = [inner for each in models for inner in _inside(each, part)]
+    return sorted({name for each in models for name in each.model_fields})
 
 
 def _inside(model: Any, part: Any) -> list[Any]:
@@ -289,8 +289,8 @@ def _plain_types(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Literal:
         return get_args(hint)
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    found = [(part,) if part in WORDS else get_args(part) if get_origin(part) is Literal else () for part in parts]
-    return tuple(kind for kinds in found for kind in kinds) if all(found) else ()
+    by_part = [(part,) if part in WORDS else get_args(part) if get_origin(part) is Literal else () for part in parts]
+    return tuple(kind for kinds in by_part for kind in kinds) if all(by_part) else ()
 
 
 def _like(default: Any) -> tuple[Any, ...]:

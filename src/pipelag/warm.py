@@ -199,7 +199,7 @@ class Server:
                 fork.client.close()
                 fork.client = None
 
-        def told() -> None:
+        def heard() -> None:
             """The client passes a signal on, or is gone."""
             word = b""
             with suppress(OSError):
@@ -211,7 +211,7 @@ class Server:
                 fork.client = None
 
         self.watch.register(fork.control, selectors.EVENT_READ, done)
-        self.watch.register(client, selectors.EVENT_READ, told)
+        self.watch.register(client, selectors.EVENT_READ, heard)
 
     def end(self, fork: Fork) -> int:
         """Let a fork end; its exit code."""

@@ -161,6 +161,8 @@ def test_sizes_are_judged_before_time_is_spent() -> None:
     for cuts in ("54/1000000000", "999999999/999999999", "1-999999999"):
         with pytest.raises(PipelagError, match="are too many; the limit is 10,000"):
             specs.cuts_of([cuts] if cuts != "54/1000000000" else "10001/1000000000", "here")
+    with pytest.raises(PipelagError, match="here: '9-3' is no layer, no range of layers"):
+        specs.cuts_of([2, "9-3"], "here")
 
 
 def test_a_scale_that_extends_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

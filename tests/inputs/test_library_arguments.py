@@ -32,6 +32,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: ANY.time(SCHEDULE, 3, cuts=(2,)), "costs is 3; it should be a pipelag.Profile, or a list"),
     (lambda: ANY.time(SCHEDULE, ANY.uniform(2), cuts=(1,)), "cuts are given beside costs of stages"),
+    (lambda: ANY.time(SCHEDULE, [1.0, 2.0]), "cost 1 is 1.0; it should be a pipelag.StageCost"),
     (lambda: ANY.partition(PROFILE, 4), "the cluster is 4; it should be a pipelag.Cluster"),
     (lambda: ANY.partition([1, 2], CLUSTER), r"the profile is \[1, 2\]; it should be a pipelag.Profile"),
     (lambda: ANY.partition(PROFILE, CLUSTER, straight="no"), "straight is 'no'; it should be True or False"),

@@ -232,6 +232,16 @@ def test_what_cannot_be_is_refused(
     assert said in error and error.count("\n") == 1
 
 
+def test_what_was_computed_is_printed_where_there_is_no_config_to_write(
+    nothing_logged: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ["--config", str(tmp_path / "run.yaml"), "--model", "vgg16", "--data", "shapes"]
+    assert main(["advise", *files(tmp_path), "--batch", "9", "--scale", "quick", "--memory", "1", *config]) == 2
+    out, error = capsys.readouterr()
+    assert "| pipedream |" in out and "there is no config to write" in error
+    assert not (tmp_path / "run.yaml").exists()
+
+
 def test_a_profile_that_is_not_there_is_told_of_before_what_is_not_given_beside_it(
     in_project: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -270,6 +270,8 @@ def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
         ({"method": "gpipe", "clock": "lockstop"}, "is 'lockstop', which is not known; did you mean 'lockstep'?"),
         ({"method": "bsp", "gather": "serve"}, "is 'serve', which is not known; did you mean 'server'?"),
         ({"method": "gpipe", "batch": "largets"}, "is 'largets', which is not known; did you mean 'largest'?"),
+        ({"method": "gpipe", "batch": 0}, "'batch' of the arm 'A' is 0; it should be 1 or more"),
+        ({"method": "gpipe", "batch": -4}, "'batch' of the arm 'A' is -4; it should be 1 or more"),
         ({"method": "gpipe", "microbatches": "4"}, "'microbatches' of the arm 'A' is '4'; it should be a whole number"),
         ({"method": "gpipe", "recompute": 2}, "'recompute' of the arm 'A' is 2"),
         ({"batch": 4}, "'method' of the arm 'A' is missing"),
@@ -351,6 +353,8 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
         ({"cuts": [3]}, "the cuts [3] make 2 stages, and the arms are for 1, 2 GPUs"),
         ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
         ({"depths": "4"}, "the option 'depths' of a plan run is '4'"),
+        ({"depths": [1, 0]}, "the option 'depths.1' of a plan run is 0; it should be 1 or more"),
+        ({"data_parallel_over": [0]}, "the option 'data_parallel_over.0' of a plan run is 0; it should be 1 or more"),
     ],
 )
 def test_a_run_is_refused_before_it_begins(options: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pipelag.partitioner.plan import (
     time_plan,
     timed_period,
 )
+from pipelag.partitioner.plan_rows import swept
 from pipelag.partitioner.published import chain, order, read_graph
 from pipelag.partitioner.search import partition
 from pipelag.schedules import check
@@ -284,6 +285,8 @@ def test_clusters_are_checked() -> None:
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(3, 4) == 1.0
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(6).workers == 8
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(2).levels == (Level(2, 3.0),)
+    alike = Level(4, 3.0)
+    assert Cluster((alike, alike)).first(8).levels == (alike, Level(2, 3.0))
     with pytest.raises(PipelagError, match=r"4 x 2 = 8 workers, not the 16"):
         Cluster.of({"levels": [{"workers": 4, "bandwidth": 1}, {"workers": 2, "bandwidth": 1}]}, workers=16)
     with pytest.raises(PipelagError, match="did you mean 'levels'"):
@@ -303,6 +306,14 @@ def test_profiles_without_time_are_refused() -> None:
         predict(layers((1.0, 1.0, 1, 1, 1)), flat(2), Plan((PlanStage(1, 1, 3),)))
     with pytest.raises(PipelagError, match="ends at layer 1 and the next begins at layer 3"):
         Plan((PlanStage(1, 1), PlanStage(3, 3)))
+    with pytest.raises(PipelagError, match="a plan needs at least one stage"):
+        Plan(())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 16])
+def test_plans_of_all_kinds_use_all_workers(workers: int) -> None:
+    plans = list(swept(layers(*[(1.0, 2.0, 1, 1, 1)] * 6), workers))
+    assert {plan.workers for plan in plans} == {workers} and len(plans) >= 1 + 5 * (workers > 1)
 
 
 GRAPH = """node1 -- Input -- forward_compute_time=9.0, backward_compute_time=0.0, activation_size=8.0, parameter_size=0.0
@@ -325,6 +336,10 @@ def test_published_profiles_become_a_chain(tmp_path: Path) -> None:
     assert [layer.output_bytes for layer in profile.layers] == [10, 26, 16, 6]  # the skip crosses beside the branch
     assert [layer.weight_bytes for layer in profile.layers] == [12, 32, 0, 64]
     assert notes == []
+    second_input = GRAPH.splitlines()[0].replace("node1", "node6")
+    path.write_text(f"{GRAPH}\n{second_input}\n\tnode2 -- node6")
+    assert chain(read_graph(path)) == (profile, [])
+    path.write_text(GRAPH)
     thinned, notes = chain(read_graph(path), most=3)
     assert len(thinned.layers) == 3
     assert "1 boundaries" in notes[0]
@@ -334,6 +349,10 @@ def test_published_profiles_become_a_chain(tmp_path: Path) -> None:
 def test_bad_profile_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "graph.txt"
     path.write_text(GRAPH + "\n\tnode5 -- node3")
+    with pytest.raises(PipelagError, match="cycle"):
+        order(read_graph(path))
+    apart = [f"node{n} -- ReLU() -- {GRAPH.splitlines()[0].split(' -- ')[2]}" for n in (6, 7)]
+    path.write_text("\n".join([GRAPH, *apart, "\tnode6 -- node7", "\tnode7 -- node6"]))
     with pytest.raises(PipelagError, match="cycle"):
         order(read_graph(path))
     path.write_text(GRAPH + "\n\tnode5 -- node9")

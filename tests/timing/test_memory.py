@@ -253,8 +253,8 @@ def test_bytes_lie_on_a_line_over_the_batch(name: str) -> None:
     assert sorted(profiles.made) == [8, 16]
     for samples, sizes in foreseen.items():
         exact = make(samples).layers
-        assert sizes.output.tolist() == [layer.output_bytes for layer in exact]
-        assert sizes.kept.tolist() == [layer.kept_bytes for layer in exact]
+        assert sizes.output_bytes.tolist() == [layer.output_bytes for layer in exact]
+        assert sizes.kept_bytes.tolist() == [layer.kept_bytes for layer in exact]
 
 
 def test_sizes_that_grow_unevenly_are_refused() -> None:
@@ -263,7 +263,7 @@ def test_sizes_that_grow_unevenly_are_refused() -> None:
     profiles.at(1), profiles.at(2)
     with pytest.raises(PipelagError, match=r"layer 1 'square' has 9 output bytes for 3 samples, and 7 are on the line"):
         profiles.at(3)
-    assert Profiles(make, scaled=True).sizes(3).output.tolist() == [9]
+    assert Profiles(make, scaled=True).sizes(3).output_bytes.tolist() == [9]
 
 
 def fits(pipeline: Pipelined, samples: int) -> bool:

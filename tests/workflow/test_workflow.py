@@ -183,6 +183,14 @@ def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_
     assert "git restore" in refused.stderr and (folder / "summary.json").exists()
 
 
+def test_the_page_at_scale_shows_the_figures_of_the_scale_that_is_asked_for(project: Path) -> None:
+    (project / "results/published/h100").mkdir()
+    shutil.copy(ROOT / "results/published/h100/scale.yaml", project / "results/published/h100")
+    words = ["--printshellcmds", "--config", "scale=published", "published=h100", "--", "scale"]
+    done = snakemake(project, "--dry-run", *words)
+    assert done.returncode == 0 and "cp figures/published-h100/at_scale/figure_$n.svg" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -93,12 +93,12 @@ def set_damaged_aside():
 
 def log_files(paper, result):
     """The log files of a result's runs. Of a frozen scale, and of runs left out, only what is there."""
-    found = []
+    files = []
     for arm in plan[paper, result]:
         folder = experiments.run_dir(scale, arm.spec.id)
         if is_done(arm.spec.id) or not (trains_nothing or arm.left_out):
-            found += [str(folder / "metrics.jsonl"), str(folder / "summary.json")]
-    return sorted(set(found))
+            files += [str(folder / "metrics.jsonl"), str(folder / "summary.json")]
+    return sorted(set(files))
 
 
 def products(paper, result):

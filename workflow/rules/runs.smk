@@ -1,5 +1,6 @@
 # Runs: one job each, whatever its kind. What is in partial/ is no output, so a killed run goes on from its checkpoint.
-# The device is a resource, no param: a finished run stands, and its log says where it ran, also when the next call names another.
+# The device is a resource, no param: a finished run stands, and its log says where it ran, also when the next call names
+# another.
 if not trains_nothing:
 
     rule run:

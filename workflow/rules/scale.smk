@@ -1,11 +1,12 @@
-# docs/scale.md from the logs of at_scale: the tables that the digest writes into it, and its figures. It has no output that would be
-# taken away first, so it looks whenever it is called.
+# docs/scale.md from the logs of at_scale: the tables that the digest writes into it, and its figures. It has no output that
+# would be taken away first, so it looks whenever it is called.
 if "at_scale" in config["papers"]:
 
     rule scale:
         input:
             [f for p, r in plan if p == "at_scale" for f in products(p, r) + log_files(p, r)],
         params:
+            figures=scale.figures,
             scale=scale.name,
             published=config["published"],
         log:
@@ -13,6 +14,6 @@ if "at_scale" in config["papers"]:
         conda:
             "../envs/pipelag.yaml"
         shell:
-            "(for n in 1 2 3 4 5; do cp figures/{params.scale:q}/at_scale/figure_$n.svg docs/images/at_scale_$n.svg; done"
+            "(for n in 1 2 3 4 5; do cp {params.figures:q}/at_scale/figure_$n.svg docs/images/at_scale_$n.svg; done"
             " && pipelag digest docs/scale.md --scale {params.scale:q} --published={params.published:q})"
             " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"

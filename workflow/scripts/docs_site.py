@@ -37,12 +37,12 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links to files of the repository that are no pages become their text."""
 
-    def kept(link: re.Match[str]) -> str:
+    def link_or_text(link: re.Match[str]) -> str:
         target = link[2].partition("#")[0]
         inside = not target or "://" in target or files.get_file_from_path(target) is not None
         return link[0] if inside else link[1]
 
-    return LINK.sub(kept, markdown).replace(f"](../{FIGURES}/", "](figures/")
+    return LINK.sub(link_or_text, markdown).replace(f"](../{FIGURES}/", "](figures/")
 
 
 def api() -> str:
@@ -63,8 +63,9 @@ def api() -> str:
 
 def citing() -> str:
     """How to cite the suite and the papers, from CITATION.cff and config/papers."""
-    own = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    written = [entry("pipelag", "software", own["title"], ["The pipelag authors"], 2026, version=own["version"])]
+    suite = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    authors = [author["name"] for author in suite["authors"]]
+    written = [entry("pipelag", "software", suite["title"], authors, 2026, version=suite["version"])]
     for path in sorted((ROOT / "config/papers").glob("*.yaml")):
         paper = yaml.safe_load(path.read_text())
         if about := paper.get("citation"):
@@ -72,7 +73,7 @@ def citing() -> str:
             where = {"journal" if kind == "article" else "booktitle": about["venue"], "doi": about.get("doi")}
             arxiv = {"eprint": about["arxiv"], "archiveprefix": "arXiv"} if about.get("arxiv") else {}
             written.append(entry(paper["id"], kind, paper["title"], about["authors"], about["year"], **where, **arxiv))
-    return "\n".join(["# Citing", "", own["message"], "", "```bibtex", *written, "```", ""])
+    return "\n".join(["# Citing", "", suite["message"], "", "```bibtex", *written, "```", ""])
 
 
 def entry(key: str, kind: str, title: str, authors: list[str], year: int, **more: Any) -> str:

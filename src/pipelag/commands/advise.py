@@ -70,19 +70,19 @@ def main(args: argparse.Namespace) -> int:
     """Read, time, rank, print."""
     check(args)
     cluster, optimizer = Cluster.load(args.cluster), optimizer_of(args.optimizer)
-    given, model, notes = asked_of(args)
-    profiles, batch = profiles_of(args, given, notes)
-    ground = ground_of(args, given, cluster, profiles, batch, optimizer)
+    network, model, notes = asked_of(args)
+    profiles, batch = profiles_of(args, network, notes)
+    ground = ground_of(args, network, cluster, profiles, batch, optimizer)
     evidence, found_notes = evidence_of(args)
-    found, without = choices(ground, args.microbatches, args.one_minibatch)
-    rows = ranked(best(found), evidence, args.accept, optimizer.name, model or "")
-    said = verdict(rows, args.accept, ground.memory)
-    content = printed(args, rows, without, [*notes, *found_notes], said)
+    timed, without = choices(ground, args.microbatches, args.one_minibatch)
+    rows = ranked(best(timed), evidence, args.accept, optimizer.name, model or "")
+    advice = verdict(rows, args.accept, ground.memory)
+    content = printed(args, rows, without, [*notes, *found_notes], advice)
+    print(content, end="")  # first: what took its time is not lost where a file cannot be written
     if args.config is not None:
-        write_config(args, rows, optimizer, said)
+        write_config(args, rows, optimizer, advice)
     if args.plot is not None:
         draw(rows, args.accept, ground.memory, args.plot)
-    print(content, end="")
     return 0
 
 
@@ -123,15 +123,15 @@ def asked_of(args: argparse.Namespace) -> tuple[Subject | None, str | None, list
     return subject(args.profile, options_of(args.options, "--options"), data), args.profile, notes
 
 
-def profiles_of(args: argparse.Namespace, given: Subject | None, notes: list[str]) -> tuple[Profiles, int]:
+def profiles_of(args: argparse.Namespace, network: Subject | None, notes: list[str]) -> tuple[Profiles, int]:
     """Profiles for passes of any size, and the samples of a minibatch."""
-    read = read_profile(Path(args.profile)) if given is None else None  # a file that is not there is told of first
-    batch: int | None = args.batch or args.profiled or (given.batch if given is not None else None)
+    read = read_profile(Path(args.profile)) if network is None else None  # a file that is not there is told of first
+    batch: int | None = args.batch or args.profiled or (network.batch if network is not None else None)
     if batch is None:
         raise PipelagError("how many samples a minibatch has is not given; say --batch, such as --batch 64")
     if read is None:
-        assert given is not None
-        return Profiles(given.by_sheet(args.sheet), given.sample_bytes), batch
+        assert network is not None
+        return Profiles(network.by_sheet(args.sheet), network.sample_bytes), batch
     profile, merged = read
     of = args.profiled or batch
     notes += [*merged, f"The profile is taken to be of {of} samples, and to grow in proportion with them."]
@@ -140,7 +140,7 @@ def profiles_of(args: argparse.Namespace, given: Subject | None, notes: list[str
 
 def ground_of(
     args: argparse.Namespace,
-    given: Subject | None,
+    network: Subject | None,
     cluster: Cluster,
     profiles: Profiles,
     batch: int,
@@ -150,8 +150,8 @@ def ground_of(
     from pipelag.timing.sheets import data_sheet
 
     sheet = data_sheet(args.sheet)
-    own = sheet.memory if given is not None else float("inf")
-    memory = args.memory or (cluster.memory if cluster.memory < float("inf") else own)
+    gpu_memory = sheet.memory if network is not None else float("inf")
+    memory = args.memory or (cluster.memory if cluster.memory < float("inf") else gpu_memory)
     return Ground(profiles, cluster, sheet, memory, factory(optimizer), batch, "free")
 
 
@@ -163,24 +163,31 @@ def evidence_of(args: argparse.Namespace) -> tuple[list[Evidence], list[str]]:
         return [], [f"No logs: {error}."]
     if not known:
         return [], ["No logs: this project has no papers."]
-    found = list(
+    logs = list(
         gathered([load_paper(name) for name in args.sources], [load_scale(name, args.published) for name in args.scale])
     )
     where = f"{' and '.join(args.sources)} at the scales {' and '.join(args.scale)}"
-    return found, [] if found else [f"There are no logs of {where}: `snakemake leaderboard_table_1` makes some."]
+    return logs, [] if logs else [f"There are no logs of {where}: `snakemake leaderboard_table_1` makes some."]
 
 
-def printed(args: argparse.Namespace, rows: list[Ranked], without: dict[str, str], notes: list[str], said: str) -> str:
+def printed(
+    args: argparse.Namespace, rows: list[Ranked], without: dict[str, str], notes: list[str], advice: str
+) -> str:
     """What goes to stdout."""
     if args.format == "json":
-        content = {"advice": said, "accept": args.accept, "choices": [record(row) for row in rows], "left_out": without}
+        content = {
+            "advice": advice,
+            "accept": args.accept,
+            "choices": [record(row) for row in rows],
+            "left_out": without,
+        }
         return json.dumps(content | {"notes": notes}, indent=1) + "\n"
     table = board(rows, without, notes)
     if args.format == "csv":
         return table.csv()
     if args.format == "tex":
-        return table.latex() + f"% {said}\n"
-    return f"{table.markdown()}\n{said}\n"
+        return table.latex() + f"% {advice}\n"
+    return f"{table.markdown()}\n{advice}\n"
 
 
 def draw(rows: list[Ranked], accept: float | None, memory: float, out: Path) -> None:
@@ -202,15 +209,15 @@ def draw(rows: list[Ranked], accept: float | None, memory: float, out: Path) -> 
     save(tradeoff(points, memory / 1e9), out.with_suffix(""), (out.suffix,))
 
 
-def write_config(args: argparse.Namespace, rows: list[Ranked], optimizer: OptimizerSpec, said: str) -> None:
+def write_config(args: argparse.Namespace, rows: list[Ranked], optimizer: OptimizerSpec, advice: str) -> None:
     """The advised method as a run, read again as `pipelag run` reads it."""
     if not rows or not rows[0].accepted(args.accept):
-        raise PipelagError(f"there is no config to write: {said}")
+        raise PipelagError(f"there is no config to write: {advice}")
     import yaml
 
     content = config_of(args, rows[0], optimizer)
     read_spec(json.dumps(content), None)
-    text = f"# {said}\n# pipelag run --config {args.config.name} --out FOLDER\n"
+    text = f"# {advice}\n# pipelag run --config {args.config.name} --out FOLDER\n"
     write_whole(args.config, text + yaml.safe_dump(content, sort_keys=False))
     read_spec(None, args.config)
 

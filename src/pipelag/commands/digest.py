@@ -55,10 +55,10 @@ def main(args: argparse.Namespace) -> int:
     new = evidence.fill(text, scale, str(args.document))
     begins = list(BEGINS.finditer(new))
     if begins or evidence.BEGIN not in text:
-        if len(begins) != 1 or new.count(END) != 1:
-            raise PipelagError(f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, once each")
+        if len(begins) != 1 or new.count(END) != 1 or new.index(END) < begins[0].end():
+            raise PipelagError(f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, once each, in turn")
         before, after = new[: begins[0].start()], new[new.index(END) + len(END) :]
-        new = f"{before}{begins[0][0]}\n\n{said(begins[0][1], args.tables, scale)}\n{END}{after}"
+        new = f"{before}{begins[0][0]}\n\n{content_of(begins[0][1], args.tables, scale)}\n{END}{after}"
     if args.check and new != text:
         raise PipelagError(
             f"{args.document} says other numbers than the logs; write them anew: pipelag digest {args.document}"
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def said(asked: str | None, tables: Sequence[str], scale: Scale) -> str:
+def content_of(asked: str | None, tables: Sequence[str], scale: Scale) -> str:
     """What stands after a mark: `brief`, named tables alone, or (no word) the whole digest with `tables`."""
     if asked == "brief":
         return brief(scale)
@@ -83,18 +83,18 @@ def said(asked: str | None, tables: Sequence[str], scale: Scale) -> str:
 def digest(scale: Scale, tables: Sequence[str]) -> str:
     """Markdown: counts of verdicts by paper, the claims that fail, and the tables (PAPER.RESULT)."""
     judged = {name: list(judgements(load_paper(name), scale)) for name in claiming()}
-    failing = {name: [v for v in found if v[1].verdict == WORDS[False]] for name, found in judged.items()}
+    failing = {name: [v for v in pairs if v[1].verdict == WORDS[False]] for name, pairs in judged.items()}
     lines = [scoreboard(judged, scale), "", *corrected(judged), ""]
-    for name, found in failing.items():
-        if found:
+    for name, pairs in failing.items():
+        if pairs:
             paper = load_paper(name)
             lines += [f"**What fails of {paper.short}:**", ""]
             lines += [
                 f"- {title_of(paper, result)}{', ours' * v.own}: {v.text.removesuffix('.')}. *{shortened(v.why)}*"
-                for result, v in found
+                for result, v in pairs
             ] + [""]
-    for shown in tables:
-        lines += [drawn_table(shown, scale), ""]
+    for table_name in tables:
+        lines += [drawn_table(table_name, scale), ""]
     return "\n".join(lines)
 
 
@@ -102,9 +102,9 @@ def brief(scale: Scale) -> str:
     """Markdown: counts of verdicts by paper, and the results in which claims fail."""
     rows = []
     for name in claiming():
-        found = list(judgements(load_paper(name), scale))
-        counts = counted(load_paper(name), found)
-        failing = dict.fromkeys(result for result, verdict in found if verdict.verdict == WORDS[False])
+        pairs = list(judgements(load_paper(name), scale))
+        counts = counted(load_paper(name), pairs)
+        failing = dict.fromkeys(result for result, verdict in pairs if verdict.verdict == WORDS[False])
         rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing)) or "–"})
     return table(rows, [Col("paper", "paper"), *COUNTS, Col("what fails is in", "where")]).markdown()
 
@@ -136,9 +136,9 @@ def judgements(paper: Paper, scale: Scale) -> Iterator[tuple[str, Verdict]]:
 def scoreboard(judged: dict[str, list[tuple[str, Verdict]]], scale: Scale) -> str:
     """A line per paper."""
     rows = []
-    for name, found in judged.items():
+    for name, pairs in judged.items():
         paper = load_paper(name)
-        rows.append({"paper": paper.short, "results": len(paper.results), **counted(paper, found)})
+        rows.append({"paper": paper.short, "results": len(paper.results), **counted(paper, pairs)})
     return table(rows, [Col("paper", "paper"), Col("tables, figures, texts", "results"), *COUNTS]).markdown()
 
 
@@ -146,8 +146,8 @@ def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
     """Markdown: of the claims that tests over seeds judge, those that hold, before and after a correction for their
     number, paper by paper; and which hold only before."""
     rows, only = [], []
-    for name, found in judged.items():
-        tested = [(result, verdict, verdict.p) for result, verdict in found if verdict.p is not None]
+    for name, pairs in judged.items():
+        tested = [(result, verdict, verdict.p) for result, verdict in pairs if verdict.p is not None]
         bound = least_surprising([p for _, _, p in tested])
         holding = [each for each in tested if each[1].verdict == WORDS[True]]
         paper = load_paper(name)
@@ -174,16 +174,16 @@ def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
     ]
 
 
-def counted(paper: Paper, found: Sequence[tuple[str, Verdict]]) -> dict[str, int]:
+def counted(paper: Paper, pairs: Sequence[tuple[str, Verdict]]) -> dict[str, int]:
     """How many of a paper's claims have each verdict; of those that hold or fail, how many are about trained networks.
 
     And how many of these that hold the paper makes: all of the leaderboard's are ours.
     """
-    holding = [verdict for _, verdict in found if verdict.verdict == WORDS[True] and verdict.learnt]
+    holding = [verdict for _, verdict in pairs if verdict.verdict == WORDS[True] and verdict.learnt]
     theirs = [verdict for verdict in holding if paper.citation is not None and not verdict.own]
-    failing = sum(verdict.verdict == WORDS[False] and verdict.learnt for _, verdict in found)
+    failing = sum(verdict.verdict == WORDS[False] and verdict.learnt for _, verdict in pairs)
     ours = {ON_TRAININGS: len(holding), THEIRS: len(theirs), FAILED: failing}
-    return Counter(v.verdict for _, v in found) | ours
+    return Counter(v.verdict for _, v in pairs) | ours
 
 
 def shortened(why: str) -> str:

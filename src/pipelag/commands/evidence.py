@@ -82,18 +82,18 @@ def _judged(paper_name: str, result: str, scale: Scale) -> tuple[Context, dict[s
 def _line(name: str, verdict: str, judged: Judged, where: str) -> str:
     """A claim with what the logs say of it."""
     paper, result, claim = name.split(".")
-    context, found = judged(paper, result)
-    if claim not in found:
-        raise unknown(f"claim of {paper}.{result}", claim, found)
-    said = found[claim]
-    if said.verdict != verdict:
+    context, by_claim = judged(paper, result)
+    if claim not in by_claim:
+        raise unknown(f"claim of {paper}.{result}", claim, by_claim)
+    logged = by_claim[claim]
+    if logged.verdict != verdict:
         raise PipelagError(
-            f"{where} rests on {name}, of which it says {verdict!r}; the logs say {said.verdict!r} ({said.why}): "
+            f"{where} rests on {name}, of which it says {verdict!r}; the logs say {logged.verdict!r} ({logged.why}): "
             "write the sentence above it again"
         )
-    why = " ".join(said.why.split()).replace("*", "\\*")
+    why = " ".join(logged.why.split()).replace("*", "\\*")
     where = f"{context.paper.short}, {title_of(context.paper, result)}"
-    return f"- {where}, “{said.text}” {said.verdict}: {why} ({_logs(context)})"
+    return f"- {where}, “{logged.text}” {logged.verdict}: {why} ({_logs(context)})"
 
 
 def _logs(context: Context) -> str:

@@ -10,6 +10,7 @@ from statistics import median
 
 from pipelag.commands.report import asked_for
 from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
+from pipelag.experiments.schema import USUAL
 from pipelag.report.gather import NOT_READ
 from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec
@@ -22,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paper", nargs="?", help="a paper (default: those of config/config.yaml)")
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
-    parser.add_argument("--published", default="cpu", help="the device folder of the published scale")
+    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
     parser.add_argument("--hours", action="store_true", help="a line per result: what its runs took and are to take")
 
 

@@ -12,8 +12,8 @@ from typing import Literal, get_args, get_origin
 def first_sentence(docstring: str | None) -> str:
     """The first sentence of a docstring, on one line; "no description" where there is none."""
     text = " ".join((docstring or "").split("\n\n")[0].split())
-    found = re.match(r".*?\.(?<! al\.)(?=\s|$)", text)
-    return found[0] if found else text or "no description"
+    match = re.match(r".*?\.(?<! al\.)(?=\s|$)", text)
+    return match[0] if match else text or "no description"
 
 
 def listed(entries: Mapping[str, str]) -> str:

@@ -90,11 +90,11 @@ def delays(method: Method, stages: int) -> str:
     refused = ""
     for count in (1, stages):
         try:
-            found = method.delays(stages, count)
+            lags = method.delays(stages, count)
         except PipelagError as error:
             refused = refused or str(error)
             continue
-        forward, backward = list(found.forward), list(found.backward)
+        forward, backward = list(lags.forward), list(lags.backward)
         split = f" with {count} microbatches" if count > 1 else ""
         return f"over {stages} stages{split}, by stage: {forward} updates in forwards, {backward} in backwards"
     return refused

@@ -38,8 +38,8 @@ def asked_for() -> list[str]:
 
 def beyond(shown: Sequence[str]) -> str:
     """What Snakemake has to be told of these papers and of the plugins that config/config.yaml does not say."""
-    said, usual = configured(), asked_for()
-    more = {"plugins": [name for name in named_plugins() if name not in said]}
+    in_config, usual = configured(), asked_for()
+    more = {"plugins": [name for name in named_plugins() if name not in in_config]}
     more["papers"] = [name for name in shown if name not in usual]
     return " ".join(f"{key}={shlex.quote(json.dumps(names))}" for key, names in more.items() if names)
 

@@ -22,7 +22,7 @@ from pipelag.results.verdict import verdicts
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("paper")
+    parser.add_argument("paper", help="a paper of config/papers, e.g. stale_weights")
     parser.add_argument("result", help="e.g. table_2, figure_5a")
     parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
     parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
@@ -39,19 +39,19 @@ def main(args: argparse.Namespace) -> int:
     drawn = draw(context)
     footer = drawn.footer(context)
     save(drawn, base, result.kind, footer)
-    found = record(context, drawn, footer)
-    write_whole(base.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
-    print(told(found, base))
+    content = record(context, drawn, footer)
+    write_whole(base.with_suffix(".json"), json.dumps(content, indent=1) + "\n")
+    print(outcome_of(content, base))
     return 0
 
 
-def told(found: Mapping[str, Any], base: Path) -> str:
+def outcome_of(content: Mapping[str, Any], base: Path) -> str:
     """What was written and from how many logs, and a line per claim."""
-    runs = logged(map(Run.model_validate, found["runs"]))
-    files = ", ".join(f".{end}" for end in (*(FIGURE_FILES if found["is_figure"] else TABLE_FILES), "json"))
+    runs = logged(map(Run.model_validate, content["runs"]))
+    files = ", ".join(f".{end}" for end in (*(FIGURE_FILES if content["is_figure"] else TABLE_FILES), "json"))
     lines = [f"{base} ({files}): runs logged: {runs}"]
-    lines += [f"  not read: {run['damaged']}" for run in found["runs"] if run.get("damaged")]
-    lines += [f"  {each['claim']}: {each['verdict']} ({shortened(each['why'], 120)})" for each in found["verdicts"]]
+    lines += [f"  not read: {run['damaged']}" for run in content["runs"] if run.get("damaged")]
+    lines += [f"  {each['claim']}: {each['verdict']} ({shortened(each['why'], 120)})" for each in content["verdicts"]]
     return "\n".join(lines)
 
 
@@ -68,8 +68,8 @@ def save(drawn: Drawn, base: Path, kind: str, footer: str = "") -> None:
         write_whole(base.with_suffix(".csv"), drawn.data.to_csv(index=False))
     else:
         assert drawn.table is not None, kind
-        told = [footer] if footer else []
-        replace(drawn.table, notes=[*drawn.table.notes, *told]).save(base)
+        below = [footer] if footer else []
+        replace(drawn.table, notes=[*drawn.table.notes, *below]).save(base)
 
 
 def record(context: Context, drawn: Drawn, footer: str) -> dict[str, Any]:

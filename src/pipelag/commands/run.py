@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     for spec, out in asked:
         stands = None if args.again else finished(out, spec.id)
         if stands is not None:
-            say(f"{told(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
+            say(f"{outcome_of(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
             continue
         to_do.append((spec, out))
         if not args.again and (out / "summary.json").exists():
@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
         if isinstance(end, Exception):
             broken.append(end)
             continue
-        say(told({"id": spec.id, "kind": spec.kind} | end, out))
+        say(outcome_of({"id": spec.id, "kind": spec.kind} | end, out))
         if out in damaged:
             say("what stood here was not whole, and is made anew")
     if broken:
@@ -85,14 +85,14 @@ def main(args: argparse.Namespace) -> int:
 
 def before(configs: Sequence[Path]) -> int | None:
     """The threads of the runs that left these files: with others sums are rounded otherwise. None: nobody knows."""
-    found = set()
+    threads = set()
     for path in configs:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            found.add(int(json.loads((path.parent / "environment.json").read_text())["threads"]))
-    return found.pop() if len(found) == 1 else None
+            threads.add(int(json.loads((path.parent / "environment.json").read_text())["threads"]))
+    return threads.pop() if len(threads) == 1 else None
 
 
-def told(summary: Mapping[str, Any], out: Path) -> str:
+def outcome_of(summary: Mapping[str, Any], out: Path) -> str:
     """What a run came to, in a few lines: its end, its last and best measures, where its log is."""
     end = str(summary.get("status", "finished"))
     if summary.get("diverged_at") is not None:

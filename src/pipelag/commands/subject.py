@@ -61,7 +61,7 @@ class Subject:
         from pipelag import precision
         from pipelag.timing.profile import profile
 
-        precision.prepare(own=True)
+        precision.prepare(alone=True)
         with torch.device(device):
             return profile(self.build(), self.inputs(batch), repeats=repeats)
 
@@ -82,10 +82,10 @@ class Subject:
 
 def options_of(text: str | None, what: str) -> dict[str, Any]:
     """A mapping given on the command line as YAML or JSON; none: empty."""
-    found = yaml_of(text, what) if text else {}
-    if not isinstance(found, dict):
+    options = yaml_of(text, what) if text else {}
+    if not isinstance(options, dict):
         raise PipelagError(f"{what} should be a mapping, such as '{{width: 0.5}}', not '{str(text)[:60]}'")
-    return found
+    return options
 
 
 def subject(name: str, options: dict[str, Any], data: DataSpec | None) -> Subject:
@@ -103,12 +103,12 @@ def subject(name: str, options: dict[str, Any], data: DataSpec | None) -> Subjec
     check_model(name, options, models())
     if data is not None:
         return _on_data(ModelSpec(name=name, options=options), data)
-    found = next(_planned(name), None)
-    if found is None:
+    planned = next(_planned(name), None)
+    if planned is None:
         raise PipelagError(
             f"what '{name}' takes as inputs is not told; name a data set for it by --data, such as --data shapes"
         )
-    return _on_shapes(ModelSpec(name=name, options={**found[0].options, **options}), found[1], found[2])
+    return _on_shapes(ModelSpec(name=name, options={**planned[0].options, **options}), planned[1], planned[2])
 
 
 def _planned(name: str) -> Iterator[tuple[ModelSpec, ProfileOptions, int]]:

@@ -52,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or the folder of a run")
     parser.add_argument("--out", type=Path, required=True, help="a .pdf, .svg or .png to draw, or a .json trace")
     parser.add_argument("--stages", type=whole(1, 1000), help="how many (default: as many as replicas has, or 4)")
-    parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8)
-    parser.add_argument("--microbatches", type=whole(1, 1000), default=1)
+    parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8, help="how many (default: 8)")
+    parser.add_argument("--microbatches", type=whole(1, 1000), default=1, help="of each minibatch (default: 1)")
     parser.add_argument(
         "--replicas",
         type=wholes(1, 1000),
@@ -117,10 +117,10 @@ def staleness(args: argparse.Namespace) -> str:
     if args.source == "1f1b_rr":  # a round makes one update
         build = partial(one_f_one_b_rounds, replicas=args.replicas or [1] * args.stages, depth=args.depth)
     try:
-        found = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
+        lags = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
     except PipelagError as error:
         return f"no method can use it: {error}"
-    missed = f"updates missed, by stage: {list(found.forward)} in forwards, {list(found.backward)} in backwards"
+    missed = f"updates missed, by stage: {list(lags.forward)} in forwards, {list(lags.backward)} in backwards"
     if args.source in SCHEDULES:
         return missed
     return f"{missed} that read the live weights; `pipelag methods {args.source}` says what its own read"

@@ -33,13 +33,13 @@ def _as_before() -> Iterator[None]:
 
     @wraps(plain)
     def hashable(cls: type | None = None, **options: Any) -> Any:
-        def made(target: type) -> type:
-            found: Any = plain(target, **options)
-            if found.__hash__ is None:
-                found.__hash__ = object.__hash__
-            return found  # type: ignore[no-any-return]
+        def decorated(target: type) -> type:
+            dataclass: Any = plain(target, **options)
+            if dataclass.__hash__ is None:
+                dataclass.__hash__ = object.__hash__
+            return dataclass  # type: ignore[no-any-return]
 
-        return made if cls is None else made(cls)
+        return decorated if cls is None else decorated(cls)
 
     dataclasses.dataclass = hashable  # type: ignore[assignment]
     logging.disable(logging.INFO)

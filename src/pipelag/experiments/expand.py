@@ -98,15 +98,15 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
         if not (folder / "scale.yaml").is_file():
             known = [path.parent.name for path in folder.parent.glob("*/scale.yaml")]
             raise unknown("published device", published, known)
-        own = read(Scale, folder / "scale.yaml")
-        scale = own.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
+        of_device = read(Scale, folder / "scale.yaml")
+        scale = of_device.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
     if scale.extends:
         base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)
-        given = {"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]}
-        given["least_seeds"] = base.least_seeds | scale.least_seeds
-        given |= {} if "seeds" in scale.model_fields_set else {"seeds": base.seeds}
-        scale = scale.model_copy(update=given)
+        over = {"setups": merged, "leave_out": [*base.leave_out, *scale.leave_out]}
+        over["least_seeds"] = base.least_seeds | scale.least_seeds
+        over |= {} if "seeds" in scale.model_fields_set else {"seeds": base.seeds}
+        scale = scale.model_copy(update=over)
     for paper in [*scale.setups, *(each.paper for each in scale.leave_out), *scale.least_seeds, *scale.hours]:
         if paper not in papers():
             raise PipelagError(f"scale '{name}': {unknown('paper', paper, papers())}")
@@ -126,9 +126,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], keep: bool = False) 
             if keep:
                 merged[key] = None
             continue
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        renamed = both and "name" in value and value["name"] != merged[key].get("name") and key in ("data", "model")
-        merged[key] = merge(merged[key], value, keep) if both and not renamed else value
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        renamed = nested and "name" in value and value["name"] != merged[key].get("name") and key in ("data", "model")
+        merged[key] = merge(merged[key], value, keep) if nested and not renamed else value
     return merged
 
 
@@ -162,10 +162,10 @@ def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
         if name not in paper.setups:
             raise PipelagError(f"{where}: {unknown(f'setup of {paper.id}', name, paper.setups)}")
     labels = _labels(paper.id, paper.model_dump_json())
-    for key, wanted in left.where.items():
+    for key, values in left.where.items():
         if key not in labels:
             raise PipelagError(f"{where}, leave_out: {unknown(f'label of {paper.id}', key, labels)}")
-        for value in [wanted] if isinstance(wanted, str) else wanted:
+        for value in [values] if isinstance(values, str) else values:
             if value not in labels[key]:
                 raise PipelagError(f"{where}, leave_out: {unknown(f'{key} of {paper.id}', value, labels[key])}")
 
@@ -173,36 +173,36 @@ def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
 @lru_cache(maxsize=64)
 def _labels(name: str, content: str) -> dict[str, set[str]]:
     """All labels that runs of a paper have, with their values; `content`: the paper as JSON."""
-    found: dict[str, set[str]] = {"arm": set()}
+    labels: dict[str, set[str]] = {"arm": set()}
     for result in Paper.model_validate_json(content).results.values():
         for runs in result.runs:
             for variables in runs.each or [{}]:
                 for key, value in substitute({**runs.labels}, variables).items():
-                    found.setdefault(key, set()).add(str(value))
-                found["arm"] |= {str(substitute(label, variables)) for label in runs.arms}
-    return found
+                    labels.setdefault(key, set()).add(str(value))
+                labels["arm"] |= {str(substitute(label, variables)) for label in runs.arms}
+    return labels
 
 
-Found = dict[str, list[Arm] | None]
+ByResult = dict[str, list[Arm] | None]
 
 
-def _arms(paper: Paper, result: str, scale: Scale, found: Found) -> list[Arm]:
-    """`found`: those of the results asked for so far, which others may use several times; None of one under way."""
-    if result not in found:
-        found[result] = None
-        found[result] = [
-            arm for runs in result_of(paper, result).runs for arm in _of(runs, paper, result, scale, found)
+def _arms(paper: Paper, result: str, scale: Scale, by_result: ByResult) -> list[Arm]:
+    """`by_result`: those of the results asked for so far, which others may use several times; None of one under way."""
+    if result not in by_result:
+        by_result[result] = None
+        by_result[result] = [
+            arm for runs in result_of(paper, result).runs for arm in _of(runs, paper, result, scale, by_result)
         ]
-    arms = found[result]
+    arms = by_result[result]
     if arms is None:
         raise PipelagError(f"{paper.id}: results.{result} uses its own runs, by what it uses; end that somewhere")
     return arms
 
 
-def _of(runs: Runs, paper: Paper, result: str, scale: Scale, found: Found) -> Iterator[Arm]:
+def _of(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult) -> Iterator[Arm]:
     """What one entry of a result's runs stands for."""
     if runs.use:
-        used = [arm for arm in _arms(paper, runs.use, scale, found) if matches(arm.labels, runs.where)]
+        used = [arm for arm in _arms(paper, runs.use, scale, by_result) if matches(arm.labels, runs.where)]
         if not used:
             raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
         taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
@@ -226,8 +226,8 @@ def _of(runs: Runs, paper: Paper, result: str, scale: Scale, found: Found) -> It
 
 def missing(spec: RunSpec) -> str:
     """Why a run cannot be made here: data that nobody may pass on, a library not installed; empty where it can."""
-    if spec.data is not None and spec.kind == "train" and absent(spec.data.name):
-        return absent(spec.data.name)
+    if spec.data is not None and spec.kind == "train" and (why := absent(spec.data.name)):
+        return why
     return lacking(spec.model.name, spec.options) if spec.model is not None else ""
 
 

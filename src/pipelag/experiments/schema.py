@@ -117,7 +117,7 @@ class Claim(Typed):
     because: str = ""
 
     @property
-    def own(self) -> bool:
+    def ours(self) -> bool:
         """Whether it is ours and not the paper's: what a scale says where it cannot say what the paper says."""
         return self.id.endswith("_here")
 
@@ -152,8 +152,8 @@ class Citation(Typed):
     @property
     def links(self) -> list[tuple[str, str]]:
         """Names and addresses."""
-        found = [(f"arXiv:{self.arxiv}", f"https://arxiv.org/abs/{self.arxiv}")] if self.arxiv else []
-        return found + ([(f"doi:{self.doi}", f"https://doi.org/{self.doi}")] if self.doi else [])
+        links = [(f"arXiv:{self.arxiv}", f"https://arxiv.org/abs/{self.arxiv}")] if self.arxiv else []
+        return links + ([(f"doi:{self.doi}", f"https://doi.org/{self.doi}")] if self.doi else [])
 
 
 class Paper(Typed):
@@ -247,8 +247,8 @@ class Scale(Typed):
 
     def asked_beside(self, more: str) -> str:
         """The same with more of its config."""
-        own = "" if self.name == "quick" else f"scale={self.name}"
-        words = " ".join(filter(None, (own, f"published={self.device}" if self.device else "", more)))
+        scale = "" if self.name == "quick" else f"scale={self.name}"
+        words = " ".join(filter(None, (scale, f"published={self.device}" if self.device else "", more)))
         return f"--config {words} -- " if words else ""
 
 

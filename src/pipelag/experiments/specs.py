@@ -33,10 +33,13 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         rest = setup.steps - sum(before["steps"] for before in phases)
         steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
         settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
-        own: dict[str, Any] = {"method": phase.method, "options": settings}
-        own |= {"microbatches": phase.microbatches or setup.microbatches, "replicas": phase.replicas or setup.replicas}
-        own |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where)}
-        phases.append({**own, "steps": steps, "cuts": cuts, "stage_lr": rates})
+        content: dict[str, Any] = {"method": phase.method, "options": settings}
+        content |= {
+            "microbatches": phase.microbatches or setup.microbatches,
+            "replicas": phase.replicas or setup.replicas,
+        }
+        content |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where)}
+        phases.append({**content, "steps": steps, "cuts": cuts, "stage_lr": rates})
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
@@ -65,13 +68,13 @@ def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
             _few(int(even[1]), where)
             cuts += evenly(int(even[1]), int(even[2]))
             continue
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
-        if found is None or found[3] == "0":
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
+        if match is None or match[3] == "0" or int(match[2] or match[1]) < int(match[1]):
             raise PipelagError(
                 f"{where}: '{shortened(str(place))}' is no layer, no range of layers such as 1-106 or 4-104:4, and no "
                 "even spread such as 54/107, 107 layers over 54 stages"
             )
-        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         _few(len(cuts) + (last + 1 - first) // step, where)
         cuts += range(first, last + 1, step)
     return cuts

@@ -83,38 +83,40 @@ def choices(
     Returns:
         The choices, and by name why a method has none.
     """
-    plans = [plan for plan in plans_of(ground) if not one_minibatch or max(one.replicas for one in plan.stages) == 1]
+    plans = [
+        plan for plan in plans_of(ground) if not one_minibatch or max(stage.replicas for stage in plan.stages) == 1
+    ]
     clock: Clock = {}
-    found: list[Choice] = []
+    timed_choices: list[Choice] = []
     without: dict[str, str] = {}
     for name, method in METHODS.items():
         if method.torch_schedule:
             without[name] = "torch's own form of another method's schedule"
             continue
         try:
-            mine = list(_choices(method, ground, plans, microbatches, clock))
+            of_method = list(_choices(method, ground, plans, microbatches, clock))
         except PipelagError as error:
             without[name] = str(error)
             continue
-        mine = [one for one in mine if not one_minibatch or max(one.updates) == 1]
-        found += mine
-        if not mine:
+        of_method = [choice for choice in of_method if not one_minibatch or max(choice.updates) == 1]
+        timed_choices += of_method
+        if not of_method:
             without[name] = f"a minibatch of {ground.batch} cannot be divided over {ground.cluster.workers} GPUs"
-    return found, without
+    return timed_choices, without
 
 
-def best(found: Iterable[Choice]) -> list[Choice]:
+def best(among: Iterable[Choice]) -> list[Choice]:
     """Of each method the fastest choice that fits; where none does, the one that holds least."""
     by_method: dict[str, list[Choice]] = {}
-    for one in found:
-        by_method.setdefault(one.method.name, []).append(one)
-    return [min(ones, key=preference) for ones in by_method.values()]
+    for choice in among:
+        by_method.setdefault(choice.method.name, []).append(choice)
+    return [min(of_method, key=preference) for of_method in by_method.values()]
 
 
-def preference(one: Choice) -> tuple[bool, float, float]:
+def preference(choice: Choice) -> tuple[bool, float, float]:
     """What fits before what does not; then by time, or by memory."""
-    held = one.fullest.total()
-    return not one.usable, float(f"{one.seconds:.6g}") if one.usable else held, held
+    held = choice.fullest.total()
+    return not choice.usable, float(f"{choice.seconds:.6g}") if choice.usable else held, held
 
 
 def plans_of(ground: Ground) -> Iterator[Plan]:
@@ -126,15 +128,15 @@ def plans_of(ground: Ground) -> Iterator[Plan]:
     straight = min(cluster.workers, len(profile.layers))
     if straight < 2:
         return
-    anyhow = Cluster(cluster.levels)
+    unlimited, limited = Cluster(cluster.levels), Cluster(cluster.levels, ground.memory)
     line = cluster.line(straight)
-    again, limited = recomputed(profile), Cluster(cluster.levels, ground.memory)
-    asked = [(profile, anyhow, False), (profile, line, True), (again, anyhow, False), (again, line, True)]
+    profiles = profile, recomputed(profile)
+    asked = [(times, where, where is line) for times in profiles for where in (unlimited, line)]
     if ground.memory < float("inf"):
         asked.append((profile, limited, False))
-    for times, where, alone in asked:
+    for times, where, only_straight in asked:
         try:
-            plan = partition(times, where, "ring", straight=alone, data_parallel=False)
+            plan = partition(times, where, "ring", straight=only_straight, data_parallel=False)
         except PipelagError:
             if where is not limited:
                 raise
@@ -153,7 +155,7 @@ def _choices(
     check_own_workers(method)
     layers = len(ground.profiles.at(ground.batch).layers)
     alone = [] if method.pipelined else [Plan((PlanStage(1, layers),))]
-    refused, made = PipelagError("there are not two GPUs and two layers to pipeline over"), False
+    refused, any_timed = PipelagError("there are not two GPUs and two layers to pipeline over"), False
     for plan in [*alone, *plans]:
         parts = parts_of(method, len(plan.stages), ground.batch, microbatches)
         if max(stage.replicas for stage in plan.stages) > 1 and (parts > 1 or not method.pipelined):
@@ -161,15 +163,15 @@ def _choices(
         try:
             arm = Arm.of(method.name, {"method": method.name, "microbatches": parts})
             arm.check(len(plan.stages), ground.batch)
-            one = timed(Laid(arm, ground, plan), clock)
+            choice = timed(Laid(arm, ground, plan), clock)
         except PipelagError as error:
             refused = error
             continue
-        made = True
-        yield one
-        if one.fits:
+        any_timed = True
+        yield choice
+        if choice.fits:
             return  # by the partitioner's costs no plan behind this one is quicker
-    if not made:
+    if not any_timed:
         raise refused
 
 
@@ -212,20 +214,20 @@ def timed(laid: Laid, clock: Clock) -> Choice:
         clock: seconds found before: methods that differ in what passes read take equally long where weights move for
             nothing.
     """
-    samples = laid.ground.batch // laid.parts
-    memory, again = (tuple(one.memory(samples)) for one in (laid, laid.recomputing()))
-    fits, fits_recomputing = (fit(held, laid.ground) for held in (memory, again))
-    one, held = (laid.recomputing(), again) if fits_recomputing and not fits else (laid, memory)
-    key = (laid.method.build, laid.plan.stages, laid.parts, one.options.recompute)
+    samples, recomputing = laid.ground.batch // laid.parts, laid.recomputing()
+    memory, memory_recomputing = (tuple(form.memory(samples)) for form in (laid, recomputing))
+    fits, fits_recomputing = (fit(held, laid.ground) for held in (memory, memory_recomputing))
+    form, held = (recomputing, memory_recomputing) if fits_recomputing and not fits else (laid, memory)
+    key = (laid.method.build, laid.plan.stages, laid.parts, form.options.recompute)
     seconds = clock.get(key) if laid.ground.moving == "free" else None
     if seconds is None:
-        seconds = clock[key] = one.period(samples)
+        seconds = clock[key] = form.period(samples)
     return Choice(
         laid.method,
         laid.plan,
         laid.ground.batch,
         laid.parts,
-        one.options.recompute,
+        form.options.recompute,
         seconds,
         held,
         fits,
@@ -245,14 +247,14 @@ def replicated(arm: Arm, ground: Ground) -> Iterator[Choice]:
         (ground.batch, ground.batch // count) if not ground.batch % count else (ground.batch,)
     ):
         forms = [arm, Arm(arm.name, arm.method, arm.options.model_copy(update={"recompute": True}))]
-        plain, again = (Replicated(form, ground, count) for form in forms)
-        fits, fits_recomputing = (fit(form.memory(samples), ground) for form in (plain, again))
-        one = again if fits_recomputing and not fits else plain
-        held, layers = tuple(one.memory(samples)), one.stages[0].last
+        plain, recomputing = (Replicated(form, ground, count) for form in forms)
+        fits, fits_recomputing = (fit(replicas.memory(samples), ground) for replicas in (plain, recomputing))
+        chosen = recomputing if fits_recomputing and not fits else plain
+        held, layers = tuple(chosen.memory(samples)), chosen.stages[0].last
         together = samples * count // ground.batch  # minibatches of an update
-        seconds = float(one.timed(samples)["seconds"]) / together
+        seconds = float(chosen.timed(samples)["seconds"]) / together
         plan = Plan((PlanStage(1, layers, count),))
-        how = (ground.batch, 1, one.options.recompute)
+        how = (ground.batch, 1, chosen.options.recompute)
         yield Choice(arm.method, plan, *how, seconds, held, fits, fits_recomputing, (0,), (0,), (together,))
 
 

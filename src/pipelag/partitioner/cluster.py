@@ -90,10 +90,10 @@ class Cluster:
         """The part that so many workers fill, server by server; with more servers than it has where they are needed."""
         levels: list[Level] = []
         left = workers
-        for level in self.levels:
+        for number, level in enumerate(self.levels, start=1):
             if left == 1 and levels:
                 break
-            last = level is self.levels[-1]
+            last = number == len(self.levels)
             levels.append(Level(left if last else min(left, level.workers), level.bandwidth))
             left = -(-left // level.workers)
         return Cluster(tuple(levels), self.memory)
@@ -128,8 +128,10 @@ class Cluster:
         Args:
             workers: refuse a cluster of another size.
         """
-        given = checked(ClusterOptions, content, "key of a cluster")
-        cluster = cls(tuple(Level(one.workers, one.bandwidth) for one in given.levels), given.memory or float("inf"))
+        options = checked(ClusterOptions, content, "key of a cluster")
+        cluster = cls(
+            tuple(Level(one.workers, one.bandwidth) for one in options.levels), options.memory or float("inf")
+        )
         if workers is not None and cluster.workers != workers:
             raise PipelagError(
                 f"the levels hold {' x '.join(str(level.workers) for level in cluster.levels)} = {cluster.workers} "
@@ -197,8 +199,8 @@ def wait_free(backward: Sequence[float], sizes: Sequence[float], seconds: Any) -
         seconds: of synchronising so many bytes.
     """
     computed = sent = 0.0
-    for own, size in zip(reversed(backward), reversed(sizes), strict=True):
-        computed += own
+    for of_layer, size in zip(reversed(backward), reversed(sizes), strict=True):
+        computed += of_layer
         if size:
             sent = max(sent, computed) + seconds(size)
     return max(computed, sent)

@@ -40,9 +40,9 @@ class Laid(Pipelined):
 
     def recomputing(self) -> Laid:
         """The same, with every forward run again before its backward."""
-        again = copy(self)
-        again.options = self.options.model_copy(update={"recompute": True})
-        return again
+        form = copy(self)
+        form.options = self.options.model_copy(update={"recompute": True})
+        return form
 
     def period(self, samples: int) -> float:
         """Seconds per minibatch, `samples` in a pass: as `pipelag partition` times a plan; with microbatches, which
@@ -57,9 +57,9 @@ class Laid(Pipelined):
 
     def unsummed(self, minibatches: int) -> Schedule:
         """The method's schedule without the summing of gradients, which `timed_period` counts into the backward."""
-        made = self.method.schedule(len(self.stages), minibatches, 1, self.replicas)
-        rows = tuple(tuple(action for action in row if action.kind != "S") for row in made.workers)
-        return Schedule(made.name, made.stages, minibatches, rows)
+        schedule = self.method.schedule(len(self.stages), minibatches, 1, self.replicas)
+        rows = tuple(tuple(action for action in row if action.kind != "S") for row in schedule.workers)
+        return Schedule(schedule.name, schedule.stages, minibatches, rows)
 
     def staleness(self, kind: Literal["F", "B"] = "F") -> tuple[int, ...]:
         """Per stage, the minibatches whose updates a pass misses: those of the schedule's delays, in updates, times the

@@ -175,8 +175,8 @@ class Fleet:
         are good enough, and the one whose weights are the least late is taken: a hundredth of the throughput is no
         reason to read weights ten updates old.
         """
-        found = ((layout, self.on_paper(layout)) for layout in self.layouts())
-        fitting = [(layout, cost) for layout, cost in found if cost and cost.memory <= self.machine.sheet.memory]
+        costed = ((layout, self.on_paper(layout)) for layout in self.layouts())
+        fitting = [(layout, cost) for layout, cost in costed if cost and cost.memory <= self.machine.sheet.memory]
         quickest = sorted(fitting, key=lambda pair: pair[1].seconds)[:TIMED]
         timed = [Found(layout, cost, self.timed(layout, cost.costs)) for layout, cost in quickest]
         least = min((one.seconds for one in timed), default=0.0)
@@ -276,20 +276,20 @@ def _costs(machine: Machine, work: Work, layout: Layout, moved: float) -> tuple[
     profile, rate = work.profile(layout.samples), machine.rings(layout.stages, gpus)
     bounds = pairwise([0, *layout.cuts, len(profile.layers)])
     for (a, b), cost in zip(bounds, profile.cut(layout.cuts, recompute=layout.recompute), strict=True):
-        rest = 0.0
+        after_backward = 0.0
         if layout.replicas > 1:
-            again = cost.backward - sum(layer.backward_ms for layer in profile.layers[a:b]) / 1e3
+            recomputing = cost.backward - sum(layer.backward_ms for layer in profile.layers[a:b]) / 1e3
             passes = [layer.backward_ms / 1e3 for layer in profile.layers[a:b]]
-            passes[-1] += again  # a stage's forward runs again before its backward
+            passes[-1] += recomputing  # a stage's forward runs again before its backward
             sizes = [layer.weight_bytes for layer in profile.layers[a:b]]
             ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate))
-            rest = max(0.0, ready - cost.backward) + 2 * ceil(log2(layout.replicas)) * machine.latency
+            after_backward = max(0.0, ready - cost.backward) + 2 * ceil(log2(layout.replicas)) * machine.latency
         step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth
         costs.append(
             StageCost(
                 cost.forward,
                 cost.backward,
-                update=step + rest,
+                update=step + after_backward,
                 output_bytes=cost.output_bytes,
                 weight_bytes=cost.weight_bytes,
             )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from pipelag.partitioner.cluster import Cluster
-from pipelag.typed import Typed, checked
+from pipelag.typed import MOST_BATCH, Typed, checked
+
+Count = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 
 
 class InputOptions(Typed):
     """One input of the model: its shape without the minibatch; numbers, or words (integers)."""
 
-    shape: list[int]
+    shape: list[Count]
     of: Literal["numbers", "words"] = "numbers"
 
 
@@ -30,7 +32,7 @@ class ProfileOptions(Typed):
     precision: Literal["fp16"] | None = None
     loss: bool = False
     published: str | None = None
-    batch: int = Field(default=1, ge=1)
+    batch: Count = 1
 
 
 class GivenPlan(Typed):
@@ -63,8 +65,8 @@ class ArmOptions(Typed):
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
-    batch: int | Literal["largest"] | None = None
-    microbatches: int = Field(default=1, ge=1)
+    batch: Count | Literal["largest"] | None = None
+    microbatches: Count = 1
     recompute: bool = False
     clock: Literal["free", "lockstep"] = "free"
     gather: Literal["ring", "server"] | None = None
@@ -80,8 +82,8 @@ class PlanOptions(Typed):
     search: bool = True
     compare: bool = False
     given: dict[str, GivenPlan] = Field(default_factory=dict)
-    depths: list[int] = Field(default_factory=list)
-    data_parallel_over: list[int] = Field(default_factory=list)
+    depths: list[Count] = Field(default_factory=list)
+    data_parallel_over: list[Count] = Field(default_factory=list)
     overlap: bool = True
     sweep: bool = False
     gpipe: GPipeOptions | None = None

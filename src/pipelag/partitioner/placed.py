@@ -56,8 +56,8 @@ class Placed:
         for number, stage in enumerate(self.stages):
             first = samples * self.ground.profiles.input_bytes
             inputs, activations = activations_of(
-                float(sizes.output[stage.first - 2]) if stage.first > 1 else first,
-                float(sizes.kept[stage.first - 1 : stage.last].sum()),
+                float(sizes.output_bytes[stage.first - 2]) if stage.first > 1 else first,
+                float(sizes.kept_bytes[stage.first - 1 : stage.last].sum()),
                 self.under_way[number],
                 self.options.recompute,
             )

@@ -36,6 +36,8 @@ class Plan:
     period: float | None = None
 
     def __post_init__(self) -> None:
+        if not self.stages:
+            raise PipelagError("a plan needs at least one stage")
         for before, after in pairwise(self.stages):
             if after.first != before.last + 1:
                 raise PipelagError(f"a stage ends at layer {before.last} and the next begins at layer {after.first}")
@@ -184,9 +186,9 @@ def rounds(replicas: Sequence[int], minibatches: int) -> Schedule:
         for replica in range(count):
             row: list[Action] = []
             for begin in range(0, minibatches, width):
-                mine = [m for m in range(begin, min(begin + width, minibatches)) if m % count == replica]
-                row += [Action("F", stage, m) for m in mine]
-                for m in mine:
+                its_minibatches = [m for m in range(begin, min(begin + width, minibatches)) if m % count == replica]
+                row += [Action("F", stage, m) for m in its_minibatches]
+                for m in its_minibatches:
                     row += [Action("B", stage, m), Action("U", stage, m)]
             rows.append(tuple(row))
     return Schedule("rounds", len(replicas), minibatches, tuple(rows))
@@ -220,13 +222,13 @@ def timed_period(
     """
     replicas = [stage.replicas for stage in plan.stages]
     costs, between = stage_costs(profile, cluster, plan), links(cluster, plan)
-    made = schedule or (lambda count: one_f_one_b_rr(len(replicas), count, replicas))
+    build = schedule or (lambda count: one_f_one_b_rr(len(replicas), count, replicas))
     round_ = lcm(*replicas)
     try:
-        return steady_seconds(made, costs, between, period=round_, ahead=2 * plan.workers)
+        return steady_seconds(build, costs, between, period=round_, ahead=2 * plan.workers)
     except Unsettled:
         half = -(-16 * plan.workers // round_) * round_
-        short, long = (time_schedule(made(count), costs, between).makespan for count in (half, 2 * half))
+        short, long = (time_schedule(build(count), costs, between).makespan for count in (half, 2 * half))
         return (long - short) / half
 
 

@@ -97,15 +97,15 @@ def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -
     """
     stages = len(line.stages)
     costs = [
-        replace(cost, backward=cost.backward + cost.forward, kept_bytes=kept)
-        for cost, kept in zip(stage_costs(profile, cluster, line), entering(profile, line), strict=True)
+        replace(cost, backward=cost.backward + cost.forward, kept_bytes=inputs)
+        for cost, inputs in zip(stage_costs(profile, cluster, line), entering(profile, line), strict=True)
     ]
     alone = memory_of(profile, line, 1)  # weights, gradients, and the activations of one
-    room = [(memory - own) // cost.kept_bytes for own, cost in zip(alone, costs, strict=True) if cost.kept_bytes]
+    room = [(memory - fixed) // cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True) if cost.kept_bytes]
     most = max(1, int(min([*room, 8 * stages])))  # no further: the bubble is down to a ninth
     for name, micro in (("GPipe, NOAM", line.noam), ("GPipe, most that fit", most)):
         short, long = (time_schedule(gpipe(stages, n, micro), costs, links(cluster, line)).makespan for n in (2, 4))
-        held = [own + micro * cost.kept_bytes for own, cost in zip(alone, costs, strict=True)]
+        held = [fixed + micro * cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True)]
         yield row_of(profile, cluster, name, line, memory=held, timed=(long - short) / (2 * micro)) | {
             "microbatches": micro
         }
@@ -146,7 +146,7 @@ def swept(profile: Profile, workers: int) -> Iterator[Plan]:
     layers = len(profile.layers)
     yield whole(profile, workers)
     for cut in range(1, layers):
-        for tail in sorted({1, 2, workers // 4, workers // 2}):
+        for tail in sorted({1, 2, workers // 4, workers // 2} & set(range(1, workers))):
             yield Plan((PlanStage(1, cut, workers - tail), PlanStage(cut + 1, layers, tail)))
-    for cut in range(2, layers - 1, 2):
+    for cut in range(2, layers - 1, 2) if workers > 2 else ():
         yield Plan((PlanStage(1, cut, workers - 2), PlanStage(cut + 1, layers - 1, 1), PlanStage(layers, layers, 1)))

@@ -52,10 +52,10 @@ def read_graph(path: Path | str) -> Graph:
             source, _, target = line.strip().partition(" -- ")
             edges.append((source, target))
             continue
-        found = NODE.match(line)
-        if found is None:
+        match = NODE.match(line)
+        if match is None:
             raise PipelagError(f"'{path}', line {number} is no node and no edge of a profile: '{line[:60]}'")
-        name, what, forward, backward, output, weights = found.groups()
+        name, what, forward, backward, output, weights = match.groups()
         if name in nodes:
             raise PipelagError(f"'{path}', line {number}: the node '{name}' is there twice")
         try:
@@ -87,8 +87,8 @@ def order(graph: Graph) -> list[str]:
         into[target].append(source)
         out.add(source)
     done: dict[str, int] = {}  # depth: the longest way from a source
-    found: list[str] = []
-    for sink in [name for name in graph.nodes if name not in out] or list(graph.nodes):
+    ordered: list[str] = []
+    for sink in [*(name for name in graph.nodes if name not in out), *graph.nodes]:  # a cycle of its own has no sink
         under_way: dict[str, None] = {}
         stack = [sink]
         while stack:
@@ -99,17 +99,17 @@ def order(graph: Graph) -> list[str]:
             waiting = [before for before in into[name] if before not in done]
             if not waiting:
                 done[name] = 1 + max((done[before] for before in into[name]), default=0)
-                found.append(name)
+                ordered.append(name)
                 under_way.pop(name, None)
                 stack.pop()
                 continue
             under_way[name] = None
-            again = [before for before in waiting if before in under_way]
-            if again:
-                raise PipelagError(f"the profile has a cycle through '{again[0]}'; layers must form an acyclic graph")
+            cycle = [before for before in waiting if before in under_way]
+            if cycle:
+                raise PipelagError(f"the profile has a cycle through '{cycle[0]}'; layers must form an acyclic graph")
             # the longer branch first: what hangs on it (an embedding of the decoder) runs late
             stack += sorted(waiting, key=lambda before: _reach(into, before))
-    return found
+    return ordered
 
 
 def _reach(into: dict[str, list[str]], name: str) -> int:
@@ -139,7 +139,7 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
     place = {name: i for i, name in enumerate(names)}
     last_use = list(range(len(names)))
     for source, target in graph.edges:
-        if source in place:
+        if source in place and target in place:
             last_use[place[source]] = max(last_use[place[source]], place[target])
     crossing = [0.0] * len(names)
     for i, name in enumerate(names):

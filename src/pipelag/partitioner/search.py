@@ -70,13 +70,13 @@ def partition(
         plans.append(_search(profile, cluster, communication, straight, data_parallel))
         if hierarchical is None:
             plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel))
-    found = [plan for plan in plans if plan is not None]
-    if not found:
+    fitting = [plan for plan in plans if plan is not None]
+    if not fitting:
         raise PipelagError(
             f"no plan fits: with {cluster.memory / 2**30:.3g} GiB per worker even the smallest stages hold too much; "
             "use more workers, a smaller minibatch, or recomputation"
         )
-    return min(found, key=lambda plan: plan.period or 0.0)
+    return min(fitting, key=lambda plan: plan.period or 0.0)
 
 
 def check_times(profile: Profile) -> None:
@@ -143,17 +143,17 @@ class _Limit:
     def __init__(self, profile: Profile, cluster: Cluster) -> None:
         layers = profile.layers
         weights = np.concatenate([[0.0], np.cumsum([float(layer.weight_bytes) for layer in layers])])
-        kept = np.concatenate([[0.0], np.cumsum([float(layer.kept_bytes) for layer in layers])])
+        activations = np.concatenate([[0.0], np.cumsum([float(layer.kept_bytes) for layer in layers])])
         entering = np.array([0.0, *(float(layer.output_bytes) for layer in layers[:-1])])
-        self.own = weights[1:][None, :] - weights[:-1][:, None]
-        self.stashed = self.own + kept[1:][None, :] - kept[:-1][:, None] + entering[:, None]
+        self.weights = weights[1:][None, :] - weights[:-1][:, None]
+        self.stashed = self.weights + activations[1:][None, :] - activations[:-1][:, None] + entering[:, None]
         self.memory, self.workers = cluster.memory, cluster.workers
 
     def keep(self, seconds: np.ndarray, i: Any, j: Any, before: int) -> np.ndarray:
         """These stages' seconds, [m, layers], infinite of those that do not fit with so many workers before them."""
         replicas = np.arange(1, len(seconds) + 1)[:, None]
         versions = -(-(self.workers - before) // replicas)
-        return np.where(versions * self.stashed[i, j] + self.own[i, j] <= self.memory, seconds, np.inf)
+        return np.where(versions * self.stashed[i, j] + self.weights[i, j] <= self.memory, seconds, np.inf)
 
 
 class _Level:
@@ -212,8 +212,8 @@ class _Level:
         front = np.maximum(self.best[i, m - 1 : 0 : -1, i:j], self.message[i:j])
         if self.limit is not None:
             for last in range(1, m):
-                kept = self.limit.keep(seconds[:last], slice(i + 1, j + 1), j, m - last)
-                seconds[last - 1] = kept[last - 1]
+                fitting = self.limit.keep(seconds[:last], slice(i + 1, j + 1), j, m - last)
+                seconds[last - 1] = fitting[last - 1]
         last, s = np.argwhere(np.maximum(front, seconds) == least)[0].tolist()
         return i + s, last + 1
 

@@ -125,7 +125,7 @@ def judged(context: Context, claim: Claim) -> Verdict:
     chance, so that this takes a p-value of a twentieth over their number (Bonferroni).
     """
     if claim.because:
-        return Verdict(claim.id, claim.text, WORDS[None], claim.because, own=claim.own)
+        return Verdict(claim.id, claim.text, WORDS[None], claim.because, own=claim.ours)
     tests: list[float] = []
     recording = TESTS.set(tests)
     try:
@@ -140,4 +140,4 @@ def judged(context: Context, claim: Claim) -> Verdict:
         finding = replace(finding, holds=None, why=why)
     p = max(tests, default=None)
     what = (WORDS[finding.holds], finding.why, finding.tolerance, p, finding.learnt)
-    return Verdict(claim.id, claim.text, *what, claim.own)
+    return Verdict(claim.id, claim.text, *what, claim.ours)

@@ -66,7 +66,7 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     import torch
 
     torch.set_num_threads(threads)
-    precision.prepare(own=True)
+    precision.prepare(alone=True)
     workers = workers_here(spec.workers) if several else None
     place = resolve_device(device, workers) if kind.on_gpu else "cpu"
     precision.prepare_for(place)
@@ -97,7 +97,7 @@ def carry_out_together(
     from pipelag.runs.kinds.together import train_together
 
     torch.set_num_threads(threads)
-    precision.prepare(own=True)
+    precision.prepare(alone=True)
     place = resolve_device(device)
     precision.prepare_for(place)
     return train_together(asked, torch.device(place), threads)

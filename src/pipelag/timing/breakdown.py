@@ -126,7 +126,9 @@ def begins(timing: Timing, minibatches: range, passes: bool = False) -> np.ndarr
     passing = table.kinds < U
     minibatch = np.where(passing, table.numbers // per, table.numbers)
     part = np.where(passing, table.numbers % per, 0)
-    mine = np.flatnonzero((minibatch >= minibatches.start) & (minibatch < minibatches.stop) & (passing | (not passes)))
-    replicas = np.where(passing[mine], 0, table.workers[mine])  # each sums and updates by itself
-    order = mine[np.lexsort((minibatch[mine], replicas, part[mine], table.stages[mine], table.kinds[mine]))]
+    chosen = np.flatnonzero(
+        (minibatch >= minibatches.start) & (minibatch < minibatches.stop) & (passing | (not passes))
+    )
+    replicas = np.where(passing[chosen], 0, table.workers[chosen])  # each sums and updates by itself
+    order = chosen[np.lexsort((minibatch[chosen], replicas, part[chosen], table.stages[chosen], table.kinds[chosen]))]
     return timing.start[order].reshape(-1, len(minibatches))

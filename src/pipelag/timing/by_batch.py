@@ -15,8 +15,8 @@ from pipelag.timing.layers import Profile
 class Sizes:
     """Bytes per layer, as arrays [layers]: of its output, and of what its backward needs besides weights and input."""
 
-    output: np.ndarray
-    kept: np.ndarray
+    output_bytes: np.ndarray
+    kept_bytes: np.ndarray
 
     @classmethod
     def of(cls, profile: Profile) -> Sizes:
@@ -61,8 +61,8 @@ class Profiles:
         (low, below), (high, above) = self.line
         steps, of = samples - low, high - low
         return Sizes(
-            below.output + (above.output - below.output) * steps // of,
-            below.kept + (above.kept - below.kept) * steps // of,
+            below.output_bytes + (above.output_bytes - below.output_bytes) * steps // of,
+            below.kept_bytes + (above.kept_bytes - below.kept_bytes) * steps // of,
         )
 
 
@@ -70,8 +70,8 @@ def check_line(profile: Profile, expected: Sizes, samples: int) -> None:
     """Refuse a model whose bytes do not grow evenly with the samples."""
     counted = Sizes.of(profile)
     for what in ("output", "kept"):
-        ours, theirs = getattr(counted, what), getattr(expected, what)
-        for layer, here, foreseen in zip(profile.layers, ours, theirs, strict=True):
+        sizes, on_line = (getattr(each, f"{what}_bytes") for each in (counted, expected))
+        for layer, here, foreseen in zip(profile.layers, sizes, on_line, strict=True):
             if here != foreseen:
                 raise PipelagError(
                     f"layer {layer.layer} '{layer.name}' has {here} {what} bytes for {samples} samples, and {foreseen} "

@@ -85,7 +85,9 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
 
 
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:
-    """Refuse costs for another number of stages."""
+    """Refuse what is no cost of a stage, and costs for another number of stages."""
+    for number, cost in enumerate(costs, start=1):
+        expect(f"cost {number}", cost, StageCost, "a pipelag.StageCost, such as those of pipelag.uniform(4)")
     if len(costs) != stages:
         raise PipelagError(
             f"the schedule has {stages} stages, and the costs are of {len(costs)}; cut the profile alike"

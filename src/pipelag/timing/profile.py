@@ -83,20 +83,20 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
     with unchanged_buffers(nn.ModuleList(layers)):
         sizes = _sizes(layers, batch)
         for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
-            kept: list[tuple[Any, Any]] = []
+            passes: list[tuple[Any, Any]] = []
             value: Any = batch
             for index, layer in enumerate(layers):
                 received = _detached(value, differentiable=index > 0)
                 with clock.timing(forward[index], ("forward", index)):
                     value = layer(received)
-                kept.append((received, value))
+                passes.append((received, value))
             gradients = [torch.randn_like(t) for t in as_tuple(value) if t.requires_grad]
             for index in reversed(range(len(layers))):
-                received, value = kept.pop()
-                outputs, given = own_outputs(value, gradients, received)
+                received, value = passes.pop()
+                outputs, output_gradients = own_outputs(value, gradients, received)
                 with clock.timing(backward[index], ("backward", index)):
                     if outputs:
-                        torch.autograd.backward(outputs, given)
+                        torch.autograd.backward(outputs, output_gradients)
                 gradients = [_gradient(t) for t in as_tuple(received) if t.requires_grad]
             for layer in layers:
                 layer.zero_grad(set_to_none=True)
@@ -116,11 +116,11 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
     once = weight_bytes(layers)
     for index, layer in enumerate(layers):
         received = _detached(value, differentiable=index > 0)
-        own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
-        known = own | {t.untyped_storage().data_ptr() for t in as_tuple(received)}
+        weights = {p.untyped_storage().data_ptr() for p in layer.parameters()}
+        known = weights | {t.untyped_storage().data_ptr() for t in as_tuple(received)}
         name = getattr(layer, "label", type(layer).__name__)
         where = f"while profiling: layer {index + 1} ({name}), input {shape_of(received)}"
-        with noting(where), kept_for_backward(known) as kept:
+        with noting(where), kept_for_backward(known) as kept_bytes:
             value = layer(received)
         # The output that the next layer keeps as its input is counted there, as this layer's output.
         outputs = {t.untyped_storage().data_ptr() for t in as_tuple(value)}
@@ -129,7 +129,7 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
             t.numel() * t.element_size() for t in as_tuple(value) if t.untyped_storage().data_ptr() not in passing
         )
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
-        inside = sum(size for place, size in kept.items() if place not in outputs)
+        inside = sum(size for place, size in kept_bytes.items() if place not in outputs)
         last = index == len(layers) - 1
         sizes.append((out, inside + (0 if last else new), once[index]))
     return sizes

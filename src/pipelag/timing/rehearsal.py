@@ -143,12 +143,12 @@ class Rehearsal:
         self.stage, self.delays = stage, delays
         flat = FlatParameters([nn.Parameter(torch.ones(PADDED // FLOAT))])
         self.shadows = shadows(flat.parameters)
-        made = group_by_stage(optimizer, [self.shadows], {}, [stage])
-        assert made is not None
-        self.optimizer = made
+        grouped = group_by_stage(optimizer, [self.shadows], {}, [stage])
+        assert grouped is not None
+        self.optimizer = grouped
         stages = len(delays.forward_lags)
-        self.weights = StageWeights(flat, method, stage, stages, delays, made, self.shadows, back)
-        set_rates(made, lambda _: 1.0)
+        self.weights = StageWeights(flat, method, stage, stages, delays, grouped, self.shadows, back)
+        set_rates(grouped, lambda _: 1.0)
         self.weights.begin_at(0)
         self.moved = {kind: Moved() for kind in KINDS}
 

@@ -90,9 +90,11 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with hooks, Roofline(sheet) as forward, unrolled.into(forward):
             value = layer(received)
-        outputs, given = own_outputs(value, [torch.empty_like(t) for t in as_tuple(value) if t.requires_grad], received)
+        outputs, output_gradients = own_outputs(
+            value, [torch.empty_like(t) for t in as_tuple(value) if t.requires_grad], received
+        )
         with Roofline(sheet) as backward, unrolled.into(backward):
-            torch.autograd.backward(outputs, given)
+            torch.autograd.backward(outputs, output_gradients)
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         handed = {id_of(t): t.untyped_storage().nbytes() for t in as_tuple(value)}
         inside = sum(size for place, size in keep.bytes.items() if place not in handed)

@@ -120,9 +120,9 @@ class Sweep:
             return False
         now = max(self.free[come])
         for each in self.meeting.pop((stage, number)):
-            mine = self.position[each]
-            self.start[mine] = now
-            self.there[mine] = self.free[each] = now + self.wiring.seconds[self.wiring.cost[mine]]
+            place = self.position[each]
+            self.start[place] = now
+            self.there[place] = self.free[each] = now + self.wiring.seconds[self.wiring.cost[place]]
             self.position[each] += 1
             if each != worker:
                 going.append(each)

@@ -135,9 +135,9 @@ class Timing:
         Counted at the first stage's updates, the last to happen for a minibatch.
         """
         table = self.schedule.table
-        mine = np.flatnonzero((table.kinds == U) & (table.stages == 1))
-        of_number = np.full(int(table.numbers[mine].max(initial=-1)) + 1, -1.0)
-        of_number[table.numbers[mine]] = self.end[mine]  # one for all replicas, which step together
+        updates = np.flatnonzero((table.kinds == U) & (table.stages == 1))
+        of_number = np.full(int(table.numbers[updates].max(initial=-1)) + 1, -1.0)
+        of_number[table.numbers[updates]] = self.end[updates]  # one for all replicas, which step together
         done = np.sort(of_number[of_number >= 0]).tolist()
         if len(done) < 4:
             return self.makespan / self.schedule.minibatches
@@ -160,17 +160,17 @@ class Timing:
 
         What another worker's backward releases is gone before what begins at the same time.
         """
-        table, kept = self.schedule.table, self.wiring.kept()
+        table, bytes_changed = self.schedule.table, self.wiring.bytes_changed()
         away = np.flatnonzero(table.kinds == B)
         holder = table.workers[self.wiring.forwards[table.stages[away] - 1, table.numbers[away]]]
         elsewhere = holder != table.workers[away]
         away, holder = away[elsewhere], holder[elsewhere]
         for worker, (weights, a, b) in enumerate(zip(self.weights, table.bounds[:-1], table.bounds[1:], strict=True)):
-            own = a + np.flatnonzero(table.kinds[a:b] < U)
-            own = np.setdiff1d(own, away, assume_unique=True) if len(away) else own
-            at = np.concatenate([away[holder == worker], own])
+            its_passes = a + np.flatnonzero(table.kinds[a:b] < U)
+            its_passes = np.setdiff1d(its_passes, away, assume_unique=True) if len(away) else its_passes
+            at = np.concatenate([away[holder == worker], its_passes])
             kinds = table.kinds[at]
-            size = kept[kinds, table.stages[at] - 1]
+            size = bytes_changed[kinds, table.stages[at] - 1]
             when = np.where(kinds == B, self.end[at], self.start[at])
             changes = (size != 0) | (kinds == R)
             when, size = when[changes], size[changes]

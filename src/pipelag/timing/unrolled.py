@@ -76,16 +76,17 @@ class Call:
 class Cost:
     """What a call runs and leaves. forward, backward: operators. outputs, gradients: layouts (None: no gradient).
 
-    kept: bytes of what it makes and autograd keeps; given, made: which of its tensors and outputs are kept beside.
+    kept_bytes: of what it makes and autograd keeps; inputs_kept, outputs_kept: which of its tensors and its outputs are
+    kept beside.
     """
 
     forward: Counter[Operator]
     backward: Counter[Operator]
     outputs: tuple[Layout, ...]
     gradients: tuple[Layout | None, ...]
-    kept: int
-    given: tuple[bool, ...]
-    made: tuple[bool, ...]
+    kept_bytes: int
+    inputs_kept: tuple[bool, ...]
+    outputs_kept: tuple[bool, ...]
 
 
 class Unrolled(TorchFunctionMode):
@@ -136,10 +137,10 @@ class Lstm(torch.autograd.Function):
         cost = mode.cost(call, (True, False, False))
         assert mode.clock is not None
         mode.clock.operators.update(cost.forward)
-        outputs = tuple(blank(one, tensors[0]) for one in cost.outputs)
-        filler = torch.empty(cost.kept, dtype=torch.uint8, device="meta")
-        kept = [t for t, keeps in zip((*tensors, *outputs), (*cost.given, *cost.made), strict=True) if keeps]
-        ctx.save_for_backward(*kept, filler)
+        outputs = tuple(blank(where, tensors[0]) for where in cost.outputs)
+        filler = torch.empty(cost.kept_bytes, dtype=torch.uint8, device="meta")
+        keeps = (*cost.inputs_kept, *cost.outputs_kept)
+        ctx.save_for_backward(*(t for t, keep in zip((*tensors, *outputs), keeps, strict=True) if keep), filler)
         ctx.set_materialize_grads(False)
         ctx.mode, ctx.call = mode, call
         return outputs
@@ -149,8 +150,8 @@ class Lstm(torch.autograd.Function):
         """See the class."""
         cost = ctx.mode.cost(ctx.call, tuple(gradient is not None for gradient in gradients))
         ctx.mode.clock.operators.update(cost.backward)
-        found = (one if one is None else blank(one, ctx.call.sequence) for one in cost.gradients)
-        return (None, None, None, *found)
+        of_tensors = (None if where is None else blank(where, ctx.call.sequence) for where in cost.gradients)
+        return (None, None, None, *of_tensors)
 
 
 def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
@@ -164,8 +165,8 @@ def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
         wanted = [t for t in call.tensors if t.requires_grad]
         sources = [t for t, has in zip(outputs, used, strict=True) if has and t.requires_grad]
         with clock:
-            found = iter(torch.autograd.grad(sources, wanted, [torch.empty_like(t) for t in sources]))
-    gradients = [next(found) if t.requires_grad else None for t in call.tensors]
+            of_wanted = iter(torch.autograd.grad(sources, wanted, [torch.empty_like(t) for t in sources]))
+    gradients = [next(of_wanted) if t.requires_grad else None for t in call.tensors]
     outside = [id_of(t) for t in (*call.tensors, *outputs)]
     return Cost(
         forward,
@@ -181,7 +182,7 @@ def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
 def extended(runs: Sequence[Cost], steps: int) -> Cost:
     """The cost of so many steps, from those of `SHORT`."""
     first = runs[0]
-    if any((run.given, run.made) != (first.given, first.made) for run in runs):
+    if any((run.inputs_kept, run.outputs_kept) != (first.inputs_kept, first.outputs_kept) for run in runs):
         raise Crooked
     line = [layouts([run.outputs for run in runs], steps), layouts([run.gradients for run in runs], steps)]
     return Cost(
@@ -189,9 +190,9 @@ def extended(runs: Sequence[Cost], steps: int) -> Cost:
         operators([run.backward for run in runs], steps),
         tuple(one for one in line[0] if one is not None),
         line[1],
-        at(steps, [run.kept for run in runs]),
-        first.given,
-        first.made,
+        at(steps, [run.kept_bytes for run in runs]),
+        first.inputs_kept,
+        first.outputs_kept,
     )
 
 

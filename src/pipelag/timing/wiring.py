@@ -49,18 +49,18 @@ class Wiring:
             self.topology.seconds(2 * (1 - 1 / max(1, len(workers))) * cost.weight_bytes)
             for cost, workers in zip(self.costs, self.schedule.replicas, strict=True)
         ]
-        again = [cost.forward if cost.recompute is None else cost.recompute for cost in self.costs]
+        recompute = [cost.forward if cost.recompute is None else cost.recompute for cost in self.costs]
         plain = [[getattr(cost, name) for cost in self.costs] for name in ("forward", "backward", "update")]
-        return np.array([plain[0], plain[1], again, plain[2], summing])
+        return np.array([plain[0], plain[1], recompute, plain[2], summing])
 
     def _sources(self) -> np.ndarray:
         table, stages = self.table, self.schedule.stages
         source = np.full(len(table), ALWAYS, np.int32)
         source[table.kinds == S] = MEETING
 
-        def wait(of: np.ndarray, found: np.ndarray, step: int) -> None:
+        def wait(of: np.ndarray, places: np.ndarray, step: int) -> None:
             """Let these actions wait for those of the same number `step` stages on."""
-            entries = found[table.stages[of] - 1 + step, table.numbers[of]]
+            entries = places[table.stages[of] - 1 + step, table.numbers[of]]
             source[of] = np.where(entries < 0, NEVER, entries)
 
         wait(np.flatnonzero((table.kinds == F) & (table.stages > 1)), self.forwards, -1)
@@ -71,8 +71,8 @@ class Wiring:
         elsewhere = (forwards < 0) | (table.workers[forwards] != table.workers[last])
         wait(last[elsewhere], self.forwards, 0)
         inside = np.array([False, *(not self.schedule.heads(stage) for stage in range(1, stages + 1))])
-        again = np.flatnonzero((table.kinds == R) & inside[table.stages])
-        wait(again, table.places(R, self.forwards.shape[1]), -1)
+        recomputations = np.flatnonzero((table.kinds == R) & inside[table.stages])
+        wait(recomputations, table.places(R, self.forwards.shape[1]), -1)
         return source
 
     def _links(self) -> tuple[np.ndarray, int]:
@@ -87,11 +87,11 @@ class Wiring:
         link[sends] = (np.cumsum(used, dtype=np.int32) - 1)[pair]
         return link, int(used.sum())
 
-    def kept(self) -> np.ndarray:
+    def bytes_changed(self) -> np.ndarray:
         """[kinds, stages]: by how many bytes a forward's or recomputation's start, a backward's end changes memory."""
-        kept = np.array([cost.kept_bytes for cost in self.costs])
-        before = kept.copy()  # kept from the forward on; where a segment runs again, its input at most
+        activations = np.array([cost.kept_bytes for cost in self.costs])
+        before = activations.copy()  # kept from the forward on; where a segment runs again, its input at most
         for kind, stage in self.schedule.owners:
             if kind == "R":
                 before[stage - 1] = self.costs[stage - 1].entering_bytes if self.schedule.heads(stage) else 0.0
-        return np.array([before, -kept, kept - before])
+        return np.array([before, -activations, activations - before])

@@ -279,7 +279,7 @@ def main(words: Sequence[str]) -> int:
         payload = cloudpickle.loads((folder / "payload.pkl").read_bytes())
         lost = lambda of, reason: report(reason, of=of)  # noqa: E731
         job = join(payload["device"], payload["threads"], payload["patience"], lost, payload["local"])
-        precision.prepare(own=True)
+        precision.prepare(alone=True)
         job.store.set(f"read/{rank}", "yes")
         if rank == 0:  # should the launcher be killed, neither model nor data stay behind
             job.store.wait([f"read/{other}" for other in range(job.world)], ENDLESS)
