@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,16 +148,16 @@ def table(place: Ground) -> dict[str, Choice]:
 # Losses of accuracy, from logs that are made here
 
 
-def made(accuracies: dict[str, float], scale: Any) -> None:
-    """Finished runs of the leaderboard's first table."""
-    for arm in arms(load_paper("leaderboard"), "table_1", scale):
+def made(accuracies: dict[str, float], scale: Any, result: str = "table_1") -> None:
+    """Finished runs of a table of the leaderboard."""
+    for arm in arms(load_paper("leaderboard"), result, scale):
         label = arm.labels["arm"]
         if arm.labels["what"] != "learning" or label not in accuracies:
             continue
         folder = run_dir(scale, arm.spec.id)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "metrics.jsonl").write_text("{}\n")
-        delay = [0] if label == "sequential" else [3]
+        delay = [0] if label.startswith("sequential") else [3]
         summary = {
             "id": arm.spec.id, "kind": "train", "status": "finished", "steps": arm.spec.steps, "log": seal("{}\n"),
             "final": {"accuracy": accuracies[label] + arm.seed / 10}, "data": {"title": "Shapes", "test": 500},
@@ -181,6 +182,26 @@ def test_a_log_that_changes_alters_the_advice(in_project: None, tmp_path: Path) 
     assert "leaderboard table_1, quick scale: resnet20 on Shapes" in advised(1.0)[1]
     made({"PipeDream": 70.0}, scale)
     assert advised(1.0)[0] == "gpipe" and advised(10.0)[0] == "pipedream"
+
+
+def test_a_loss_is_against_the_same_optimizer(in_project: None, tmp_path: Path) -> None:
+    """Sequential training by another would lend the method what that gains or loses by itself."""
+    scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
+    made({"sequential": 80.0, "sequential with NAdam": 70.0, "PipeDream with NAdam": 69.0}, scale, "table_2")
+    (loss,) = of_result(load_paper("leaderboard"), "table_2", scale)
+    assert (loss.method, loss.optimizer, loss.loss.mean) == ("pipedream", "nadam", pytest.approx(1.0))
+
+
+def test_a_loss_is_over_the_seeds_that_both_have(in_project: None, tmp_path: Path) -> None:
+    """As long as runs are under way; a method that has other seeds than sequential training has no loss yet."""
+    scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
+    made({"sequential": 80.0, "PipeDream": 79.0, "PipeOptim": 78.0}, scale, "table_2")
+    lacking = {("sequential", 2), ("PipeDream", 0), ("PipeDream", 1)}
+    for arm in arms(load_paper("leaderboard"), "table_2", scale):
+        if (arm.labels["arm"], arm.seed) in lacking:
+            shutil.rmtree(run_dir(scale, arm.spec.id))
+    (loss,) = of_result(load_paper("leaderboard"), "table_2", scale)
+    assert (loss.method, loss.loss.seeds, len(loss.runs)) == ("pipeoptim", 2, 2)
 
 
 # The command

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from matplotlib.patches import Polygon
 
-from pipelag.report.figures import MANY, Curve, curves, running_mean, scatter, space_time
-from pipelag.report.style import COLOURS, save, slim
+from pipelag.report.figures import MANY, Curve, curves, running_mean, space_time
+from pipelag.report.panels import label_points
+from pipelag.report.style import COLUMN, figure, save, slim
 from pipelag.report.timelines import timeline
 
 SHORT = [Curve("non-pipelined", [1, 2, 3], [20.0, 10.0, 90.0]), Curve("4-stage", [1, 2, 3], [15.0, 40.0, 80.0])]
@@ -27,20 +28,17 @@ def test_equal_figures_are_equal_files(tmp_path: Path, end: str) -> None:
     assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
 
 
-@pytest.mark.parametrize("fig", [lambda: curves([], "x", "y"), lambda: scatter({"a": []}, "x", "y", ("level", 9.0))])
-def test_without_logs_there_is_nothing_to_read_off(fig: Any) -> None:
-    axes = fig().axes[0]
+def test_without_logs_there_is_nothing_to_read_off() -> None:
+    axes = curves([], "x", "y").axes[0]
     assert not axes.lines and not axes.axison
     assert [text.get_text() for text in axes.texts] == ["no run logged"]
 
 
-def test_short_curves_are_shown_whole_and_long_ones_at_their_end() -> None:
-    assert curves(SHORT, "x", "y", y_from_percentile=0.5).axes[0].get_ylim()[0] < 10.0
+def test_long_curves_say_that_they_are_running_means() -> None:
+    assert not texts(curves(SHORT, "x", "y"))
     steps = list(range(MANY + 10))
     long = Curve("non-pipelined", steps, [float(step) for step in steps])
-    fig = curves([long], "x", "y", y_from_percentile=0.5)
-    assert fig.axes[0].get_ylim()[0] > 40.0
-    assert texts(fig) == [f"running mean of {len(steps) // 30} evaluations"]
+    assert texts(curves([long], "x", "y")) == [f"running mean of {len(steps) // 30} evaluations"]
 
 
 def test_the_legend_hides_no_curve() -> None:
@@ -54,15 +52,11 @@ def test_a_running_mean_of_fewer_at_the_ends() -> None:
     assert running_mean([0.0, 3.0, 6.0, 9.0], 3) == [1.5, 3.0, 6.0, 7.5]
 
 
-def test_a_series_keeps_its_colour_when_the_other_has_no_points() -> None:
-    both = scatter({"a": [(1, 1, "")], "b": [(1, 2, "")]}, "x", "y").axes[0].lines[1]
-    alone = scatter({"a": [], "b": [(1, 2, "")]}, "x", "y").axes[0].lines[0]
-    assert both.get_color() == alone.get_color() == COLOURS[2]
-
-
 def test_labels_do_not_fall_on_one_another() -> None:
     points = [(0.0, 1.0, "3"), (1.0, 1.0, "5"), (50.0, 1.0, "7"), (100.0, 1.0, "9")]
-    assert texts(scatter({"a": points}, "x", "y")) == ["3", "7", "9"]
+    fig, axes = figure(COLUMN)
+    label_points(axes, points, "black", over=True)
+    assert texts(fig) == ["3", "7", "9"]
 
 
 def test_a_box_for_every_pass() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipelag.report import explore
 from pipelag.report.frames import Axis, Bars, Lines
 from pipelag.report.panels import over_seeds, with_all_seeds
 from pipelag.report.style import save
@@ -146,6 +147,21 @@ def test_a_mean_ends_where_the_first_of_its_seeds_does() -> None:
     assert with_all_seeds(rows.drop(columns="seed"), "epoch").equals(rows.drop(columns="seed"))
     stages = rows.rename(columns={"epoch": "stages"})  # of which some may not be trained with every seed
     assert with_all_seeds(stages, "stages").equals(stages)
+
+
+def test_a_browsers_curve_ends_where_the_figures_does() -> None:
+    """It is drawn from the same CSV by another program: the mean over seeds that go on would flatter there as here."""
+    rows = [{"seed": s, "epoch": e, "value": 10.0 * s + e} for s, last in ((0, 4), (1, 2)) for e in range(1, last + 1)]
+    chart = Lines("epoch", "value")
+    (line,) = chart.draw(pd.DataFrame(rows)).axes[0].lines
+    ((curve,),) = (panel["lines"] for panel in explore.panels(chart, pd.DataFrame(rows)))
+    assert curve["x"] == list(line.get_xdata()) == [1, 2] and curve["y"] == list(line.get_ydata()) == [6.0, 7.0]
+
+
+def test_of_many_panels_one_hears_how_many_are_left() -> None:
+    long = ["word " * 100] * 3
+    assert explore.listened(iter(long[:2])).endswith("The CSV has the values of 1 more panel.")
+    assert explore.listened(iter(long)).endswith("The CSV has the values of 2 more panels.")
 
 
 def test_an_end_of_an_axis_that_is_free_leaves_room_for_all_panels() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelag.experiments import load_paper, papers
 from pipelag.experiments.schema import Paper
 from pipelag.report.gather import Cells, title_of
-from pipelag.report.tables import Col, Column, Table, table
+from pipelag.report.tables import Col, Column, Table, escape, table
 
 TABLE = Table(
     [
@@ -31,6 +31,10 @@ def test_csv_keeps_what_the_reader_is_spared() -> None:
 def test_missing_is_a_dash_and_zero_is_a_number() -> None:
     assert "| A | 91.50 | 90.12 | – |" in TABLE.markdown().splitlines()
     assert "| B | – | 0.00 | diverged |" in TABLE.markdown().splitlines()
+
+
+def test_signs_that_latex_prints_otherwise_are_escaped() -> None:
+    assert escape("2|Ŵ| < 1 > 0_a") == r"2$|$\^{W}$|$ $<$ 1 $>$ 0\_a"
 
 
 def test_latex_rows_have_as_many_cells_as_columns_and_groups_span_theirs() -> None:

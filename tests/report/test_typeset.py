@@ -15,8 +15,8 @@ import typst
 
 from pipelag.__main__ import main
 from pipelag.experiments import load_paper, load_scale
-from pipelag.report.gather import JUDGING, Cells, gather
-from pipelag.report.typeset import PAGE_POINTS, chapter_of, fits, pieces, table_of
+from pipelag.report.gather import JUDGING, NO_LOG, Cells, Chapter, Run, gather
+from pipelag.report.typeset import PAGE_POINTS, chapter_of, fits, left_out, pieces, table_of
 from tests.report.scale import CURVES, HOSTILE, PAPER, records
 
 __all__ = ["records"]
@@ -52,6 +52,21 @@ def test_a_report_has_every_result_a_link_to_the_paper_and_equal_bytes(records: 
     (image,) = ask(records, "image", "alt", data)
     assert "baseline from 52.0 to 54.0" in image
     assert [each["id"] for each in data["chapters"][0]["ambiguities"]] == ["D8", "A4"]
+
+
+def test_a_study_of_our_own_is_short_of_no_paper(records: Path) -> None:
+    data = data_of(records, PAPER)
+    assert "not the paper" in json.dumps(ask(records, "heading", "body", data))
+    study = chapter_of(Chapter(load_paper("leaderboard"), []))
+    assert study["authors"] == ""
+    data["chapters"][0] |= {key: study[key] for key in ("authors", "unlike")}
+    headings = json.dumps(ask(records, "heading", "body", data))
+    assert "short of the full setting" in headings and "not the paper" not in headings
+
+
+def test_why_runs_have_no_log_is_said_in_words() -> None:
+    runs = [Run(id=str(i), labels={}, seed=0, status=status) for i, status in enumerate((NO_LOG, "too long", NO_LOG))]
+    assert left_out(runs) == [{"text": "they are not made yet", "count": 2}, {"text": "too long", "count": 1}]
 
 
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on this machine")

@@ -14,6 +14,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.scores import meanings
 from pipelag.results.logs import Item, RunLog
+from pipelag.results.verdict import verdicts
 from pipelag.timing.layers import LayerTime
 from tests.results.made_up import context, log, trained
 
@@ -127,6 +128,20 @@ def test_a_search_explains_the_signs_and_dashes_that_it_has_and_no_others(result
     (untried,) = [note for note in table.notes if note.startswith("Not among the rates searched")]
     beta = {"table_10": "0.99", "table_13": "0.9"}[result]
     assert f"sequential with NAdam (beta1 = {beta})" in untried and f"sequential with NAdam (beta1 = {beta})" in own
+
+
+@pytest.mark.parametrize(("result", "claim"), [("table_1", "remedies_help"), ("table_4", "staleness_wants_less")])
+def test_of_logs_without_a_seed_in_common_nothing_is_chosen(result: str, claim: str) -> None:
+    """One arm or rate has one seed, another another, as long as runs are under way or a scale leaves them out."""
+
+    def make(arm: Arm) -> RunLog | None:
+        first = arm.labels["arm"] == "PipeDream" or arm.labels.get("rate") == "1"
+        return trained(60.0, phases=[{}]) if arm.seed == (0 if first else 1) else None
+
+    found = context("leaderboard", result, make)
+    items = [replace(i, arm=replace(i.arm, left_out="" if i.log else "too slow")) for i in found.items]
+    verdicts_of = {verdict.claim: verdict for verdict in verdicts(replace(found, items=items))}
+    assert verdicts_of[claim].verdict == "cannot be judged" and "seed" in verdicts_of[claim].why
 
 
 def test_nadams_momentum_is_named_where_tables_have_another() -> None:

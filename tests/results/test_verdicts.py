@@ -231,7 +231,7 @@ def test_of_what_was_timed_a_smaller_minibatch_is_said_with_its_model() -> None:
         ]
         return replace(full, items=items)
 
-    two = "resnet110, resnet56 timed with minibatches of 32 instead of 128"
+    two = "ResNet-110, ResNet-56 timed with minibatches of 32 instead of 128"
     assert cut("resnet56", "resnet110").shortfall() == two
     assert cut("resnet56", "resnet110").footer().endswith(f" Not the paper's: {two}.")
     every = cut(*(item.arm.spec.model.name for item in full.items if item.arm.spec.model))

@@ -17,7 +17,6 @@ from pipelag.errors import PipelagError
 from pipelag.report.charts import GREEK
 from pipelag.report.frames import Axis, Lines, axis_of
 from pipelag.report.gather import Record
-from pipelag.report.panels import over_seeds
 from pipelag.report.style import COLOURS, DASHES
 
 LINES = TypeAdapter(Lines)
@@ -43,7 +42,7 @@ def frame_of(path: Path) -> pd.DataFrame:
 def plain(text: str) -> str:
     """A title in one line, with Greek letters as letters: "tau_fwd" -> "τ_fwd"."""
     one_line = " ".join(text.split())
-    return GREEK.sub(lambda found: LETTERS[found[1]] + (f"_{found[2]}" if found[2] else ""), one_line)
+    return GREEK.sub(lambda name: LETTERS[name[1]] + (f"_{name[2]}" if name[2] else ""), one_line)
 
 
 def lines_of(record: Record) -> Lines | None:
@@ -67,11 +66,11 @@ def panels(chart: Lines, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
         lines: list[dict[str, Any]] = []
         remarks: dict[str, None] = {}
         for number, name in enumerate(names):
-            mine = (part[part[chart.line] == name] if chart.line else part).dropna(subset=[y.column])
-            if mine.empty:
+            rows = (part[part[chart.line] == name] if chart.line else part).dropna(subset=[y.column])
+            if rows.empty:
                 continue
-            points, said = chart.smoothed(over_seeds(mine, x.column, y.column))
-            remarks[said] = None
+            points, remark = chart.smoothed(chart.points(rows, x, y))
+            remarks[remark] = None
             colour, dash = chart.styles.get(str(name), (number, number))
             dashes = DASHES[dash % len(DASHES)]
             line = {"label": plain(str(name)), "colour": COLOURS[colour % len(COLOURS)]}
@@ -104,11 +103,11 @@ def seen(record: Record, frame: pd.DataFrame) -> str:
     try:
         chart = lines_of(record)
         if chart is not None:
-            return told(curves_seen(chart, frame))
+            return listened(curves_seen(chart, frame))
         if record.chart and record.chart.get("kind") == "Bars":
-            return told(bars_seen(record.chart, frame))
+            return listened(bars_seen(record.chart, frame))
         if record.chart and record.chart.get("kind") == "Scatter":
-            return told(points_seen(record.chart, frame))
+            return listened(points_seen(record.chart, frame))
     except (KeyError, TypeError, ValueError):  # a chart that does not fit the frame: another version's
         pass
     if {"worker", "start", "end", "kind"} <= set(frame):
@@ -116,15 +115,15 @@ def seen(record: Record, frame: pd.DataFrame) -> str:
     return f"A diagram of {len(frame)} parts: " + ", ".join(plain(str(name)) for name in frame) + "."
 
 
-def told(sentences: Iterator[str]) -> str:
-    """The first sentences, as many as one listens to."""
-    said, left = "", 0
+def listened(sentences: Iterator[str]) -> str:
+    """Those of the sentences that one listens to the end of, and how many are left."""
+    text, left = "", 0
     for sentence in sentences:
-        if said and len(said) + len(sentence) > LISTENED:
+        if text and len(text) + len(sentence) > LISTENED:
             left += 1
         else:
-            said = f"{said} {sentence}".lstrip()
-    return said + (f" The CSV has the values of {left} more panels." if left else "")
+            text = f"{text} {sentence}".lstrip()
+    return text + (f" The CSV has the values of {left} more panel{'s' if left > 1 else ''}." if left else "")
 
 
 def curves_seen(chart: Lines, frame: pd.DataFrame) -> Iterator[str]:

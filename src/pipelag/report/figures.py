@@ -1,4 +1,4 @@
-"""The kinds of figures that papers on pipelining draw: curves, scatter, space-time diagrams, layer partitions."""
+"""The kinds of figures that papers on pipelining draw: curves, space-time diagrams, layer partitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 
 @dataclass(frozen=True)
 class Curve:
-    """A line: its label, points, spread below and above (or None), and vertical marks (phase switches)."""
+    """A line: its label and points."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    spread: Sequence[float] | None = None
-    marks: Sequence[float] = ()
 
 
 def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
@@ -31,17 +29,11 @@ def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
     return fig
 
 
-def curves(
-    lines: Sequence[Curve], x: str, y: str, title: str = "", height: float = 2.6, y_from_percentile: float = 0.0
-) -> Any:
-    """Accuracy against iterations. The first curve is the baseline, in black.
-
-    `y_from_percentile`: where the y axis of curves of many evaluations starts, as a quantile of all values, to show the
-    end rather than the rise. Short curves are shown whole.
-    """
+def curves(lines: Sequence[Curve], x: str, y: str, title: str = "") -> Any:
+    """Accuracy against iterations. The first curve is the baseline, in black."""
     if not lines:
         return empty("no run logged")
-    fig, axes = figure(COLUMN, height)
+    fig, axes = figure(COLUMN, 2.6)
     for number, line in enumerate(lines):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         window = len(line.y) // 30 if len(line.y) > MANY else 1
@@ -49,22 +41,11 @@ def curves(
             axes.plot(line.x, line.y, color=colour, linewidth=0.4, alpha=0.25, zorder=1)
         means = running_mean(line.y, window)
         axes.plot(line.x, means, color=colour, linestyle=dash, label=line.label, zorder=3 - 0.1 * number)
-        if line.spread is not None:
-            below = [a - s for a, s in zip(line.y, line.spread, strict=True)]
-            above = [a + s for a, s in zip(line.y, line.spread, strict=True)]
-            axes.fill_between(line.x, below, above, color=colour, alpha=0.15, linewidth=0)
-        for mark in line.marks:
-            axes.axvline(mark, color=colour, linewidth=0.5, linestyle=(0, (1, 2)), zorder=0)
     longest = max(len(line.y) for line in lines)
     if longest > MANY:
         axes.text(
             0.02, 0.98, f"running mean of {longest // 30} evaluations", transform=axes.transAxes, fontsize=6, va="top"
         )
-    values = sorted(value for line in lines for value in line.y)
-    if y_from_percentile and longest > MANY:
-        low = values[int(y_from_percentile * (len(values) - 1))]
-        top = values[-1]
-        axes.set_ylim(low - 0.03 * (top - low), top + 0.06 * (top - low) + 1e-9)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_xlim(left=0)
@@ -81,58 +62,6 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
     half = window // 2
     parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
     return [sum(part) / len(part) for part in parts]
-
-
-def scatter(
-    series: Mapping[str, Sequence[tuple[float, float, str]]], x: str, y: str, line: tuple[str, float] | None = None
-) -> Any:
-    """Points (x, y, label) joined in order of x, a marker per series; `line`: a named level to compare with.
-
-    A series without points keeps its colour and marker, so that figures of different scales can be compared. Labels
-    that would fall on one another are left out, all but the first.
-    """
-    if not any(series.values()):
-        return empty("no run logged")
-    fig, axes = figure(COLUMN, 2.5)
-    places = [px for points in series.values() for px, _, _ in points]
-    crowded = 0.045 * (max(places) - min(places))
-    markers = "os^D"
-    for number, (label, points) in enumerate(series.items()):
-        if not points:
-            continue
-        points = sorted(points)
-        colour = COLOURS[1 + number % (len(COLOURS) - 1)]
-        axes.plot(
-            [p[0] for p in points],
-            [p[1] for p in points],
-            color=colour,
-            marker=markers[number % 4],
-            label=label,
-            linestyle=DASHES[number],
-            markerfacecolor="white" if number else colour,
-        )
-        labelled = float("-inf")
-        for px, py, text in points:  # the labels of one series above, of the other below
-            if px - labelled < crowded:
-                continue
-            labelled = px
-            axes.annotate(
-                text,
-                (px, py),
-                textcoords="offset points",
-                xytext=(0, 4 if number else -9),
-                fontsize=5.5,
-                color=colour,
-                ha="center",
-            )
-    if line:
-        axes.axhline(line[1], color="black", linewidth=0.8, linestyle=(0, (4, 2)), label=line[0])
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
-    axes.margins(y=0.15)
-    fig.legend(loc="outside lower center", ncols=1)
-    return fig
 
 
 def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versions: bool = False) -> Any:

@@ -114,8 +114,8 @@ class Lines:
             part = frame[frame[self.panel] == panel] if self.panel else frame
             x, y = axis_of(self.x, str(panel)), axis_of(self.y, str(panel))
             for number, name in enumerate(names):
-                mine = part[part[self.line] == name] if self.line else part
-                self._line(axes, mine, x, y, str(name), self.styles.get(name, (number,) * 2))
+                rows = part[part[self.line] == name] if self.line else part
+                self._line(axes, rows, x, y, str(name), self.styles.get(name, (number,) * 2))
             draw_levels(axes, {**self.levels, **y.levels})
             if self.label:
                 axes.margins(y=0.16)
@@ -137,8 +137,12 @@ class Lines:
             legend(fig, grid[0], width)
         return fig
 
+    def points(self, rows: pd.DataFrame, x: Axis, y: Axis) -> pd.DataFrame:
+        """A line's means and spreads over seeds (`over_seeds`), of a training as far as all its seeds go."""
+        return over_seeds(rows if self.hollow else with_all_seeds(rows, x.column), x.column, y.column)
+
     def smoothed(self, points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-        """The points of a line (`over_seeds`) as they are drawn, and a remark where that is a mean of several."""
+        """The points of a line as they are drawn, and a remark where that is a mean of several."""
         if self.smooth and len(points) > MANY:
             window = len(points) // 30
             means = points.apply(lambda column: running_mean(list(column), window))
@@ -153,13 +157,13 @@ class Lines:
         without, rows = rows[x.column][missing], rows[~missing]
         if rows.empty:
             return
-        points = over_seeds(rows if self.hollow else with_all_seeds(rows, x.column), x.column, y.column)
+        points = self.points(rows, x, y)
         colour, dashes = COLOURS[style[0] % len(COLOURS)], DASHES[style[1] % len(DASHES)]
         marker, raw = MARKERS[style[0] % len(MARKERS)], points["mean"]
-        points, said = self.smoothed(points)
-        if said:
+        points, meaning = self.smoothed(points)
+        if meaning:
             axes.plot(raw.index, raw, color=colour, linewidth=0.4, alpha=0.25 if self.smooth else 0.35, zorder=1)
-            remark(axes, f"evaluations; lines: {said.removesuffix(' evaluations')}")
+            remark(axes, f"evaluations; lines: {meaning.removesuffix(' evaluations')}")
         axes.plot(
             points.index,
             points["mean"],
@@ -236,7 +240,7 @@ class Bars:
         )
         width = COLUMN if count <= 8 and len(panels) == 1 else PAGE
         groups = [frame[frame[self.panel] == panel][self.group].nunique() if self.panel else 1 for panel in panels]
-        ratios = [max(each, 0.4 * max(groups)) for each in groups]  # bars of one panel as wide as another's
+        ratios = [max(number, 0.4 * max(groups)) for number in groups]  # bars of one panel as wide as another's
         options = {"ncols": len(panels), "sharey": self.shared_y, "squeeze": False, "width_ratios": ratios}
         fig, grid = figure(width, self.height, **options)
         parts = list(frame[self.stack].drop_duplicates()) if self.stack else [""]
@@ -264,19 +268,19 @@ class Bars:
         small: bool,
     ) -> None:
         groups = list(rows[self.group].drop_duplicates())
-        own = [bar for bar in bars if not self.bar or (rows[self.bar] == bar).any()]
-        width = 0.82 / len(own)
+        drawn = [bar for bar in bars if not self.bar or (rows[self.bar] == bar).any()]
+        width = 0.82 / len(drawn)
         letters = 0.82 * inches * width / len(groups) / LETTER  # that fit above a bar
-        for number, bar in enumerate(own):
-            mine = rows[rows[self.bar] == bar] if self.bar else rows
+        for number, bar in enumerate(drawn):
+            of_bar = rows[rows[self.bar] == bar] if self.bar else rows
             below = dict.fromkeys(groups, 0.0)
             over: dict[Any, float] = {}
             for layer, part in enumerate(parts):
-                some = mine[mine[self.stack] == part] if self.stack else mine
-                if some.empty:
+                of_part = of_bar[of_bar[self.stack] == part] if self.stack else of_bar
+                if of_part.empty:
                     continue
-                points = over_seeds(some, self.group, y.column)
-                at = [groups.index(g) + (number - (len(own) - 1) / 2) * width for g in points.index]
+                points = over_seeds(of_part, self.group, y.column)
+                at = [groups.index(g) + (number - (len(drawn) - 1) / 2) * width for g in points.index]
                 own_number = 1 + (layer if self.stack else bars.index(bar)) % (len(COLOURS) - 1)
                 colour = COLOURS[self.colours.get(part if self.stack else bar, own_number)]
                 axes.bar(
@@ -293,10 +297,10 @@ class Bars:
                 for group, value in zip(points.index, points["mean"], strict=True):
                     below[group] += value
                 if not self.stack:
-                    over = points["std"].fillna(0.0).to_dict()  # texts stand above the whiskers
+                    over = points["std"].to_dict()  # texts stand above the whiskers
             for group, value in below.items():
-                if group in set(mine[self.group]):
-                    place = groups.index(group) + (number - (len(own) - 1) / 2) * width
+                if group in set(of_bar[self.group]):
+                    place = groups.index(group) + (number - (len(drawn) - 1) / 2) * width
                     text = self.number.format(value)
                     axes.annotate(
                         text,

@@ -70,8 +70,9 @@ def logged(runs: Iterable[Run]) -> str:
     """
     states = Counter("logged" if run.folder else run.status for run in runs)
     left_out = states.total() - states["logged"] - states[NO_LOG] - states[NOT_READ]
-    said = ((left_out, "left out"), (states[NOT_READ], NOT_READ))
-    return "; ".join([f"{states['logged']} of {states.total()}", *(f"{count} {what}" for count, what in said if count)])
+    others = ((left_out, "left out"), (states[NOT_READ], NOT_READ))
+    parts = [f"{states['logged']} of {states.total()}", *(f"{count} {what}" for count, what in others if count)]
+    return "; ".join(parts)
 
 
 class Judged(Part):
@@ -204,12 +205,12 @@ def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
     chapters = []
     for name in names:
         paper = load_paper(name)
-        shown = [
+        results = [
             result
             for result in reading_order(paper)
             if not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
         ]
-        chapters.append(Chapter(paper, [read(folder, paper, result, scale.asked) for result in shown]))
+        chapters.append(Chapter(paper, [read(folder, paper, result, scale.asked) for result in results]))
     return chapters
 
 
@@ -219,25 +220,25 @@ def read(folder: Path, paper: Paper, result: str, how: str = "") -> Entry:
     how: what Snakemake is told before the result's name, to draw it.
     """
     path = folder / paper.id / f"{result}.json"
-    again = f"snakemake --cores all {how}{paper.id}_{result}"
+    command = f"snakemake --cores all {how}{paper.id}_{result}"
     if not path.exists():
-        return Entry(paper, result, folder, None, f"{path} is not there; draw it first: {again}")
+        return Entry(paper, result, folder, None, f"{path} is not there; draw it first: {command}")
     if not path.is_file():
-        return Entry(paper, result, folder, None, f"{path} is no file; delete it and draw it again: {again}")
+        return Entry(paper, result, folder, None, f"{path} is no file; delete it and draw it again: {command}")
     try:
         record = Record.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         why = f"{first['msg']} at {place}" if place else first["msg"]
-        return Entry(paper, result, folder, None, f"{path} is damaged ({why}); delete it and draw it again: {again}")
+        return Entry(paper, result, folder, None, f"{path} is damaged ({why}); delete it and draw it again: {command}")
     except OSError as error:
-        return Entry(paper, result, folder, None, f"{path} cannot be read ({error.strerror}); draw it again: {again}")
+        return Entry(paper, result, folder, None, f"{path} cannot be read ({error.strerror}); draw it again: {command}")
     if record.is_figure and (why := unreadable(path.with_suffix(".svg"))):
-        sentence = f"{path.with_suffix('.svg')} {why}; delete {path} and draw it again: {again}"
+        sentence = f"{path.with_suffix('.svg')} {why}; delete {path} and draw it again: {command}"
         return Entry(paper, result, folder, record, sentence)
     if not record.is_figure and record.table is None:
-        return Entry(paper, result, folder, None, f"{path} is damaged (no table in it); delete it and draw: {again}")
+        return Entry(paper, result, folder, None, f"{path} is damaged (no table in it); delete it and draw: {command}")
     return Entry(paper, result, folder, record)
 
 
@@ -250,6 +251,11 @@ def unreadable(svg: Path) -> str:
     except (OSError, ElementTree.ParseError) as error:
         return f"is damaged ({error})"
     return ""
+
+
+def unlike(paper: Paper) -> str:
+    """What introduces how runs fall short of a paper's, or of a study's own at the full setting."""
+    return "not the paper's" if paper.citation else "short of the full setting"
 
 
 def title_of(paper: Paper, result: str) -> str:
@@ -267,10 +273,10 @@ def _kind(cells: Sequence[str]) -> str:
     Of long ones all must, and they must be few: "46.14 ± 0.80 (2 of 3 seeds, one diverges)" makes no text of the
     numbers that it stands among.
     """
-    said = [cell for cell in cells if cell.strip("–- ") and cell != "N/A"]
-    numbers = [cell for cell in said if cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit()]
-    long = [cell for cell in said if len(cell) > LINE]
-    few = set(long) <= set(numbers) and 4 * len(long) <= len(said)
-    if not said or few and 2 * len(numbers) > len(said):
+    filled = [cell for cell in cells if cell.strip("–- ") and cell != "N/A"]
+    numbers = [cell for cell in filled if cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit()]
+    long = [cell for cell in filled if len(cell) > LINE]
+    few = set(long) <= set(numbers) and 4 * len(long) <= len(filled)
+    if not filled or few and 2 * len(numbers) > len(filled):
         return "number"
     return "text" if long else "word"

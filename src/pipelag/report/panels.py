@@ -18,8 +18,7 @@ TITLED = 0.85  # of a panel's room for its title, which is bold
 def over_seeds(rows: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
     """Mean and standard deviation (0 of one) of a value over seeds, by the values of a column, in its order."""
     grouped = rows.groupby(by, sort=pd.api.types.is_numeric_dtype(rows[by]))[value]
-    found = pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()})
-    return found.fillna({"std": 0.0})
+    return pd.DataFrame({"mean": grouped.mean(), "std": grouped.std()}).fillna({"std": 0.0})
 
 
 def with_all_seeds(rows: pd.DataFrame, x: str) -> pd.DataFrame:

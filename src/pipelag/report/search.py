@@ -26,10 +26,10 @@ def searched(entry: Entry) -> str:
     if entry.record is None:
         return entry.name.replace("_", " ")
     names = cells_of(entry.record.table) if entry.record.table else lines_of(entry)
-    found = list(dict.fromkeys([entry.record.caption, entry.name.replace("_", " "), *map(plain, names)]))
-    said = " ".join([*found, entry.title, *(v.text for v in entry.verdicts)]).lower()
-    meant = (words for words in SAME if any(word.lower() in said for word in words))
-    return " ".join([*found, *(word for words in meant for word in words)])
+    texts = list(dict.fromkeys([entry.record.caption, entry.name.replace("_", " "), *map(plain, names)]))
+    everything = " ".join([*texts, entry.title, *(v.text for v in entry.verdicts)]).lower()
+    meant = (words for words in SAME if any(word.lower() in everything for word in words))
+    return " ".join([*texts, *(word for words in meant for word in words)])
 
 
 def cells_of(table: Cells) -> Iterator[str]:

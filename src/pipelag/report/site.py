@@ -21,7 +21,7 @@ from pipelag.experiments.schema import Scale
 from pipelag.files import write_whole
 from pipelag.report import explore
 from pipelag.report.ambiguities import Ambiguity, linker, marked, read_sheet
-from pipelag.report.gather import FAILS, HOLDS, JUDGING, LINE, OPEN, Chapter, Entry, Run, logged
+from pipelag.report.gather import FAILS, HOLDS, JUDGING, LINE, OPEN, Chapter, Entry, Run, logged, unlike
 from pipelag.report.search import searched
 
 RULES = Path("docs/judging.md")
@@ -82,19 +82,26 @@ class Site:
         def linked(context: Context, text: str) -> Markup:
             return link(explore.plain(text), f"{context['up']}ambiguities.html")
 
-        made = Environment(
+        environment = Environment(
             loader=PackageLoader("pipelag.report", "templates"), autoescape=select_autoescape(),
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
-        made.filters |= {"marked": marked, "plain": explore.plain, "linked": linked}
-        made.globals |= {"CLASSES": CLASSES, "JUDGING": JUDGING, "LINE": LINE, "logged": logged, "rules": self.rules()}
-        made.globals |= {
-            "again": self.again,
+        environment.filters |= {"marked": marked, "plain": explore.plain, "linked": linked}
+        environment.globals |= {
+            "CLASSES": CLASSES,
+            "JUDGING": JUDGING,
+            "LINE": LINE,
+            "logged": logged,
+            "rules": self.rules(),
+            "unlike": unlike,
+        }
+        environment.globals |= {
+            "made_again": self.made_again,
             "trained_again": self.trained_again,
             "log": self.log,
             "report": self.report,
         }
-        return made
+        return environment
 
     def drawn(self, entry: Entry) -> dict[str, Any]:
         """Of a figure: a sentence that says what it shows, and its curves for the browser."""
@@ -112,7 +119,7 @@ class Site:
             curves = []
         return {"alt": explore.seen(entry.record, frame), "curves": curves}
 
-    def again(self, target: str) -> str:
+    def made_again(self, target: str) -> str:
         """The command that makes something again at this scale."""
         return f"snakemake --cores all {self.scale.asked_beside(self.beyond)}{target}"
 

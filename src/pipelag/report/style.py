@@ -90,7 +90,7 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
 def slim(svg: str) -> str:
     """An SVG with its places to a hundredth of a point and without comments; what is written in it stays as it is."""
     placed = re.sub(
-        r' (?:d|x|y|transform|width|height)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg
+        r' (?:d|x|y|transform|width|height)="[^"]*"', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), svg
     )
     return re.sub(r"\n *(?=\n)", "", re.sub(r"<!--.*?-->", "", placed, flags=re.S))
 

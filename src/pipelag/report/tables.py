@@ -90,10 +90,15 @@ class Table:
     @property
     def right(self) -> list[bool]:
         """Which columns stand to the right: those most of whose cells begin as numbers do. The first names the rows."""
-        said = [[column.text(row.get(column.key)) for row in self.rows] for column in self.columns]
-        begun = [[EMPTY if text == "N/A" else text[:1] for text in each] for each in said]
-        numbers = [sum(one in f"0123456789.+-{EMPTY}" for one in each) for each in begun]
+        texts = [[column.text(row.get(column.key)) for row in self.rows] for column in self.columns]
+        initials = [[EMPTY if text == "N/A" else text[:1] for text in column] for column in texts]
+        numbers = [sum(initial in f"0123456789.+-{EMPTY}" for initial in column) for column in initials]
         return [i > 0 and 2 * count >= len(self.rows) for i, count in enumerate(numbers)]
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Neighbouring columns under one title, as (title, width)."""
+        return [(title, len(list(members))) for title, members in groupby(self.columns, key=lambda c: c.group)]
 
     def csv(self) -> str:
         """Comma-separated, numbers unrounded."""
@@ -106,7 +111,7 @@ class Table:
 
     def texts(self) -> dict[str, Any]:
         """What a page shows: groups of columns as (title, width), titles, cells as a reader sees them, notes."""
-        groups = [(title, len(list(members))) for title, members in groupby(self.columns, key=lambda c: c.group)]
+        groups = self.groups
         return {
             "groups": groups if any(title for title, _ in groups) else [],
             "titles": [column.title for column in self.columns],
@@ -130,7 +135,7 @@ class Table:
 
     def latex(self, label: str = "") -> str:
         """A `table` environment to `\\input`; needs the package booktabs."""
-        groups = [(title, len(list(members))) for title, members in groupby(self.columns, key=lambda c: c.group)]
+        groups = self.groups
         lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{escape(self.caption)}}}"]
         if label:
             lines.append(rf"  \label{{tab:{label}}}")
@@ -179,6 +184,10 @@ def escape(text: str) -> str:
         "≤": r"$\leq$",
         "→": r"$\to$",
         "^": r"\^{}",
+        "<": "$<$",  # as it is, text in LaTeX's own encoding prints other signs for these three
+        ">": "$>$",
+        "|": "$|$",
+        "Ŵ": r"\^{W}",
         "\\": r"\textbackslash{}",
     }
     return "".join(special.get(character, character) for character in text)

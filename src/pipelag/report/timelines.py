@@ -60,11 +60,10 @@ def draw_on(
 
 def stacked(panels: Mapping[str, tuple[Sequence[Row], Sequence[str]]], number: Callable[[Row], str], unit: str) -> Any:
     """Several timelines under each other on one time axis, each with a title."""
-    lines = sum(len(workers) for _, workers in panels.values())
     end = max(row["end"] for rows, _ in panels.values() for row in rows)
     heights = [len(workers) for _, workers in panels.values()]
     fig, grid = figure(
-        PAGE, 0.7 + 0.27 * lines + 0.25 * len(panels), nrows=len(panels), sharex=True, height_ratios=heights
+        PAGE, 0.7 + 0.27 * sum(heights) + 0.25 * len(panels), nrows=len(panels), sharex=True, height_ratios=heights
     )
     for axes, (title, (rows, workers)) in zip(grid, panels.items(), strict=True):
         _draw(axes, rows, workers, number, lambda row: True, lambda row: "", end)
@@ -145,7 +144,7 @@ def _place(row: Row, cell: Sequence[Row], place: int, start: float, worker: int)
     width, height = row["end"] - start, 0.84
     if len(cell) == 1:
         return start, worker + 0.08, width, height
-    if len({each["minibatch"] for each in cell}) == 1:
+    if len({row["minibatch"] for row in cell}) == 1:
         return start + place * width / len(cell), worker + 0.08, width / len(cell), height
     return start, worker + 0.08 + place * height / len(cell), width, height / len(cell)
 

@@ -37,10 +37,10 @@ def tradeoff(points: Sequence[Point], memory: float) -> Any:
     fig, axes = figure(PAGE, 3.6)
     for number, (most, words) in enumerate(BINS):
         least = BINS[number - 1][0] if number else -1
-        mine = [p for p in points if least < p.staleness <= most]
+        in_bin = [p for p in points if least < p.staleness <= most]
         colour, marker = COLOURS[(0, 5, 2, 1, 4)[number]], MARKERS[number]
         for fits in (True, False):
-            some = [p for p in mine if p.fits is fits]
+            some = [p for p in in_bin if p.fits is fits]
             if some:
                 axes.scatter(
                     [p.memory for p in some],
@@ -53,10 +53,10 @@ def tradeoff(points: Sequence[Point], memory: float) -> Any:
                     label=words if fits else f"{words}, does not fit",
                     zorder=3,
                 )
-    for one in points:
-        if one.advised:
+    for point in points:
+        if point.advised:
             ring = {"facecolors": "none", "edgecolors": COLOURS[3], "linewidths": 1.3}
-            axes.scatter([one.memory], [one.throughput], s=130, label="advised", zorder=4, **ring)
+            axes.scatter([point.memory], [point.throughput], s=130, label="advised", zorder=4, **ring)
     right = max(*(p.memory for p in points), memory if memory < float("inf") else 0.0)
     top = max(p.throughput for p in points)
     if memory < float("inf"):
@@ -86,19 +86,19 @@ def tradeoff(points: Sequence[Point], memory: float) -> Any:
 def labels(points: Sequence[Point], right: float, top: float) -> list[tuple[str, float, float]]:
     """(names, x, y): of points that lie within a letter's width of one another one text, the advised method first."""
     groups: list[list[Point]] = []
-    for one in sorted(points, key=lambda p: not p.advised):
+    for point in sorted(points, key=lambda p: not p.advised):
         for group in groups:
             if (
-                abs(one.memory - group[0].memory) < 0.05 * right
-                and abs(one.throughput - group[0].throughput) < 0.045 * top
+                abs(point.memory - group[0].memory) < 0.05 * right
+                and abs(point.throughput - group[0].throughput) < 0.045 * top
             ):
-                group.append(one)
+                group.append(point)
                 break
         else:
-            groups.append([one])
-    found = []
+            groups.append([point])
+    texts = []
     for group in groups:
         names = ", ".join(p.name for p in group[:NAMED])
         more = f" and {len(group) - NAMED} more" if len(group) > NAMED else ""
-        found.append((names + more, group[0].memory, group[0].throughput))
-    return found
+        texts.append((names + more, group[0].memory, group[0].throughput))
+    return texts

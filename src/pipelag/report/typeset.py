@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -16,27 +17,28 @@ from pipelag.errors import PipelagError
 from pipelag.experiments.schema import Scale
 from pipelag.report.ambiguities import cited, read_sheet
 from pipelag.report.explore import frame_of, plain, seen
-from pipelag.report.gather import JUDGING, WORDS, Cells, Chapter, Entry, Run, logged
+from pipelag.report.gather import JUDGING, NO_LOG, NOT_READ, WORDS, Cells, Chapter, Entry, Run, logged, unlike
 
 COLUMN_POINTS, PAGE_POINTS = 244.8, 504.0  # widths of a column and of both: those that figures are drawn for
 CHARACTER = 0.47  # of the size of the letters: how wide one is, on average
 SIZES = (8.0, 7.5, 7.0, 6.5)  # of a table's letters, in points
 LONGEST = 40  # characters of a cell that stay in one line
+WHY = {NO_LOG: "they are not made yet", NOT_READ: "what is there is damaged, or not theirs"}
 TALLEST = 44  # rows of a wide table on one page
 
 
 def typeset(scale: Scale, chapters: Sequence[Chapter], folder: Path) -> list[Path]:
     """Write <folder>/<paper>.pdf for each paper and, of several, <folder>/pipelag.pdf over all; returns the paths."""
-    told = [chapter_of(chapter) for chapter in chapters]
+    papers = [chapter_of(chapter) for chapter in chapters]
     written = []
-    for one in told:
-        title = f"{one['short']}, reproduced from logs"
+    for paper in papers:
+        title = f"{paper['short']}, reproduced from logs"
         written.append(
-            compiled(folder / f"{one['id']}.pdf", {"title": title, "whole": False, "chapters": [one]}, scale)
+            compiled(folder / f"{paper['id']}.pdf", {"title": title, "whole": False, "chapters": [paper]}, scale)
         )
-    if len(told) > 1:
+    if len(papers) > 1:
         title = "Papers on pipelined training with stale weights, reproduced from logs"
-        written.append(compiled(folder / "pipelag.pdf", {"title": title, "whole": True, "chapters": told}, scale))
+        written.append(compiled(folder / "pipelag.pdf", {"title": title, "whole": True, "chapters": papers}, scale))
     return written
 
 
@@ -78,7 +80,7 @@ def chapter_of(chapter: Chapter) -> dict[str, Any]:
         "computed": chapter.computed,
         "devices": chapter.every("devices"), "hours": f"{chapter.hours:.1f}",
         "logged": logged(runs.values()), "seeds": len({run.seed for run in there}), "entries": entries,
-        "deviations": deviations(chapter), "left_out": left_out(runs.values()),
+        "unlike": unlike(paper), "deviations": deviations(chapter), "left_out": left_out(runs.values()),
         "ambiguities": [
             {"id": name, "topic": sheet[name].topic, "paragraphs": [bare(p) for p in sheet[name].paragraphs]}
             for name in dict.fromkeys(name for text in texts for name in cited(text))
@@ -90,21 +92,21 @@ def chapter_of(chapter: Chapter) -> dict[str, Any]:
 
 def entry_of(entry: Entry) -> dict[str, Any]:
     """A result for the template."""
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "id": f"{entry.paper.id}-{entry.name}", "title": entry.title, "trouble": entry.trouble, "figure": None,
         "table": None, "verdicts": [verdict.model_dump() for verdict in entry.verdicts], "caption": "", "runs": "",
-        "shortfall": "",
+        "shortfall": "", "unlike": unlike(entry.paper),
     }  # fmt: skip
     record = entry.record
     if record is None:
-        return told
-    told |= {"caption": plain(record.caption), "shortfall": record.shortfall}
-    told["runs"] = f"logged runs: {logged(record.runs)}"
+        return content
+    content |= {"caption": plain(record.caption), "shortfall": record.shortfall}
+    content["runs"] = f"logged runs: {logged(record.runs)}"
     if record.table is not None:
-        told["table"] = table_of(record.table)
+        content["table"] = table_of(record.table)
     elif not entry.trouble:
-        told["figure"] = figure_of(entry)
-    return told
+        content["figure"] = figure_of(entry)
+    return content
 
 
 def figure_of(entry: Entry) -> dict[str, Any]:
@@ -114,8 +116,8 @@ def figure_of(entry: Entry) -> dict[str, Any]:
     """
     assert entry.record is not None
     svg = entry.base.with_suffix(".svg")
-    found = re.search(r'<svg[^>]*? width="([\d.]+)', svg.read_text(errors="replace"))
-    width = float(found[1]) if found else PAGE_POINTS
+    match = re.search(r'<svg[^>]*? width="([\d.]+)', svg.read_text(errors="replace"))
+    width = float(match[1]) if match else PAGE_POINTS
     try:
         alt = seen(entry.record, frame_of(entry.base.with_suffix(".csv")))
     except PipelagError:
@@ -181,20 +183,17 @@ def texts_of(entry: Entry) -> list[str]:
 
 def deviations(chapter: Chapter) -> list[dict[str, Any]]:
     """How runs are not the paper's: each sentence once, with the results that it is said of."""
-    said: dict[str, list[list[str]]] = {}
+    results_of: dict[str, list[list[str]]] = {}
     for entry in chapter.entries:
         for text in entry.record.shortfall.split("; ") if entry.record else []:
             if text:
-                said.setdefault(text, []).append([f"{chapter.paper.id}-{entry.name}", entry.title])
-    return [{"text": text, "results": results} for text, results in said.items()]
+                results_of.setdefault(text, []).append([f"{chapter.paper.id}-{entry.name}", entry.title])
+    return [{"text": text, "results": results} for text, results in results_of.items()]
 
 
 def left_out(runs: Iterable[Run]) -> list[dict[str, Any]]:
     """Why runs have no log, and how many."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        if not run.folder:
-            counts[run.status] = counts.get(run.status, 0) + 1
+    counts = Counter(WHY.get(run.status, run.status) for run in runs if not run.folder)
     return [{"text": text, "count": count} for text, count in counts.items()]
 
 
@@ -208,22 +207,22 @@ def run_of(run: Run) -> list[str]:
 
 def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What runs were made with, by their environment.json: device, versions; how many, of which commits and days."""
-    found: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         try:
-            told = json.loads((Path(run.folder) / "environment.json").read_text())
-            versions = {"python": told["python"], **told["versions"]}
+            environment = json.loads((Path(run.folder) / "environment.json").read_text())
+            versions = {"python": environment["python"], **environment["versions"]}
         except (OSError, ValueError, KeyError, TypeError):
             versions = {}
         words = ", ".join(f"{name} {version}" for name, version in versions.items()) or "versions not logged"
-        found.setdefault((run.device or "device not logged", words), []).append(run)
+        groups.setdefault((run.device or "device not logged", words), []).append(run)
     return [
         {
             "device": device, "versions": words, "count": len(same),
             "days": span(sorted({(run.date or "")[:10] for run in same} - {""})),
             "commits": ", ".join(sorted({run.source for run in same} - {""})),
         }
-        for (device, words), same in found.items()
+        for (device, words), same in groups.items()
     ]  # fmt: skip
 
 

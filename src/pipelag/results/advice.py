@@ -26,6 +26,11 @@ class Ranked:
         """Percentage points, by the mean over seeds; infinite where no log says."""
         return self.evidence.loss.mean if self.evidence is not None else float("inf")
 
+    @property
+    def throughput(self) -> float:
+        """Samples per second to five digits: what differs by less is equally quick."""
+        return float(f"{self.choice.throughput:.5g}")
+
     def accepted(self, accept: float | None) -> bool:
         """Whether it fits and costs no more accuracy than that.
 
@@ -38,19 +43,21 @@ class Ranked:
         """What is accepted first, then what fits; the quickest first; of equally quick ones the least loss, the least
         staleness, the least memory.
         """
-        one = self.choice
-        pace = -float(f"{one.throughput:.5g}")
-        oldest = max((*one.staleness, *one.stale_backward))
-        held = one.fullest.total()
-        loss = self.loss if self.evidence is not None or one.stale else 0.0
-        return not self.accepted(accept), not one.usable, pace, loss, oldest, held, one.method.name
+        choice = self.choice
+        stalest = max((*choice.staleness, *choice.stale_backward))
+        loss = self.loss if self.evidence is not None or choice.stale else 0.0
+        ties = (loss, stalest, choice.fullest.total(), choice.method.name)
+        return not self.accepted(accept), not choice.usable, -self.throughput, *ties
 
 
 def ranked(
-    found: Iterable[Choice], evidence: Sequence[Evidence], accept: float | None, optimizer: str, model: str
+    choices: Iterable[Choice], evidence: Sequence[Evidence], accept: float | None, optimizer: str, model: str
 ) -> list[Ranked]:
     """The choices, the advised first (where any is accepted), each with the evidence that is most like it."""
-    rows = [Ranked(one, nearest(evidence, one.method.name, optimizer, model, len(one.plan.stages))) for one in found]
+    rows = [
+        Ranked(choice, nearest(evidence, choice.method.name, optimizer, model, len(choice.plan.stages)))
+        for choice in choices
+    ]
     return sorted(rows, key=lambda row: row.order(accept))
 
 
@@ -73,23 +80,23 @@ def verdict(rows: Sequence[Ranked], accept: float | None, memory: float) -> str:
     if not rows or not rows[0].accepted(accept):
         why = "none fits into a GPU's memory" if not any(row.choice.usable for row in rows) else f"none has {bound}"
         return f"None can be advised: {why}."
-    one, evidence = rows[0].choice, rows[0].evidence
-    again = ", recomputing" if one.recompute else ""
+    choice, evidence = rows[0].choice, rows[0].evidence
+    recomputing = ", recomputing" if choice.recompute else ""
     if evidence is not None:
         cost = f"its loss of accuracy is {evidence.text()} points by the logs of {evidence.origin()}"
-    elif one.stale:
+    elif choice.stale:
         cost = "what it costs in accuracy no log says"
     else:
         cost = "nothing in it is stale"
-    most = max(one.updates)
+    most = max(choice.updates)
     cost += f"; an update is of up to {most} minibatches, which a smaller --batch makes up for" if most > 1 else ""
     room = "" if memory == float("inf") else f" of {memory / GB:.3g}"
-    equal = sum(row.accepted(accept) and row.order(accept)[2] == rows[0].order(accept)[2] for row in rows)
-    rate = f"{one.throughput:,.0f}" if one.throughput >= 1000 else f"{one.throughput:.4g}"
-    than = "" if equal == 1 else f", with {equal - 1} equally quick ones"
+    equal = sum(row.accepted(accept) and row.throughput == rows[0].throughput for row in rows)
+    rate = f"{choice.throughput:,.0f}" if choice.throughput >= 1000 else f"{choice.throughput:.4g}"
+    others = "" if equal == 1 else f", with {equal - 1} equally quick ones"
     return (
-        f"I would use {one.method.name} ({one.config}{again}): of the methods that fit, with {bound}, it is the "
-        f"quickest{than}, {rate} samples per second with {one.fullest.total() / GB:.3g}{room} GB "
+        f"I would use {choice.method.name} ({choice.config}{recomputing}): of the methods that fit, with {bound}, "
+        f"it is the quickest{others}, {rate} samples per second with {choice.fullest.total() / GB:.3g}{room} GB "
         f"on the fullest GPU, and {cost}."
     )
 
@@ -140,44 +147,42 @@ COLUMNS = [
 def board(rows: Sequence[Ranked], without: dict[str, str], notes: Sequence[str]) -> Table:
     """The table, with where its losses are from and what is not in it."""
     origins = dict.fromkeys(f"{r.choice.method.name}: {r.evidence.origin()}" for r in rows if r.evidence is not None)
-    said = [RULE, *notes]
-    said.append(WORDS)
-    said += [f"Loss of {origin}." for origin in origins]
+    sentences = [RULE, *notes, WORDS]
+    sentences += [f"Loss of {origin}." for origin in origins]
     if any(row.evidence is None for row in rows):
-        said.append("'no log': no log of the results asked for has this method beside training without delay.")
+        sentences.append("'no log': no log of the results asked for has this method beside training without delay.")
     reasons: dict[str, list[str]] = {}
     for name, why in without.items():
         reasons.setdefault(why.replace(f"the arm '{name}'", "it").replace(f"'{name}'", "it"), []).append(name)
-    said += [f"Left out: {', '.join(names)}: {why}." for why, names in reasons.items()]
-    return tabulated(rows, COLUMNS, "Methods for this model on this cluster", said)
+    sentences += [f"Left out: {', '.join(names)}: {why}." for why, names in reasons.items()]
+    return tabulated(rows, COLUMNS, "Methods for this model on this cluster", sentences)
 
 
 def record(row: Ranked) -> dict[str, Any]:
     """A row in full, for programs: bytes, seconds, all stages."""
-    one, evidence = row.choice, row.evidence
+    choice, evidence = row.choice, row.evidence
     stages = []
-    for number, (stage, held) in enumerate(zip(one.plan.stages, one.memory, strict=True)):
-        parts = held.parts()
+    for number, (stage, memory_of_stage) in enumerate(zip(choice.plan.stages, choice.memory, strict=True)):
         stages.append(
             {"stage": number + 1, "first": stage.first, "last": stage.last, "replicas": stage.replicas}
-            | {"staleness": one.staleness[number], "stale_backward": one.stale_backward[number]}
-            | {"minibatches_per_update": one.updates[number], "memory": parts}
+            | {"staleness": choice.staleness[number], "stale_backward": choice.stale_backward[number]}
+            | {"minibatches_per_update": choice.updates[number], "memory": memory_of_stage.parts()}
         )
     loss: dict[str, Any] | None = None
     if evidence is not None:
         loss = {"points": evidence.loss.mean, "error": evidence.loss.error, "seeds": evidence.loss.seeds}
         loss |= {"diverged": evidence.diverged, "from": evidence.origin(), "runs": list(evidence.runs)}
     return {
-        "method": one.method.name,
-        "plan": one.config,
-        "cuts": list(one.plan.cuts),
-        "microbatches": one.microbatches,
-        "recompute": one.recompute,
-        "batch": one.batch,
-        "seconds": one.seconds,
-        "samples_per_second": one.throughput,
-        "fits": one.fits,
-        "fits_recomputing": one.fits_recomputing,
+        "method": choice.method.name,
+        "plan": choice.config,
+        "cuts": list(choice.plan.cuts),
+        "microbatches": choice.microbatches,
+        "recompute": choice.recompute,
+        "batch": choice.batch,
+        "seconds": choice.seconds,
+        "samples_per_second": choice.throughput,
+        "fits": choice.fits,
+        "fits_recomputing": choice.fits_recomputing,
         "loss_of_accuracy": loss,
         "stages": stages,
     }

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipelag.experiments import Paper, Result, Scale, arms, load_scale
+from pipelag.report.gather import unlike
 from pipelag.results import titles
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.shortfall import shortfall_of, smaller
@@ -90,59 +91,59 @@ class Context:
     @property
     def unlike(self) -> str:
         """What introduces how the runs fall short."""
-        return "Not the paper's" if self.paper.citation else "Short of the full setting"
+        return unlike(self.paper).capitalize()
 
     def footer(
         self,
-        shown: pd.DataFrame | None = None,
+        data: pd.DataFrame | None = None,
         spread: str = "bands of one standard deviation",
         whole: bool = False,
         notes: Sequence[str] = (),
     ) -> str:
         """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
 
-        shown: the figure's data, whose seeds count; it need not have all that are logged. spread: how it shows them.
+        data: the figure's, whose seeds count; it need not have all that are logged. spread: how it shows them.
         whole: with all that falls short of the paper's, as there is room for below a table.
         notes: what stands above it; of what is left out it says nothing where one of them does.
         """
         left_out = self.left_out()
         if any(left_out in note for note in notes):
             left_out = ""
-        seeds = 0 if shown is None or "seed" not in shown else shown["seed"].nunique()
-        said = (
+        seeds = 0 if data is None or "seed" not in data else data["seed"].nunique()
+        sentences = (
             self._trained(seeds, spread, whole),
             *dict.fromkeys(item.arm.note for item in self.logged()),
             self._diverged(),
             self._timed(),
             f"Left out: {left_out}." if left_out else "",
         )
-        return " ".join(sentence for sentence in said if sentence)
+        return " ".join(sentence for sentence in sentences if sentence)
 
-    def _trained(self, shown: int, spread: str, whole: bool) -> str:
+    def _trained(self, shown_seeds: int, spread: str, whole: bool) -> str:
         """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
         runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
-        said: dict[str, list[int]] = {}
+        steps_of: dict[str, list[int]] = {}  # by network and data
         for item in runs:
             spec, log = item.arm.spec, item.log
             assert spec.model is not None and log is not None
             data = log.summary.get("data") or {}
             what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
-            said.setdefault(what, []).append(spec.steps)
+            steps_of.setdefault(what, []).append(spec.steps)
         replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
         unit = "minibatches (a stage with replicas updates once for as many)" if replicated else "updates"
         lengths = [
             f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + f" {unit}"
-            for what, steps in said.items()
+            for what, steps in steps_of.items()
         ]
         if not lengths:
             return ""
-        by_arm: dict[tuple[tuple[str, str], ...], set[int]] = {}
+        seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {}  # by labels
         for item in runs:
-            by_arm.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
-        counts = [shown] if shown else [len(each) for each in by_arm.values()]
+            seeds_of.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
+        counts = [shown_seeds] if shown_seeds else [len(seeds) for seeds in seeds_of.values()]
         fewest, most = min(counts), max(counts)
-        seeds = f"{fewest} to {most}" if fewest < most else str(most)
-        lengths.append(f"{seeds} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
+        number = f"{fewest} to {most}" if fewest < most else str(most)
+        lengths.append(f"{number} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
         if any(
             phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
         ):
@@ -153,8 +154,8 @@ class Context:
 
     def _diverged(self) -> str:
         """Which arms diverged, for their curves end early or are not there; or empty."""
-        said = self.counted(lambda log: log.diverged_at is not None)
-        return f"Diverged: {said}." if said else ""
+        arms = self.counted(lambda log: log.diverged_at is not None)
+        return f"Diverged: {arms}." if arms else ""
 
     def counted(self, which: Callable[[RunLog], bool]) -> str:
         """Of which trained arms there are such runs, and how many of theirs these are; or empty.
@@ -165,7 +166,7 @@ class Context:
         for item in self.logged():
             if item.arm.spec.kind == "train":
                 arms.setdefault(item.arm.labels["arm"], []).append(item)
-        said = []
+        words = []
         for arm, runs in arms.items():
             labels = dict.fromkeys(key for item in runs for key in item.arm.labels)
             keys = [key for key in labels if len({item.arm.labels.get(key) for item in runs}) > 1]
@@ -174,17 +175,17 @@ class Context:
                 place = ", ".join(f"{key} {shown_of(item, key)}" for key in keys if key in item.arm.labels)
                 assert item.log is not None
                 counts.setdefault(place, []).append(which(item.log))
-            gone = {place: f"{sum(each)} of {len(each)}" for place, each in counts.items() if any(each)}
+            gone = {place: f"{sum(hits)} of {len(hits)}" for place, hits in counts.items() if any(hits)}
             if gone:
-                said.append(f"{arm} ({'; '.join(': '.join(filter(None, pair)) for pair in gone.items())} runs)")
-        return ", ".join(said)
+                words.append(f"{arm} ({'; '.join(': '.join(filter(None, pair)) for pair in gone.items())} runs)")
+        return ", ".join(words)
 
     def _timed(self) -> str:
         """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
         logged = [(item.arm.spec, item.log) for item in self.items if item.log is not None]
-        sheets = {spec.published: None for spec, _ in logged if spec.kind == "plan"}
-        sources = [("the authors' profiles" if theirs else "data sheets") for theirs in sorted(sheets, reverse=True)]
-        said = []
+        published = sorted({spec.published for spec, _ in logged if spec.kind == "plan"}, reverse=True)
+        sources = ["the authors' profiles" if theirs else "data sheets" for theirs in published]
+        sentences = []
         if sources:
             what = " and ".join(sources)
             machines = sorted({str(log.environment.get("device")) for _, log in logged})
@@ -193,23 +194,23 @@ class Context:
                 "counted": f"Counted from {what}.",
                 "measured": f"Measured on {', '.join(machines)}.",
             }
-            said.append(how[self.result.options.get("source", "simulated")])
+            sentences.append(how[self.result.options.get("source", "simulated")])
         cores = {
             log.environment.get("device") for spec, log in logged if spec.kind in ("speed", "link_speed", "profile")
         }
         if cores:
-            said.append(f"Measured on {', '.join(sorted(str(each) for each in cores))}.")
+            sentences.append(f"Measured on {', '.join(sorted(map(str, cores)))}.")
         short = self.shortfall() if cores and not any(spec.kind == "train" for spec, _ in logged) else ""
-        return " ".join(said) + (f" {self.unlike}: {short}." if short else "")
+        return " ".join(sentences) + (f" {self.unlike}: {short}." if short else "")
 
     def left_out(self) -> str:
         """Which of the runs are not made at this scale, or their logs not read, and why; empty where all are."""
-        found: dict[str, list[Item]] = {}
+        lacking: dict[str, list[Item]] = {}  # by the reason
         for item in self.items:
             if item.log is None and item.why:
-                found.setdefault(item.why, []).append(item)
+                lacking.setdefault(item.why, []).append(item)
         words = []
-        for why, items in found.items():
+        for why, items in lacking.items():
             kinds = {item.arm.spec.kind for item in items}
             others = [item for item in self.items if item.why != why and item.arm.spec.kind in kinds]
             named = told_apart(items, others)
@@ -237,13 +238,13 @@ def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
         return ""
     keys = [key for key in items[0].arm.labels if all(item.arm.labels.get(key) for item in items) and key != "what"]
     keys.sort(key=lambda key: (key not in ("model", "task"), len({shown_of(item, key) for item in items})))
-    for some in (some for size in (1, 2, 3) for some in combinations(keys, size)):
-        mine = {tuple(shown_of(item, key) for key in some) for item in items}
-        having = [other for other in others if all(key in other.arm.labels for key in some)]
-        if not mine & {tuple(shown_of(other, key) for key in some) for other in having}:
-            if len(some) == 1 and all(value.replace(".", "").isdigit() for (value,) in mine):  # of what?
-                some = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *some)
-            return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in some)
+    for telling in (telling for size in (1, 2, 3) for telling in combinations(keys, size)):
+        labels = {tuple(shown_of(item, key) for key in telling) for item in items}
+        having = [other for other in others if all(key in other.arm.labels for key in telling)]
+        if not labels & {tuple(shown_of(other, key) for key in telling) for other in having}:
+            if len(telling) == 1 and all(value.replace(".", "").isdigit() for (value,) in labels):  # of what?
+                telling = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *telling)
+            return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in telling)
     seeds = sorted({item.arm.seed for item in items})
     return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
 
@@ -289,21 +290,20 @@ class Accuracy:
         Args:
             value: of a run, None without one.
         """
-        values, note, asked, gone = [], "", 0, 0
+        values, note, diverged = [], "", 0
         runs = list(items)
-        made = [run for run in runs if not run.arm.left_out] or runs
-        for item in made:
-            asked += 1
+        asked = [run for run in runs if not run.arm.left_out] or runs
+        for item in asked:
             if item.arm.left_out:
                 note = "not run here"
-            elif (found := value(item)) is not None:
-                values.append(found)
+            elif (end := value(item)) is not None:
+                values.append(end)
             elif item.log is not None:
                 note = f"diverged at step {item.log.diverged_at}"
-                gone += 1
-        if values and gone:
-            note = f"{gone} diverge" if gone > 1 else "one diverges"
-        return cls(tuple(values), note, asked, fewer=len(made) < len(runs))
+                diverged += 1
+        if values and diverged:
+            note = f"{diverged} diverge" if diverged > 1 else "one diverges"
+        return cls(tuple(values), note, len(asked), fewer=len(asked) < len(runs))
 
     @property
     def complete(self) -> bool:
@@ -324,10 +324,10 @@ class Accuracy:
         """For a table: mean, with spread where there are several seeds; how many of them; or the note; or None."""
         if self.mean is None:
             return self.note or None
-        shown = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+        mean = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
         if self.complete:  # beside means over more seeds, one is told to be one
-            return f"{shown} (one seed)" if self.fewer and len(self.values) == 1 else shown
-        return f"{shown} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
+            return f"{mean} (one seed)" if self.fewer and len(self.values) == 1 else mean
+        return f"{mean} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
 
 
 def tidy(items: Iterable[Item]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from pipelag.results.judging import Difference
 from pipelag.results.logs import Item
 from pipelag.runs.spec import PhaseSpec
 
-Kept = tuple[Item, PhaseSpec]
+Trained = tuple[Item, PhaseSpec]
 
 
 @dataclass(frozen=True)
@@ -63,52 +63,54 @@ def gathered(papers: Iterable[Paper], scales: Iterable[Scale]) -> Iterator[Evide
 
 
 def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
-    """The methods of one result: runs of one phase, beside runs without delay on the same model and data."""
-    logged: list[Kept] = []
+    """The methods of one result: runs of one phase, beside runs of the same work (`work_of`) without delay."""
+    logged: list[Trained] = []
     for arm in arms(paper, result, scale):
         if arm.spec.kind == "train" and len(arm.spec.phases) == 1 and not arm.left_out:
             item = Item.of(arm, scale)
             if item.log is not None and "phases" in item.log.summary:
                 logged.append((item, arm.spec.phases[0]))
     for _, group in groupby(sorted(logged, key=work_of), key=work_of):
-        by_arm: dict[tuple[str, str], list[Kept]] = {}
+        by_arm: dict[tuple[str, str], list[Trained]] = {}
         for item, phase in group:
             by_arm.setdefault((item.arm.labels.get("arm", ""), phase.model_dump_json()), []).append((item, phase))
         base = baseline(list(by_arm.values()))
-        if base is not None:
-            yield from (
-                compared(f"{paper.id} {result}", scale, base, runs) for runs in by_arm.values() if runs is not base
-            )
+        ends = accuracies(base or [])
+        for runs in by_arm.values():
+            paired = [run for run in runs if run[0].arm.seed in ends]
+            if base is not None and runs is not base and paired:
+                yield compared(f"{paper.id} {result}", scale, base, paired)
 
 
-def work_of(one: Kept) -> str:
-    """What runs have to share to be compared: labels but for the arm, model, data, minibatch."""
-    item, spec = one[0], one[0].arm.spec
+def work_of(run: Trained) -> str:
+    """What runs have to share to be compared: labels but for the arm, model, data, minibatch, kind of optimizer."""
+    item, spec = run[0], run[0].arm.spec
     labels = sorted((key, value) for key, value in item.arm.labels.items() if key != "arm")
-    return repr((labels, spec.model, spec.data, spec.batch))
+    optimizer = spec.optimizer.name if spec.optimizer is not None else ""
+    return repr((labels, spec.model, spec.data, spec.batch, optimizer))
 
 
-def baseline(found: Sequence[list[Kept]]) -> list[Kept] | None:
+def baseline(arms: Sequence[list[Trained]]) -> list[Trained] | None:
     """The runs without delay: those of sequential training, or else the first whose log says that nothing is stale."""
-    plain = [runs for runs in found if not any(stale(item) for item, _ in runs)]
+    plain = [runs for runs in arms if not any(stale(item) for item, _ in runs)]
     return next((runs for runs in plain if runs[0][1].method == "sequential"), plain[0] if plain else None)
 
 
 def stale(item: Item) -> bool:
     """Whether a run's log says that some pass misses updates."""
-    said = phase_of(item)
-    return any((*said["forward_delays"], *said["backward_delays"]))
+    phase = phase_of(item)
+    return any((*phase["forward_delays"], *phase["backward_delays"]))
 
 
 def phase_of(item: Item) -> dict[str, Any]:
     """What the log says of its one phase."""
     assert item.log is not None
-    found: dict[str, Any] = item.log.summary["phases"][0]
-    return found
+    phase: dict[str, Any] = item.log.summary["phases"][0]
+    return phase
 
 
-def compared(source: str, scale: Scale, base: list[Kept], runs: list[Kept]) -> Evidence:
-    """The loss of an arm's runs against the baseline's."""
+def compared(source: str, scale: Scale, base: list[Trained], runs: list[Trained]) -> Evidence:
+    """The loss of an arm's runs against the baseline's, which has all their seeds."""
     (item, phase), spec = runs[0], runs[0][0].arm.spec
     assert item.log is not None and spec.model is not None and spec.data is not None and spec.optimizer is not None
     data = item.log.summary.get("data") or {}
@@ -121,20 +123,22 @@ def compared(source: str, scale: Scale, base: list[Kept], runs: list[Kept]) -> E
         spec.optimizer.name,
         phase.stages,
         tuple(phase_of(item)["forward_delays"]),
-        tuple(each.arm.spec.id for each, _ in runs),
+        tuple(run.arm.spec.id for run, _ in runs),
         base[0][1].method,
         Difference.of(accuracies(base), accuracies(runs)),
-        sum(each.log is not None and each.log.accuracy is None for each, _ in runs),
+        sum(run.log is not None and run.log.accuracy is None for run, _ in runs),
     )
 
 
-def accuracies(runs: list[Kept]) -> dict[int, float]:
+def accuracies(runs: list[Trained]) -> dict[int, float]:
     """Final accuracy by seed; 0 of a run that diverged."""
     return {item.arm.seed: item.log.accuracy or 0.0 for item, _ in runs if item.log is not None}
 
 
-def nearest(found: Iterable[Evidence], method: str, optimizer: str, model: str, stages: int) -> Evidence | None:
+def nearest(evidence: Iterable[Evidence], method: str, optimizer: str, model: str, stages: int) -> Evidence | None:
     """Of a method's evidence the most alike: by optimizer, by model, by number of stages; of equals the first."""
-    mine = [one for one in found if one.method == method]
-    order = [(one.optimizer != optimizer, one.model != model, abs(one.stages - stages)) for one in mine]
-    return mine[order.index(min(order))] if mine else None
+
+    def unlike(one: Evidence) -> tuple[bool, bool, int]:
+        return one.optimizer != optimizer, one.model != model, abs(one.stages - stages)
+
+    return min((one for one in evidence if one.method == method), key=unlike, default=None)

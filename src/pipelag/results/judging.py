@@ -70,8 +70,8 @@ def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **la
 
 def trend(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """For an order among trained arms, judged at any scale, which the sentence names."""
-    said = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
-    return Finding(holds, why + (f" (at this scale: {said})" if said else ""), tolerance, learnt=True)
+    short = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
+    return Finding(holds, why + (f" (at this scale: {short})" if short else ""), tolerance, learnt=True)
 
 
 def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
@@ -196,12 +196,12 @@ def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
 
 
 def over_models(
-    each: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
+    models: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
 ) -> dict[int, float]:
     """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have."""
-    models = list(each)
-    seeds = set.intersection(*map(set, models))
-    return {seed: mean([one[seed] for one in models]) for seed in sorted(seeds)}
+    by_model = list(models)
+    seeds = set.intersection(*map(set, by_model))
+    return {seed: mean([values[seed] for values in by_model]) for seed in sorted(seeds)}
 
 
 @dataclass(frozen=True)
@@ -220,25 +220,25 @@ class Difference:
     @classmethod
     def of(cls, a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
         """From values by seed; seeds that both have are paired. Raises `NotLogged` where they share none."""
-        both = [(a[seed], b[seed]) for seed in a if seed in b]
-        if not both:
+        pairs = [(a[seed], b[seed]) for seed in a if seed in b]
+        if not pairs:
             raise NotLogged("the two arms have no seed in common")
-        pairs = [x - y for x, y in both]
-        if len(pairs) < 2:
-            error = together(both[0])
-            return cls(pairs[0], None if error is None else 1.96 * error, 1)
-        return cls(fmean(pairs), quantile(len(pairs)) * stdev(pairs) / math.sqrt(len(pairs)), len(pairs))
+        gaps = [x - y for x, y in pairs]
+        if len(gaps) < 2:
+            error = together(pairs[0])
+            return cls(gaps[0], None if error is None else 1.96 * error, 1)
+        return cls(fmean(gaps), quantile(len(gaps)) * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
 
     def above(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is above a bound; None where the seeds do not tell, are too few, or one alone has no error."""
         if self.error is None or self.seeds < LEAST_SEEDS.get():
             return None
-        self._told(bound)
+        self._note_test(bound)
         if self.mean - self.error > bound:
             return True
         return False if self.mean + self.error <= bound else None
 
-    def _told(self, bound: float) -> None:
+    def _note_test(self, bound: float) -> None:
         """Note the p-value of this test for the claim that is judged; of one seed there is none."""
         tests = TESTS.get()
         if tests is None or self.error is None or self.seeds < 2:

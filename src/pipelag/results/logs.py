@@ -73,24 +73,24 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
     Raises:
         PipelagError: a log that is not whole, or of another run.
     """
-    metrics, summary, environment = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
-    if not (metrics.exists() and summary.exists()):
+    lines, ending, machine = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
+    if not (lines.exists() and ending.exists()):
         return None
     try:
-        text, ended = (read_text(path, "a run's log", MOST_BYTES) for path in (metrics, summary))
-        outcome = json.loads(ended)
+        text, summary_text = (read_text(path, "a run's log", MOST_BYTES) for path in (lines, ending))
+        summary = json.loads(summary_text)
         rows = [json.loads(line) for line in text.splitlines()]
-        made = json.loads(read_text(environment, "a run's environment")) if environment.exists() else {}
+        environment = json.loads(read_text(machine, "a run's environment")) if machine.exists() else {}
         sealed = seal(text)
-        parts = isinstance(outcome, dict) and isinstance(made, dict) and all(isinstance(row, dict) for row in rows)
+        objects = all(isinstance(part, dict) for part in (summary, environment, *rows))
     except (ValueError, RecursionError) as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    whole = parts and outcome.get("log", sealed) == sealed and is_as_written(outcome) and _whole(outcome, environment)
+    whole = objects and summary.get("log", sealed) == sealed and is_as_written(summary) and _whole(summary, machine)
     if not whole:
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:
-        _check_run(folder, outcome, spec)
-    return RunLog(folder, rows, outcome, made)
+        _check_run(folder, summary, spec)
+    return RunLog(folder, rows, summary, environment)
 
 
 def _whole(summary: Mapping[str, Any], path: Path) -> bool:

@@ -19,8 +19,8 @@ PACKAGE = Path(__file__).parents[1]
 
 def drawing_code(paper: str, package: Path = PACKAGE) -> str:
     """Changes when the code that draws and judges a paper's results does, its own or what all papers share."""
-    shared, own = package / "results", package / "results" / paper
-    return _sum([*shared.glob("*.py"), *own.rglob("*.py"), *(package / "report").glob("*.py")])
+    results = package / "results"
+    return _sum([*results.glob("*.py"), *(results / paper).rglob("*.py"), *(package / "report").glob("*.py")])
 
 
 def report_code(package: Path = PACKAGE) -> str:

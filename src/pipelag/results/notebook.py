@@ -81,12 +81,12 @@ class Shelf:
                 methods = ", then ".join(phase.method for phase in spec.phases)
                 about = {"seed": item.arm.seed, "method": methods, "id": spec.id, "status": status}
                 rows.append({"result": name, **item.arm.labels, **about, **ends})
-        found = pd.DataFrame(rows)
-        for key, value in labels.items():
-            if key not in found:
-                raise unknown("label", key, [str(name) for name in found])
-            found = found[found[key] == value]
-        return found.reset_index(drop=True)
+        runs = pd.DataFrame(rows)
+        for key, value in labels.items() if rows else ():
+            if key not in runs:
+                raise unknown("label", key, [str(name) for name in runs])
+            runs = runs[runs[key] == value]
+        return runs.reset_index(drop=True)
 
     def curves(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> pd.DataFrame:
         """A metric over the steps of the runs picked: `line` (labels, seed, id), step, and the metric's own column.
@@ -124,8 +124,8 @@ class Shelf:
             {"what": what, "paper": value, "verdict": "", "ours": ""} for what, value in _flat(context.result.reported)
         ]
         judged = [
-            {"what": each.claim, "paper": each.text, "verdict": each.verdict, "ours": each.why}
-            for each in verdicts(context)
+            {"what": claim.claim, "paper": claim.text, "verdict": claim.verdict, "ours": claim.why}
+            for claim in verdicts(context)
         ]
         return pd.DataFrame(judged + reported, columns=["what", "paper", "verdict", "ours"])
 
@@ -155,12 +155,12 @@ class Shelf:
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a log's line; of lists of numbers the mean."""
-    found = {}
+    numbers = {}
     for key, value in row.items():
-        each = value if isinstance(value, list) else [value]
-        if each and all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in each):
-            found[key] = sum(each) / len(each) if isinstance(value, list) else value
-    return found
+        values = value if isinstance(value, list) else [value]
+        if values and all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in values):
+            numbers[key] = sum(values) / len(values) if isinstance(value, list) else value
+    return numbers
 
 
 def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:

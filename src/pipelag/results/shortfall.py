@@ -36,20 +36,21 @@ def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = F
     their profiles are from.
     """
     pairs = list(pairs)
-    found: dict[Reason, dict[Values, None]] = {}
-    for reason, values in (each for pair in pairs for each in _reasons(*pair)):
-        found.setdefault(reason, {})[values] = None
-    said = [(reason.rank, _said(reason, list(each))) for reason, each in found.items()]
-    said += [(REST, words) for words in _timed(pairs)]
-    said.sort(key=lambda each: each[0])
-    kept = said if most is None else said[:most]
+    values_of: dict[Reason, dict[Values, None]] = {}
+    for pair in pairs:
+        for reason, values in _reasons(*pair):
+            values_of.setdefault(reason, {})[values] = None
+    ranked = [(reason.rank, _in_words(reason, list(several))) for reason, several in values_of.items()]
+    ranked += [(REST, words) for words in _timed(pairs)]
+    ranked.sort(key=lambda reason: reason[0])
+    named = ranked if most is None else ranked[:most]
     if shown and most is not None:
-        kept = kept + [each for each in said[most:] if each[0] in (REMEDY, TESTED)]
-        kept.sort(key=lambda each: LENGTH + 0.5 if each[0] == TESTED else each[0])
-    return "; ".join(words for _, words in kept) + (" and more" if len(kept) < len(said) else "")
+        named = named + [(rank, words) for rank, words in ranked[most:] if rank in (REMEDY, TESTED)]
+        named.sort(key=lambda reason: LENGTH + 0.5 if reason[0] == TESTED else reason[0])
+    return "; ".join(words for _, words in named) + (" and more" if len(named) < len(ranked) else "")
 
 
-def _said(reason: Reason, values: list[Values]) -> str:
+def _in_words(reason: Reason, values: list[Values]) -> str:
     """A reason with the values that it has in all runs: side by side where each belongs to one of the paper's, of more
     numbers their ranges, of more names those of the paper by ours.
     """
@@ -58,7 +59,7 @@ def _said(reason: Reason, values: list[Values]) -> str:
     numbers = all(isinstance(value, int | float) for side in sides for value in side)
     if len(sides) == 2 and min(lengths) > 1 and set(lengths) != {len(values)} and not numbers:
         by_ours = [[pair for pair in values if pair[0] == here] for here in sides[0]]
-        return "; ".join(_said(reason, pairs) for pairs in by_ours)
+        return "; ".join(_in_words(reason, pairs) for pairs in by_ours)
     ranged = numbers and (max(lengths, default=0) > 2 or (min(lengths, default=1) > 1 and len(values) > 2))
     words = reason.plural if reason.plural and lengths[0] > 1 else reason.words
     return words.format(*(_listed(side, ranged) for side in sides))
@@ -117,17 +118,17 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     network, networks = "network {} instead of {}", "networks {} instead of {}"
     yield from _differing(REST, network, map(titles.network, (spec.model.name, theirs.model.name)), networks)
     if not (training and all(map(in_time, spec.phases))):
-        stages = (max((phase.stages for phase in each.phases), default=1) for each in (spec, theirs))
+        stages = (max((phase.stages for phase in run.phases), default=1) for run in (spec, theirs))
         yield from _differing(REST, "{} stages instead of {}", stages)
-    scaled = [each.options.get("standardise", True) for each in (spec, theirs)]
+    scaled = [run.options.get("standardise", True) for run in (spec, theirs)]
     yield from _differing(REST, "inputs standardised" if scaled[0] else "inputs from 0 to 1", scaled)
     if training:
         yield from _trained(spec, theirs)
         yield from _remedied(spec, theirs)
         yield from _regularised(spec, theirs)
         yield from _tested(spec, theirs)
-    pieces = [sorted({phase.microbatches for phase in each.phases}) for each in (spec, theirs)]
-    yield from _differing(REST, "{} microbatches instead of {}", (" and ".join(map(str, each)) for each in pieces))
+    pieces = [sorted({phase.microbatches for phase in run.phases}) for run in (spec, theirs)]
+    yield from _differing(REST, "{} microbatches instead of {}", (" and ".join(map(str, counts)) for counts in pieces))
 
 
 def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
@@ -139,22 +140,22 @@ def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
         yield from _differing(RATE, "a rate of {} instead of {}", (ours.lr, printed.lr), "rates of {} instead of {}")
         yield from _differing(DETAIL, "a weight decay of {} instead of {}", (ours.weight_decay, printed.weight_decay))
         if ours.name == printed.name:
-            rest = [each.model_dump(exclude={"name", "lr", "weight_decay"}) for each in (ours, printed)]
-            yield from _differing(DETAIL, "other settings of the optimizer", rest)
+            settings = [optimizer.model_dump(exclude={"name", "lr", "weight_decay"}) for optimizer in (ours, printed)]
+            yield from _differing(DETAIL, "other settings of the optimizer", settings)
     yield from _scheduled(spec, theirs)
 
 
 def _samples(spec: RunSpec, theirs: RunSpec) -> list[str]:
     """The size of two runs' minibatches: numbers alone, or where one is counted in tokens with what each counts."""
-    tokens = [each.options.get("tokens") for each in (spec, theirs)]
-    kinds = [" tokens" if each else " sentences" if any(tokens) else "" for each in tokens]
-    return [f"{each or run.batch:,}{kind}" for each, run, kind in zip(tokens, (spec, theirs), kinds, strict=True)]
+    tokens = [run.options.get("tokens") for run in (spec, theirs)]
+    kinds = [" tokens" if count else " sentences" if any(tokens) else "" for count in tokens]
+    return [f"{count or run.batch:,}{kind}" for count, run, kind in zip(tokens, (spec, theirs), kinds, strict=True)]
 
 
 def _remedied(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """How far a method's own remedies reach otherwise: the annealing of rates by their delays, a synchronous start."""
     for what, steps in (("annealing", annealed), ("a synchronous start", started)):
-        shares = [steps(each) / each.steps for each in (spec, theirs)]
+        shares = [steps(run) / run.steps for run in (spec, theirs)]
         if abs(shares[0] - shares[1]) > 0.005:
             words = f"{what} over {{}} of the steps instead of {{}}"
             yield Reason(REMEDY, words), tuple(f"{share:.0%}" for share in shares)
@@ -172,24 +173,24 @@ def started(spec: RunSpec) -> int:
 
 def _regularised(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """Otherwise: dropout, smoothed labels, the length of sequences, the augmentation of images."""
-    dropouts = [each.model.options.get("dropout") if each.model else None for each in (spec, theirs)]
+    dropouts = [run.model.options.get("dropout") if run.model else None for run in (spec, theirs)]
     yield from _differing(DETAIL, "no dropout" if dropouts[0] == 0 else "another dropout", dropouts)
-    smoothing = (each.options.get("label_smoothing", 0.0) for each in (spec, theirs))
+    smoothing = (run.options.get("label_smoothing", 0.0) for run in (spec, theirs))
     yield from _differing(DETAIL, "a label smoothing of {} instead of {}", smoothing)
-    lengths = [each.options.get("length", each.data and each.data.options.get("length")) for each in (spec, theirs)]
+    lengths = [run.options.get("length", run.data and run.data.options.get("length")) for run in (spec, theirs)]
     words = "sequences of {} instead of {}" if all(lengths) else "sequences of another length"
     yield from _differing(DETAIL, words, lengths)
-    augmented = (each.data and each.data.augment for each in (spec, theirs))
+    augmented = (run.data and run.data.augment for run in (spec, theirs))
     yield from _differing(DETAIL, "images augmented otherwise", augmented)
 
 
 def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """Tested otherwise: with other samples, or beams of another width."""
-    here, there = (each.data.options.get("test") if each.data else None for each in (spec, theirs))
+    here, there = (run.data.options.get("test") if run.data else None for run in (spec, theirs))
     if here != there:
         name = titles.network(spec.model.name) if spec.model else "run"
         yield Reason(TESTED, f"{name} tested with {{}} samples"), (here or "all",)
-    beams = (each.options.get("beam", 1) for each in (spec, theirs))
+    beams = (run.options.get("beam", 1) for run in (spec, theirs))
     yield from _differing(TESTED, "beams of {} instead of {}", beams)
 
 
@@ -197,12 +198,12 @@ def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]
     """How rates change otherwise in the course of a run: in another shape, or warmed up for another share of it."""
     here, there = spec.lr_schedule, theirs.lr_schedule
     apart = {"horizon", "warmup"}
-    ends = [(each.horizon or run.steps) / run.steps for each, run in ((here, spec), (there, theirs))]
+    ends = [(schedule.horizon or run.steps) / run.steps for schedule, run in ((here, spec), (there, theirs))]
     if here.model_dump(exclude=apart) != there.model_dump(exclude=apart) or abs(ends[0] - ends[1]) > 0.05:
         yield Reason(DETAIL, "another schedule of rates"), ()
-    by_stage = ([phase.stage_lr for phase in each.phases] for each in (spec, theirs))
+    by_stage = ([phase.stage_lr for phase in run.phases] for run in (spec, theirs))
     yield from _differing(DETAIL, "other rates by stage", by_stage)
-    shares = [min(1.0, each.lr_schedule.warmup / each.steps) for each in (spec, theirs)]
+    shares = [min(1.0, run.lr_schedule.warmup / run.steps) for run in (spec, theirs)]
     if abs(shares[0] - shares[1]) > 0.005:
         yield Reason(DETAIL, "a warm-up over {} of the steps instead of {}"), tuple(f"{share:.1%}" for share in shares)
 

@@ -31,8 +31,8 @@ function filter(form) {
     line, section, verdict: line.dataset.verdict || "",
     text: spellings(`${section.querySelector("h3").textContent} ${line.textContent} ${names[line.dataset.result]}`).join(" "),
   })));
-  const given = new URLSearchParams(location.search);
-  form.text.value = given.get("q") || "";
+  const query = new URLSearchParams(location.search);
+  form.text.value = query.get("q") || "";
   form.hidden = false;
   const apply = () => {
     const verdicts = new Set([...form.elements.verdict].filter((box) => box.checked).map((box) => box.value));
@@ -51,7 +51,7 @@ function filter(form) {
   form.addEventListener("input", apply);
   form.addEventListener("submit", (event) => event.preventDefault());
   apply();
-  if (given.get("q")) document.getElementById("claims").scrollIntoView();
+  if (query.get("q")) document.getElementById("claims").scrollIntoView();
 }
 
 function copying(button) {
@@ -98,7 +98,7 @@ function chart(panel, box, width, log, visible) {
     }
     u.ctx.restore();
   };
-  const told = (u) => panel.lines.forEach((line) => {
+  const values = (u) => panel.lines.forEach((line) => {
     const value = u.cursor.idx === null || u.cursor.idx === undefined ? null : u.data[line.at][u.cursor.idx];
     line.out.textContent = value === null || value === undefined ? "" : number(value);
   });
@@ -108,7 +108,7 @@ function chart(panel, box, width, log, visible) {
     width, height: Math.max(240, Math.min(380, width * 0.62)), series, bands, legend: { show: false },
     scales: { x: { time: false, distr: log.x ? 3 : 1 }, y: { distr: log.y ? 3 : 1, ...range } },
     axes: [axis(panel.x, { size: 34 }), axis(panel.y, { size: 58 })],
-    hooks: { setCursor: [told], draw: [levels] }, cursor: { focus: { prox: 24 } }, focus: { alpha: 0.35 },
+    hooks: { setCursor: [values], draw: [levels] }, cursor: { focus: { prox: 24 } }, focus: { alpha: 0.35 },
   }, aligned(panel.lines), box);
 }
 
@@ -118,7 +118,7 @@ function explore(section) {
   const positive = (key) => panels.every((panel) => panel.lines.every((line) => line[key].every((value) => value === null || value > 0)));
   for (const key of ["x", "y"]) if (!positive(key)) { boxes[key].disabled = true; boxes[key].checked = false; boxes[key].parentNode.title = "There are values that are not above zero"; }
   section.hidden = false;
-  const made = panels.map((panel) => {
+  const charts = panels.map((panel) => {
     const box = document.createElement("div"), plot = document.createElement("div"), keys = document.createElement("div");
     box.className = "panel"; keys.className = "keys";
     if (panel.title) box.append(Object.assign(document.createElement("h3"), { textContent: panel.title }));
@@ -144,7 +144,7 @@ function explore(section) {
     });
     return one;
   });
-  const draw = () => made.forEach((one) => {
+  const draw = () => charts.forEach((one) => {
     if (one.u) one.u.destroy();
     one.u = chart(one.panel, one.plot, one.box.clientWidth, { x: boxes.x.checked, y: boxes.y.checked }, one.visible);
   });

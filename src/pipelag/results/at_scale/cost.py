@@ -103,9 +103,9 @@ def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
     if gains:
         answer, other = pays(gains[TIMED]), pays(gains[ON_PAPER])
         line["pays"] = answer if answer == other else f"{answer} (on paper {other})"
-        ours = best[TIMED][1]
-        if ours and gains[TIMED] >= PAYS:
-            line["mend"] = f"{ours['late']} ({ours['gap']} within a minibatch)"
+        asynchronous = best[TIMED][1]
+        if asynchronous and gains[TIMED] >= PAYS:
+            line["mend"] = f"{asynchronous['late']} ({asynchronous['gap']} within a minibatch)"
     return line
 
 
@@ -114,8 +114,8 @@ def where_it_pays(context: Context) -> Drawn:
     """A line per model and number of GPUs."""
     rows, lines = list(rows_of(context)), []
     for model, gpus in dict.fromkeys((row["model"], row["gpus"]) for row in rows):
-        mine = [row for row in rows if (row["model"], row["gpus"]) == (model, gpus)]
-        lines.append({"model": model, "gpus": gpus} | verdict(mine))
+        methods = [row for row in rows if (row["model"], row["gpus"]) == (model, gpus)]
+        lines.append({"model": model, "gpus": gpus} | verdict(methods))
     cols = [Col("model", "model"), Col("GPUs", "gpus")]
     for name, group in (("waiting", "synchronous"), ("free", "asynchronous")):
         cols += [
@@ -129,7 +129,7 @@ def where_it_pays(context: Context) -> Drawn:
         Col("pays", "pays"),
         Col("updates late, to be mended", "mend"),
     ]
-    said = [
+    notes = [
         f"Pays: at least {PAYS:g} times as fast by the timed executor, whose are the methods, layouts and % of ideal "
         "too. On paper: the quickest of either kind by the formulas, in the same layouts; where that turns the answer, "
         "it stands in brackets. Late, to be mended: the updates that the first stage's forwards miss, which a method "
@@ -138,21 +138,22 @@ def where_it_pays(context: Context) -> Drawn:
         "Layout: stages x replicas.",
         *apart(rows),
     ]
-    return Drawn(table=tabulated(lines, cols, context.result.caption, said, "model"))
+    return Drawn(table=tabulated(lines, cols, context.result.caption, notes, "model"))
 
 
 def apart(rows: Sequence[Row]) -> list[str]:
     """How far paper and timed executor are apart, and in which rows the most; nothing without rows."""
-    both = sorted((row for row in rows if "paper" in row), key=lambda row: float(row["paper"]))
-    if not both:
+    fitting = sorted((row for row in rows if "paper" in row), key=lambda row: float(row["paper"]))
+    if not fitting:
         return []
-    near = 100 * sum(abs(row["paper"] - 1) <= 0.05 for row in both) / len(both)
+    near = 100 * sum(abs(row["paper"] - 1) <= 0.05 for row in fitting) / len(fitting)
     least, most = (
-        f"{row['paper']:.2f} ({row['model']} on {row['gpus']:,} GPUs by {row['method']})" for row in (both[0], both[-1])
+        f"{row['paper']:.2f} ({row['model']} on {row['gpus']:,} GPUs by {row['method']})"
+        for row in (fitting[0], fitting[-1])
     )
     return [
         f"On paper an update takes {least} to {most} times as long as by the timed executor, "
-        f"in {near:.0f} % of {len(both)} cases within 5 %."
+        f"in {near:.0f} % of {len(fitting)} cases within 5 %."
     ]
 
 
@@ -175,13 +176,13 @@ def every_method(context: Context) -> Drawn:
         Col("GB out of a server", "GB", "{:.2f}"),
     ]
     rows = list(rows_of(context))
-    said = [
+    notes = [
         IDEAL,
         "Layout: stages x replicas. Microbatches: so many of so many samples per replica and update; (R): activations "
         "are computed again.",
         *apart(rows),
     ]
-    return Drawn(table=tabulated(rows, cols, context.result.caption, said, "model"))
+    return Drawn(table=tabulated(rows, cols, context.result.caption, notes, "model"))
 
 
 @drawing(PAPER, "table_3")
@@ -217,7 +218,7 @@ def what_where(context: Context) -> Drawn:
         Col("GB/s of a port", "between", "{:g}", "server"),
         Col("ports", "ports", group="server"),
     ]
-    said = [
+    notes = [
         "TFLOP/s and GB/s: by the GPU's data sheet (of H100s in bfloat16 without sparsity, of V100s in float32), GB/s "
         "of links each way. A port is a server's link to the others.",
         "A GPT's products run at this share of the data sheet's TFLOP/s, all else in a pass is free. Roofline: every "
@@ -225,14 +226,14 @@ def what_where(context: Context) -> Drawn:
         "whichever is longer. Updates go by the GB/s of memory.",
         "Words: of source and target where there are two.",
     ]
-    return Drawn(table=tabulated(rows, cols, context.result.caption, said))
+    return Drawn(table=tabulated(rows, cols, context.result.caption, notes))
 
 
 def words_of(model: Mapping[str, Any]) -> str | None:
     """Words of a sample, of a source and a target each; None of images."""
     if "gpt" in model:
         return str(model["gpt"].get("context", 2048))
-    return " + ".join(str(one["shape"][0]) for one in model["inputs"] if one.get("of") == "words") or None
+    return " + ".join(str(size["shape"][0]) for size in model["inputs"] if size.get("of") == "words") or None
 
 
 def lines(context: Context, y: Axis | dict[str, Axis]) -> Drawn:
@@ -248,8 +249,8 @@ def lines(context: Context, y: Axis | dict[str, Axis]) -> Drawn:
         styles=STYLES,
         shared_y=True,
     )
-    kept = ["model", "method", "gpus", "layout", "parts", column, "seed"]
-    return Drawn.of(chart, [{key: row[key] for key in kept} for row in rows])
+    columns = ["model", "method", "gpus", "layout", "parts", column, "seed"]
+    return Drawn.of(chart, [{key: row[key] for key in columns} for row in rows])
 
 
 @drawing(PAPER, "figure_1")

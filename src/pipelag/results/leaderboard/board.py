@@ -10,7 +10,7 @@ from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned
+from pipelag.results.judging import learned, listing
 from pipelag.results.leaderboard.scores import (
     BASELINE,
     LAST,
@@ -192,6 +192,8 @@ def best_of(context: Context, arms: Iterable[str]) -> str:
     if missing:
         raise NotLogged(f"{missing[0]} has no log")
     shared = set.intersection(*map(set, losses.values()))
+    if not shared:
+        raise NotLogged(f"{listing(losses)} have logs of no seed in common")
     return min(losses, key=lambda arm: fmean(losses[arm][seed] for seed in shared))
 
 

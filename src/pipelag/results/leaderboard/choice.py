@@ -23,10 +23,10 @@ from pipelag.results.leaderboard.scores import (
     Price,
     base_of,
     ended,
+    judged_runs,
     lost,
     meanings,
     priced,
-    told,
     unlearned,
     with_momentum,
 )
@@ -83,13 +83,13 @@ def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False
         drawn: of the seeds that have a log; a judge waits for all that are asked for.
     """
     items = [i for i in context.select(arm=arm, work=work) if of_baseline(i) or stages_of(i) == stages]
-    found = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
+    accuracies = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
     missing = [item.arm.seed for item in items if item.log is None and not item.arm.left_out]
     if missing and not drawn:
         raise NotLogged(f"{arm} over {stages} stages, seed {missing[0]}, has no log ({GROUPS[work]})")
-    if not found:
+    if not accuracies:
         raise NotLogged(f"{arm} over {stages} stages has no log ({GROUPS[work]})")
-    return found
+    return accuracies
 
 
 def with_baseline(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> Price:
@@ -117,7 +117,9 @@ def told_apart(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Findin
     """Whether in each pair, which the sentence names so, the first ends above the second."""
     works = {work for pair in pairs.values() for _, work, _ in pair}
     only = {"work": works.pop()} if len(works) == 1 else {}  # the others' networks and rates are not at stake
-    return told(context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages", **only)
+    return judged_runs(
+        context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages", **only
+    )
 
 
 def deepened(context: Context) -> dict[tuple[str, str], set[int]]:

@@ -21,7 +21,7 @@ from pipelag.results.leaderboard.scores import (
     dashes,
     diverging,
     end_text,
-    said,
+    mean_text,
     score,
     unlearned,
 )
@@ -40,7 +40,7 @@ def table(context: Context) -> Drawn:
     rows: list[dict[str, Cell]] = []
     for stages in sorted(context.values("stages"), key=int):
         for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(stages=stages)):
-            ends = {each: end_text(context, arm=arm, stages=stages, training=each) for each in trainings}
+            ends = {training: end_text(context, arm=arm, stages=stages, training=training) for training in trainings}
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
@@ -52,11 +52,12 @@ def saved_by(training: str) -> Judge:
     """A judge: with many stages and no remedy, this training ends above figure 1's."""
 
     def judged(context: Context) -> Finding:
-        both = {each: score(context, UNREMEDIED, stages=DEEP, training=each) for each in (training, COMMON)}
-        holds, gain = above(*both.values())
-        named = {SAID.get(each, each): values for each, values in both.items()}
-        ends = ", ".join(said(each, values) for each, values in named.items())
-        text = f"{DEEP} stages, {UNREMEDIED}: {ends}; {' above '.join(named)} by {gain}{diverging(named)}"
+        ends = {
+            SAID.get(each, each): score(context, UNREMEDIED, stages=DEEP, training=each) for each in (training, COMMON)
+        }
+        holds, gain = above(*ends.values())
+        means = ", ".join(mean_text(name, values) for name, values in ends.items())
+        text = f"{DEEP} stages, {UNREMEDIED}: {means}; {' above '.join(ends)} by {gain}{diverging(ends)}"
         return trend(context, holds, text, PAIRED, what="learning")
 
     return judged
@@ -85,11 +86,16 @@ def ahead(trainings: Sequence[str], pairs: Sequence[tuple[str, str]], stages: st
     """A judge: in each pair the first ends above the second, both trained so."""
 
     def judged(context: Context) -> Finding:
-        found = {each: compared(context, pairs, stages=stages, training=each) for each in trainings}
-        words = "; ".join(f"{training}: {text}" for training, (_, text, _) in found.items())
-        ends = {f"{arm} ({training})": end for training, (*_, each) in found.items() for arm, end in each.items()}
-        text = f"{stages} stages, {words} points{diverging(ends)}"
-        return trend(context, all_of([holds for holds, *_ in found.values()]), text, PAIRED, what="learning")
+        outcomes: list[bool | None] = []
+        words: list[str] = []
+        ends: dict[str, dict[int, float]] = {}
+        for training in trainings:
+            holds, gains, scores = compared(context, pairs, stages=stages, training=training)
+            outcomes.append(holds)
+            words.append(f"{training}: {gains}")
+            ends |= {f"{arm} ({training})": end for arm, end in scores.items()}
+        text = f"{stages} stages, {'; '.join(words)} points{diverging(ends)}"
+        return trend(context, all_of(outcomes), text, PAIRED, what="learning")
 
     return judged
 
@@ -107,16 +113,16 @@ def deep_price_remains(context: Context) -> Finding:
     """Each method against sequential training that is trained alike."""
     words: list[str] = []
     outcomes: list[bool | None] = []
-    everything: dict[str, dict[int, float]] = {}
+    scores: dict[str, dict[int, float]] = {}
     for training in (HALF, WARM):
         base = score(context, BASELINE, training=training)
         ends = {arm: score(context, arm, stages=DEEP, training=training) for arm in (UNREMEDIED, *REMEDIES)}
         costs = {arm: above(base, end) for arm, end in ends.items()}
-        outcomes += [told for told, _ in costs.values()]
-        everything |= {f"{arm} ({training})": end for arm, end in ends.items()}
+        outcomes += [holds for holds, _ in costs.values()]
+        scores |= {f"{arm} ({training})": end for arm, end in ends.items()}
         whole = fmean(base.values())
         words.append(
             f"{training}, {BASELINE} {whole:.2f} %, above " + ", ".join(f"{a} {c}" for a, (_, c) in costs.items())
         )
-    text = f"{DEEP} stages: {'; '.join(words)} points{diverging(everything)}"
+    text = f"{DEEP} stages: {'; '.join(words)} points{diverging(scores)}"
     return trend(context, all_of(outcomes), text, PAIRED, what="learning")

@@ -54,37 +54,37 @@ def over_stages(context: Context) -> Drawn:
 
 def ends(context: Context) -> tuple[str, str]:
     """The fewest stages and the most, as labels."""
-    counted = sorted({int(item.arm.labels["stages"]) for item in context.select(arm=UNREMEDIED)})
-    return str(counted[0]), str(counted[-1])
+    numbers = sorted({int(item.arm.labels["stages"]) for item in context.select(arm=UNREMEDIED)})
+    return str(numbers[0]), str(numbers[-1])
 
 
 @judge(PAPER, "figure_1", "falls_without_remedy")
 def falls_without_remedy(context: Context) -> Finding:
     """The two ends."""
     few, many = ends(context)
-    each = {f"{stages} stages": score(context, UNREMEDIED, stages=stages) for stages in (few, many)}
-    holds, lost = above(*each.values())
-    text = f"{few} stages minus {many}: {lost} points{diverging(each)}"
+    scores = {f"{stages} stages": score(context, UNREMEDIED, stages=stages) for stages in (few, many)}
+    holds, lost = above(*scores.values())
+    text = f"{few} stages minus {many}: {lost} points{diverging(scores)}"
     return trend(context, holds, text, PAIRED, what="learning")
 
 
 @judge(PAPER, "figure_1", "spectrain_over_eight")
 def spectrain_over_eight(context: Context) -> Finding:
     """Against the two."""
-    each = {arm: score(context, arm, stages="8") for arm in (UNREMEDIED, "PipeDream", "SpecTrain on 1F1B")}
-    mine = each.pop("SpecTrain on 1F1B")
-    gains = {arm: above(mine, other) for arm, other in each.items()}
-    text = "8 stages, SpecTrain on 1F1B above " + ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
-    text += f" points{diverging({'SpecTrain on 1F1B': mine, **each})}"
-    return trend(context, all_of([told for told, _ in gains.values()]), text, PAIRED, what="learning")
+    spectrain, others = "SpecTrain on 1F1B", (UNREMEDIED, "PipeDream")
+    scores = {arm: score(context, arm, stages="8") for arm in (*others, spectrain)}
+    gains = {arm: above(scores[spectrain], scores[arm]) for arm in others}
+    text = f"8 stages, {spectrain} above " + ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
+    text += f" points{diverging({arm: scores[arm] for arm in (spectrain, *others)})}"
+    return trend(context, all_of([holds for holds, _ in gains.values()]), text, PAIRED, what="learning")
 
 
 @judge(PAPER, "figure_1", "remedies_keep_more")
 def remedies_keep_more(context: Context) -> Finding:
     """Each against the one without."""
     _, many = ends(context)
-    each = {arm: score(context, arm, stages=many) for arm in (UNREMEDIED, *REMEDIES)}
-    gains = {arm: above(each[arm], each[UNREMEDIED]) for arm in REMEDIES}
+    scores = {arm: score(context, arm, stages=many) for arm in (UNREMEDIED, *REMEDIES)}
+    gains = {arm: above(scores[arm], scores[UNREMEDIED]) for arm in REMEDIES}
     words = ", ".join(f"{arm} {gain}" for arm, (_, gain) in gains.items())
-    text = f"{many} stages, above {UNREMEDIED}: {words} points{diverging(each)}"
-    return trend(context, all_of([told for told, _ in gains.values()]), text, PAIRED, what="learning")
+    text = f"{many} stages, above {UNREMEDIED}: {words} points{diverging(scores)}"
+    return trend(context, all_of([holds for holds, _ in gains.values()]), text, PAIRED, what="learning")

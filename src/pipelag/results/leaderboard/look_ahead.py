@@ -16,10 +16,10 @@ from pipelag.results.leaderboard.scores import (
     UNREMEDIED,
     Price,
     end_text,
+    judged_runs,
     lost,
     priced,
     score,
-    told,
     unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
@@ -63,7 +63,7 @@ def title(context: Context, optimizer: str) -> str:
     specs = {item.arm.labels["optimizer"]: item.arm.spec.optimizer for item in context.items}
     spec = specs[optimizer]
     assert spec is not None
-    several = len({one.betas[1] for one in specs.values() if one is not None and one.betas}) > 1
+    several = len({other.betas[1] for other in specs.values() if other is not None and other.betas}) > 1
     parts = [f"beta{n} = {beta:g}" for n, beta in enumerate(spec.betas or (), 1) if n == 1 or several]
     parts += [f"weight decay {spec.weight_decay:g}"] if spec.weight_decay else []
     return ", ".join([optimizer, *parts])
@@ -90,7 +90,7 @@ def named(run: Run) -> str:
 def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
     """Whether in each pair the first ends above the second."""
     words = {f"{named(one)} above {named(other)}": (one, other) for one, other in pairs}
-    return told(context, words, lambda run: ends(context, *run), named)
+    return judged_runs(context, words, lambda run: ends(context, *run), named)
 
 
 def ahead(one: tuple[str, str], others: Sequence[tuple[str, str]], depths: Sequence[str]) -> Judge:

@@ -27,7 +27,7 @@ BySeed = dict[int, float]
 
 def by_seed(context: Context, value: Callable[[RunLog], float], **labels: str) -> BySeed:
     """A number of each run with these labels; raises `NotLogged`, with the reason, unless every seed has a log."""
-    named = ", ".join(f"{key} {value}" for key, value in labels.items() if key != "what")
+    named = ", ".join(f"{key} {label}" for key, label in labels.items() if key != "what")
     runs = every_run(context, named, **labels)
     return {seed: value(item.log) for seed, item in runs.items() if item.log is not None}
 
@@ -108,21 +108,22 @@ def table(context: Context) -> Drawn:
 def notes(context: Context) -> list[str]:
     """What was compared, from the logs; and why runs are left out."""
     runs = context.select(what="learning")
-    said = []
     trained = {(item.arm.spec.steps, item.log.summary["data"]["title"]) for item in runs if item.log is not None}
-    said += [f"{steps:,} updates on {data}." for steps, data in sorted(trained)]
+    sentences = [f"{steps:,} updates on {data}." for steps, data in sorted(trained)]
     logs = {network: context.log(what="sizes", network=network) for network in NETWORKS}
     counts = {name: log.summary for name, log in logs.items() if log is not None}
     if counts:
-        each = (f"{name} {one['parameters']:,} in {one['layers']} layers" for name, one in counts.items())
-        said.append(f"Parameters with the sizes of transformer_iwslt_de_en: {', '.join(each)}.")
-    said.append(
+        sizes = (f"{name} {size['parameters']:,} in {size['layers']} layers" for name, size in counts.items())
+        sentences.append(f"Parameters with the sizes of transformer_iwslt_de_en: {', '.join(sizes)}.")
+    sentences.append(
         "Loss of the first minibatch: the mean over seeds, without dropout, both networks with our initial weights. "
         "Training loss at the end: since the evaluation before."
     )
-    said.append("ms per minibatch: forward and backward of all layers, each timed by itself on this machine, summed.")
+    sentences.append(
+        "ms per minibatch: forward and backward of all layers, each timed by itself on this machine, summed."
+    )
     why = context.left_out()
-    return said + ([f"Left out: {why}."] if why else [])
+    return sentences + ([f"Left out: {why}."] if why else [])
 
 
 # Claims --------------------------------------------------------------------------------------------------------------
@@ -214,4 +215,4 @@ def delays_cost_both(context: Context) -> Finding:
         network: above(compared(context, PLAIN, network), compared(context, STALE, network)) for network in NETWORKS
     }
     why = "; ".join(f"{network}: {cost} BLEU without delays" for network, (_, cost) in costs.items())
-    return trend(context, all_of(told for told, _ in costs.values()), why, PAIRED, what="learning")
+    return trend(context, all_of(holds for holds, _ in costs.values()), why, PAIRED, what="learning")

@@ -32,11 +32,11 @@ from pipelag.results.leaderboard.scores import (
     dashes,
     diverging,
     loss_of,
+    mean_text,
     meanings,
     place,
     priced,
     rate_of,
-    said,
     score,
     unlearned,
     with_momentum,
@@ -74,6 +74,8 @@ def searched(context: Context, arm: str) -> dict[str, dict[int, float]]:
     if len(losses) == 1:
         raise NotLogged(f"{arm} is trained at one rate, of which nothing is chosen")
     shared = set.intersection(*map(set, losses.values()))
+    if not shared:
+        raise NotLogged(f"{arm} has no seed that is trained at each of its rates")
     return {rate: {seed: of_seed[seed] for seed in sorted(shared)} for rate, of_seed in losses.items()}
 
 
@@ -117,11 +119,11 @@ def row_of(context: Context, arm: str) -> dict[str, Any]:
         _, cost = above(at_its_own(context, base_of(arm)), at_its_own(context, arm))
     except NotLogged:
         return row
-    own = context.select(arm=arm, rate=best)
+    runs = context.select(arm=arm, rate=best)
     row |= {
-        "rate": bounded(rate_of(own[0]), {rate_of(item) for item in searched_of(context, arm)}),
-        "accuracy": Accuracy.of(own).text(),
-        "place": place(own),
+        "rate": bounded(rate_of(runs[0]), {rate_of(item) for item in searched_of(context, arm)}),
+        "accuracy": Accuracy.of(runs).text(),
+        "place": place(runs),
     }
     return row | ({"cost": cost} if arm != base_of(arm) else {})
 
@@ -195,7 +197,8 @@ def staleness_wants_less(context: Context) -> Finding:
         smaller = [rates[arm][seed] < rates[BASELINE][seed] for seed in rates[arm] if seed in rates[BASELINE]]
         outcomes.append(smaller[0] if len(smaller) > 1 and len(set(smaller)) == 1 else None)
     words = "; ".join(
-        f"{arm} {', '.join(f'{rate:g} (seed {seed})' for seed, rate in found.items())}" for arm, found in rates.items()
+        f"{arm} {', '.join(f'{rate:g} (seed {seed})' for seed, rate in of_seed.items())}"
+        for arm, of_seed in rates.items()
     )
     return trend(context, all_of(outcomes), f"rates found: {words}", "every one of several seeds says the same")
 
@@ -205,9 +208,9 @@ def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
     words = {}
     for arm in arms:
         tried = [rate_of(item) for item in searched_of(context, arm)]
-        own = own_rate(context, arm)
-        if own in (min(tried), max(tried)):
-            end = "less than the smallest" if own == min(tried) else "more than the greatest"
+        rate = own_rate(context, arm)
+        if rate in (min(tried), max(tried)):
+            end = "less than the smallest" if rate == min(tried) else "more than the greatest"
             words[arm] = f"; {arm} may want {end} rate tried"
     return words
 
@@ -236,10 +239,11 @@ def ahead_at_own(firsts: Sequence[str], others: Sequence[str], judged_at_common:
         outcomes: list[bool | None] = []
         for first in firsts:
             costs = {arm: above(scores[first], scores[arm]) for arm in others}
-            each = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-            words.append(f"{said(first, scores[first])} at {rates[first]:g}, {each}")
+            gains = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
+            words.append(f"{mean_text(first, scores[first])} at {rates[first]:g}, {gains}")
             outcomes += [
-                None if (first in ends if told is False else arm in ends) else told for arm, (told, _) in costs.items()
+                None if (first in ends if holds is False else arm in ends) else holds
+                for arm, (holds, _) in costs.items()
             ]
         text = "; ".join(words) + "".join(ends.values()) + diverging(scores)
         return trend(context, all_of(outcomes), text, PAIRED)
@@ -291,15 +295,15 @@ def costs_more_at_own(context: Context) -> Finding:
     are: that is one comparison, made once.
     """
     arms = (UNREMEDIED, *PREDICTING)
-    own, common = at_its_own(context, BASELINE), score(context, BASELINE, rate=COMMON)
+    base_at_own, base_at_common = at_its_own(context, BASELINE), score(context, BASELINE, rate=COMMON)
     ends = {arm: score(context, arm, rate=COMMON) for arm in arms}
     still = [arm for arm in arms if chosen(context, arm) == COMMON and all(end > 0 for end in ends[arm].values())]
     finding = priced(
         context,
         {
             arm: {
-                "at their own rates": (own, at_its_own(context, arm)),
-                "at the common rate": (common, ends[arm]),
+                "at their own rates": (base_at_own, at_its_own(context, arm)),
+                "at the common rate": (base_at_common, ends[arm]),
             }
             for arm in arms
             if arm not in still[1:]
@@ -323,7 +327,7 @@ def ahead_at_every_rate(context: Context) -> Finding:
         base = score(context, BASELINE, rate=label)
         ends = {arm: score(context, arm, rate=label) for arm in BOTH_UNREMEDIED}
         costs = {arm: above(base, end) for arm, end in ends.items()}
-        outcomes += [told for told, _ in costs.values()]
-        own = ", ".join(f"{arm} {cost}" for arm, (_, cost) in costs.items())
-        words.append(f"at {rate:g} above {own}{diverging(ends)}")
+        outcomes += [holds for holds, _ in costs.values()]
+        gains = ", ".join(f"{arm} {cost}" for arm, (_, cost) in costs.items())
+        words.append(f"at {rate:g} above {gains}{diverging(ends)}")
     return trend(context, all_of(outcomes), f"points of {BASELINE} training " + "; ".join(words), PAIRED)

@@ -87,8 +87,8 @@ def place(items: Iterable[Item]) -> tuple[float, float]:
 def meanings(arms: Iterable[str]) -> list[str]:
     """A table's note on what the short names of its methods mean; none where it has none of these."""
     parts = {part for arm in arms for word in arm.split() for part in (word, word.partition("_")[0])}
-    said = [meaning for name, meaning in MEANINGS.items() if name in parts]
-    return [f"{'; '.join(said)}."] if said else []
+    explained = [meaning for name, meaning in MEANINGS.items() if name in parts]
+    return [f"{'; '.join(explained)}."] if explained else []
 
 
 def dashes(context: Context) -> list[str]:
@@ -106,13 +106,13 @@ def with_momentum(context: Context, arm: str) -> str:
 
 def unlearned(context: Context) -> list[str]:
     """A table's note on the runs that end and do not learn, by `judging.learned`'s rule; none without any."""
-    said = context.counted(learns_nothing)
-    if not said:
+    arms = context.counted(learns_nothing)
+    if not arms:
         return []
     translates = any(best_bleu(log) is not None for log in context.logs())
     if not translates:
-        return [f"Do not learn, ending less than a tenth of the way from chance to all right: {said}."]
-    words = f"Do not learn to translate, without an evaluation that has a BLEU of {LEAST_BLEU:g}: {said}. "
+        return [f"Do not learn, ending less than a tenth of the way from chance to all right: {arms}."]
+    words = f"Do not learn to translate, without an evaluation that has a BLEU of {LEAST_BLEU:g}: {arms}. "
     return [words + "A few words, the same whatever the sentence, have some accuracy of words, too."]
 
 
@@ -139,8 +139,8 @@ def end_text(context: Context, **labels: str) -> str | None:
     logs = [item.log for item in items if item.log is not None]
     if not logs:
         return None
-    found = Accuracy.of(item for item in items if item.log is not None)
-    return found.text() if found.values else f"{len(logs)} of {len(logs)} diverge"
+    accuracy = Accuracy.of(item for item in items if item.log is not None)
+    return accuracy.text() if accuracy.values else f"{len(logs)} of {len(logs)} diverge"
 
 
 def ended(*scores: Mapping[int, float]) -> list[int]:
@@ -154,13 +154,14 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     A run that diverges is below any that does not, by no number of points. So the paired test is of the seeds with
     which both end, and it tells nothing where the other seeds say otherwise.
     """
-    told: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
-    both = ended(a, b)
-    if both:
-        gain = Difference.of({seed: a[seed] for seed in both}, {seed: b[seed] for seed in both})
-        told.add(gain.above())
-    words = gain.text() if both else "an unknown amount (there is no seed with which both end)"
-    return told.pop() if len(told) == 1 else None, words
+    outcomes: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
+    seeds = ended(a, b)
+    words = "an unknown amount (there is no seed with which both end)"
+    if seeds:
+        gain = Difference.of({seed: a[seed] for seed in seeds}, {seed: b[seed] for seed in seeds})
+        outcomes.add(gain.above())
+        words = gain.text()
+    return outcomes.pop() if len(outcomes) == 1 else None, words
 
 
 def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
@@ -194,11 +195,11 @@ def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
     return f"; runs that diverge: {words}" if words else ""
 
 
-def said(name: str, values: Mapping[int, float]) -> str:
+def mean_text(name: str, values: Mapping[int, float]) -> str:
     """An arm and its mean, of the runs that end; how many these are, where not all do."""
-    ended = [value for value in values.values() if value > 0]
-    some = f" (of {len(ended)} of {len(values)} seeds)" if len(ended) < len(values) else ""
-    return f"{name} {fmean(ended):.2f} %{some}" if ended else f"{name} diverges"
+    ends = [value for value in values.values() if value > 0]
+    some = f" (of {len(ends)} of {len(values)} seeds)" if len(ends) < len(values) else ""
+    return f"{name} {fmean(ends):.2f} %{some}" if ends else f"{name} diverges"
 
 
 def compared(
@@ -215,11 +216,11 @@ def compared(
 def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) -> Finding:
     """Whether in each pair of arms, of the runs with these labels, the first ends above the second."""
     holds, words, ends = compared(context, pairs, **labels)
-    means = ", ".join(said(arm, values) for arm, values in ends.items())
+    means = ", ".join(mean_text(arm, values) for arm, values in ends.items())
     return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")
 
 
-def told(
+def judged_runs(
     context: Context,
     pairs: Mapping[str, tuple[Run, Run]],
     ends: Callable[[Run], Mapping[int, float]],
@@ -231,8 +232,8 @@ def told(
     labels: of the runs whose shortfalls the sentence names.
     """
     scores = {run: ends(run) for pair in pairs.values() for run in pair}
-    gains = {words: above(*(scores[run] for run in pair)) for words, pair in pairs.items()}
-    words = ", ".join(f"{each} by {gain}" for each, (_, gain) in gains.items())
+    gains = {name: above(*(scores[run] for run in pair)) for name, pair in pairs.items()}
+    words = ", ".join(f"{name} by {gain}" for name, (_, gain) in gains.items())
     gone = diverging({named(run): values for run, values in scores.items()})
     return trend(
         context,
