@@ -63,7 +63,7 @@ def algorithm_1(context: Context) -> Drawn:
 
 
 def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:
-    """The steady state's cells; for a judge, which needs two units in a row."""
+    """The steady state's cells; for a judge."""
     return cells(log_of(context))
 
 
@@ -98,6 +98,6 @@ def update_after_both(context: Context) -> Finding:
     for gpu in sorted({gpu for gpu, _ in pairs}):
         units = sorted(unit for other, unit in pairs if other == gpu)
         for now, after in pairwise(units):
-            made = pairs[gpu, now]["B"]["writes"]
-            steps.append(made == pairs[gpu, now]["F"]["reads"] + 1 == pairs[gpu, after]["F"]["reads"])
+            written = pairs[gpu, now]["B"]["writes"]
+            steps.append(written == pairs[gpu, now]["F"]["reads"] + 1 == pairs[gpu, after]["F"]["reads"])
     return exact(bool(steps) and all(steps), f"{sum(steps)} of {len(steps)} updates are read from the next unit on")
