@@ -22,8 +22,8 @@ from pipelag.results.pipeoptim.training import (
     layers_of,
     metric_of,
     one_number,
+    other_arms,
     over_all,
-    rest,
     samples_of,
     scattered,
     scores,
@@ -204,7 +204,7 @@ def on_par_with_gpipe(context: Context) -> Finding:
 @judge(PAPER, "table_4", "best_of_all")
 def best_of_all(context: Context) -> Finding:
     """The six rows."""
-    return in_all(context, BEST, lambda named: rest(context, **named))
+    return in_all(context, BEST, lambda named: other_arms(context, **named))
 
 
 @judge(PAPER, "table_4", "sgdm_predicts")
@@ -230,7 +230,7 @@ def alexnet_drops(context: Context) -> Finding:
     best = scores(context, model="AlexNet", arm=GPIPE)
     losses = {
         arm: Difference.of(best, scores(context, model="AlexNet", arm=arm))
-        for arm in rest(context, (GPIPE,), model="AlexNet")
+        for arm in other_arms(context, (GPIPE,), model="AlexNet")
     }
     printed = {arm: paper[GPIPE] - paper[arm] for arm in (*STASHING, XPIPE, OPTIM)}
     holds = all_of(

@@ -34,9 +34,9 @@ from pipelag.results.pipeoptim.training import (
     last,
     metric_of,
     one_number,
+    other_arms,
     over_all,
     panel_of,
-    rest,
     scattered,
     scores,
     splits,
@@ -101,7 +101,7 @@ def stashing_learns_slower(context: Context) -> Finding:
 @judge(PAPER, "figure_3c", "xpipe_lowest")
 def xpipe_lowest(context: Context) -> Finding:
     """Below each of the others at the end. The paper's learns: of one that diverges nothing is told."""
-    others = {arm: scores(context, last, arm=arm) for arm in rest(context, (XPIPE,))}
+    others = {arm: scores(context, last, arm=arm) for arm in other_arms(context, (XPIPE,))}
     runs = context.logged(arm=XPIPE)
     if gone := sum(map(diverged, runs)):
         ends = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in others.items())
@@ -115,7 +115,7 @@ def xpipe_lowest(context: Context) -> Finding:
     return trend(context, all_of(step.above() for step in steps.values()), why, SEEDS)
 
 
-def highest(how: How, others: Callable[[Context], list[str]] = rest, margin: float = 0.0) -> Judge:
+def highest(how: How, others: Callable[[Context], list[str]] = other_arms, margin: float = 0.0) -> Judge:
     """A judge: PipeOptim is above the others."""
 
     def judged(context: Context) -> Finding:
@@ -129,7 +129,7 @@ for _name in ("figure_3b", "figure_3c"):  # of which section V-B gives the best 
     judge(PAPER, _name, "optim_highest")(highest(max))
 for _name in ("figure_4a", "figure_4c", "figure_5b", "figure_5c"):
     judge(PAPER, _name, "optim_highest")(highest(last))
-judge(PAPER, "figure_4b", "above_three")(highest(last, lambda context: rest(context, (OPTIM, XPIPE)), -0.005))
+judge(PAPER, "figure_4b", "above_three")(highest(last, lambda context: other_arms(context, (OPTIM, XPIPE)), -0.005))
 judge(PAPER, "figure_5b", "over_stashing_here")(highest(last, lambda context: list(STASHING)))
 judge(PAPER, "figure_5b", "fast_early")(highest(begin(1 / 8)))
 

@@ -32,9 +32,9 @@ from pipelag.results.pipeoptim.training import (
     curve_rows,
     diverged,
     last,
+    other_arms,
     panel_of,
     points,
-    rest,
     scores,
     splits,
     updates,
@@ -145,7 +145,7 @@ def ends_above(context: Context) -> Finding:
 @judge(PAPER, "figure_9b", "highest")
 def highest_top5(context: Context) -> Finding:
     """The best evaluation of each."""
-    holds, why = above(context, rest(context, what=TRAINING), metric="top5", what=TRAINING)
+    holds, why = above(context, other_arms(context, what=TRAINING), metric="top5", what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 

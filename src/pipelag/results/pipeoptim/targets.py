@@ -9,7 +9,7 @@ from pipelag.results.context import Context
 from pipelag.results.judging import Difference, after_a_fall, all_of
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
-from pipelag.results.pipeoptim.training import diverged, missing, rest, scores
+from pipelag.results.pipeoptim.training import diverged, missing, other_arms, scores
 from pipelag.results.verdict import NotLogged, need
 
 IMAGES = 100_000  # of Tiny-ImageNet's training set: an epoch of the hours and of table VI
@@ -95,7 +95,7 @@ def goal_of(context: Context, model: str) -> Goal:
     if not context.shortfall(what=TRAINING, model=model):
         return Goal(TARGETS[model], f"{TARGETS[model]:g} %")
     lowest: dict[str, float] = {}
-    for arm in rest(context, (), what=TRAINING, model=model):
+    for arm in other_arms(context, (), what=TRAINING, model=model):
         lowest[arm] = min(scores(context, what=TRAINING, model=model, arm=arm).values())
     if not lowest:
         raise NotLogged(f"{model} has no log")
@@ -129,7 +129,7 @@ def later(a: Arrivals, b: Arrivals) -> bool | None:
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
     """Whether PipeOptim is the first at the target, whether GPipe is the last, and when each comes, in words."""
     goal, by_arm = goal_of(context, model), {}
-    for arm in rest(context, (), what=TRAINING, model=model):
+    for arm in other_arms(context, (), what=TRAINING, model=model):
         unit = hours_of_epoch(context, model, arm) if hours else 1.0
         arrivals = goal.arrivals(context, model=model, arm=arm)
         by_arm[arm] = {seed: arrival.times(unit) for seed, arrival in arrivals.items()}
@@ -146,7 +146,7 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
         NotLogged: one of them never is.
     """
     goal, hours = goal_of(context, model), {}
-    for arm in rest(context, (), what=TRAINING, model=model):
+    for arm in other_arms(context, (), what=TRAINING, model=model):
         arrivals = goal.arrivals(context, model=model, arm=arm)
         if any(math.isinf(arrival.by) for arrival in arrivals.values()):
             raise NotLogged(f"{model} under {arm} does not reach {goal.text} with every seed, so there is no speedup")

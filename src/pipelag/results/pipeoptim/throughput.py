@@ -248,13 +248,13 @@ def minibatches(context: Context) -> Iterator[str]:
     """Sentences on figure 8: after how many sequences each approach updates, and what the largest passes are."""
     nodes = ", ".join(context.values("nodes"))
     for ending, panel in PASSES.items():
-        shown: dict[str, list[str]] = {}
+        arms: dict[str, list[str]] = {}
         for name in ORDER:
             rows = [arm_rows(log).get(name + ending) for log in context.logs()]
             sizes = [(row["batch"] // row["microbatches"], row["microbatches"]) for row in rows if row is not None]
             words = ", ".join(f"{size}" if many == 1 else f"{many} x {size}" for size, many in dict.fromkeys(sizes))
-            shown.setdefault(words, []).append(name)
-        each = "; ".join(f"{', '.join(names)} {words}" for words, names in shown.items())
+            arms.setdefault(words, []).append(name)
+        each = "; ".join(f"{', '.join(names)} {words}" for words, names in arms.items())
         yield f"Sequences per update on {nodes} nodes, {panel}: {each}."
 
 

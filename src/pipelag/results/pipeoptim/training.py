@@ -99,7 +99,7 @@ def about(context: Context, **labels: str) -> tuple[float, str]:
     return near, f"about is within {near:g} point{'s' if near > 1 else ''}; {SEEDS}"
 
 
-def rest(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
+def other_arms(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
     """The other approaches of these runs."""
     arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
     return [arm for arm in arms if arm not in besides]

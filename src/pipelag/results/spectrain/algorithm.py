@@ -85,8 +85,8 @@ def distances(context: Context) -> Finding:
     as_written = [
         (rows["F"]["ahead"], rows["B"]["ahead"]) == (2 * gpus - gpu - 2, gpu) for (gpu, _), rows in pairs.items()
     ]
-    shown = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in pairs.items()}
-    words = ", ".join(f"GPU {gpu} {forward} and {backward}" for gpu, (forward, backward) in sorted(shown.items()))
+    by_gpu = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in pairs.items()}
+    words = ", ".join(f"GPU {gpu} {forward} and {backward}" for gpu, (forward, backward) in sorted(by_gpu.items()))
     return exact(bool(as_written) and all(as_written), words)
 
 

@@ -119,8 +119,8 @@ def figure_13(context: Context) -> Drawn:
                     for seed, value in by_seed.items()
                 ]
     rows.sort(key=lambda row: ORDER.index(row["scheme"]))
-    shown = set.union(*drawn.values())
-    items = [item for item in context.items if item.log is None or item.arm.labels.get("model") in shown]
+    trained = set.union(*drawn.values())
+    items = [item for item in context.items if item.log is None or item.arm.labels.get("model") in trained]
     y = Axis("time", "time to a common accuracy\n(Data P. = 1)")
     colours = timing.COLOURS | {STASHED: training.ARMS.index(STASHED)}
     chart = Bars(y, "model", "scheme", panel="pipedream", colours=colours, shared_y=True, height=2.7)

@@ -165,9 +165,9 @@ def table_3(context: Context) -> Drawn:
         "beside the paper's: table 2's eight stages, trained as long as the rows above, and a control, as the paper "
         "trains its baseline at ten times the pipelined arms' rate."
     )
-    made = table(rows, cols, context.result.caption, notes(context, more))
-    made.rules = [1, len(rows) - 2]
-    return Drawn(made, data=tidy(context.items))
+    accuracies = table(rows, cols, context.result.caption, notes(context, more))
+    accuracies.rules = [1, len(rows) - 2]
+    return Drawn(accuracies, data=tidy(context.items))
 
 
 @drawing(PAPER, "control")

@@ -149,9 +149,9 @@ def average_gain(context: Context) -> Drawn:
     for group, first in (("paper, accuracy %", ""), ("ours, accuracy %", "own_")):
         cols += [Col(BASELINE, f"{first}base", "{:.2f}", group), Col("hybrid", f"{first}hybrid", "{:.2f}", group)]
         cols += [Col("gain", f"{first}gain", "{:+.2f}", group)]
-    made = table(rows, cols, context.result.caption, notes(context, SIMULATED))
-    made.rules = [len(rows) - 1]
-    return Drawn(made, data=tidy(context.items))
+    gains = table(rows, cols, context.result.caption, notes(context, SIMULATED))
+    gains.rules = [len(rows) - 1]
+    return Drawn(gains, data=tidy(context.items))
 
 
 def gain_text(context: Context, model: str) -> str | None:
@@ -278,9 +278,9 @@ def vs_gpipe(context: Context) -> Drawn:
         ("speedup of GPipe, 2 workers (paper: ResNet-101, 2 TPUs)", reported["gpipe_resnet101_2tpu"], None),
     ]
     lines += [
-        (f"speedup of GPipe, ResNet-110, 2 workers, {m} microbatches", None, shown)
+        (f"speedup of GPipe, ResNet-110, 2 workers, {m} microbatches", None, speedup)
         for m in each
-        if (shown := range_text(context, kind="GPipe", microbatches=m)) is not None
+        if (speedup := range_text(context, kind="GPipe", microbatches=m)) is not None
     ]
     full = context.log(kind="two workers", arm="pipelined")
     by_schedule = speed_when_full(full) if full is not None else None
