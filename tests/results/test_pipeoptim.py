@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipelag.experiments import Arm
@@ -10,7 +12,7 @@ from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import mostly_above
 from pipelag.results.pipeoptim.training import over_all, scattered, splits, updates
 from pipelag.results.verdict import JUDGES
-from tests.results.cases.pipeoptim import GOOD, planned
+from tests.results.cases.pipeoptim import BATCHES, COPIES, GOOD, RATES, plan_log, planned
 from tests.results.made_up import carried_out, context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -36,6 +38,18 @@ def test_an_order_with_a_tie_in_it_is_not_told() -> None:
     assert finding.holds is None, finding.why
 
 
+def test_of_an_approach_that_no_logged_plan_has_there_is_no_mean() -> None:
+    """SpecTrain runs with SGDM alone."""
+
+    def make(arm: Arm) -> RunLog | None:
+        return plan_log(arm, RATES, BATCHES, COPIES) if arm.labels["model"] == "VGG-16" else None
+
+    table = draw(context("pipeoptim", "text_throughput", make, scale="quick")).table
+    assert table is not None
+    means = next(row for row in table.texts()["rows"] if row[0] == "all, mean")
+    assert means[2] == "+51.00 %" and means[5] == "–"
+
+
 def test_a_mean_over_models_is_that_of_their_own_seeds() -> None:
     one, three = ({0: 12.0}, {0: 10.0}), ({0: 5.0, 1: 9.0, 2: 8.0}, {0: 5.0, 1: 5.0, 2: 5.0})
     uneven = over_all([one, three])
@@ -43,6 +57,30 @@ def test_a_mean_over_models_is_that_of_their_own_seeds() -> None:
     assert uneven.text() == "+2.17 (models of different seeds, no interval)"
     even = over_all([three, three])
     assert even.mean == pytest.approx(7 / 3) and even.seeds == 3 and even.error is not None
+
+
+def test_what_a_run_that_diverges_had_reached_is_no_best_accuracy() -> None:
+    def make(arm: Arm) -> RunLog:
+        ended = trained(80.0, line=[50.0, 80.0])
+        if (arm.labels["model"], arm.labels["arm"], arm.seed) != ("VGG-16", "Vanilla-1F1B", 1):
+            return ended
+        return replace(ended, rows=ended.rows[:1], summary=ended.summary | {"final": None, "diverged_at": 700})
+
+    table = draw(context("pipeoptim", "text_weight_prediction_gain", make)).table
+    assert table is not None
+    cells = {row[0]: row[2:5] for row in table.texts()["rows"]}
+    assert cells["VGG-16"] == ["80.00", "diverged", "–"] and cells["Inception-V3"] == ["80.00", "80.00", "+0.00"]
+
+
+def test_gnmt16s_gains_are_of_where_curves_end() -> None:
+    ends = {"PipeOptim": 21.65, "PipeDream": 21.44, "PipeDream-2BW": 21.42}
+
+    def make(arm: Arm) -> RunLog:
+        end = ends.get(arm.labels["arm"], 21.0)
+        return trained(bleu=end + 0.001 * (arm.seed - 1), line=[0.0, 25.0, end + 0.001 * (arm.seed - 1)])
+
+    finding = JUDGES["pipeoptim", "figure_5c", "gains"](context("pipeoptim", "figure_5c", make))
+    assert finding.why.startswith("over PipeDream +0.21 ") and "over PipeDream-2BW +0.23 " in finding.why
 
 
 def test_the_mean_gain_is_of_the_rows_above_it() -> None:

@@ -11,13 +11,14 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time
-from pipelag.results.spectrain.timing import disagreeing
-from pipelag.results.spectrain.told import rates, sizes
+from pipelag.results.spectrain.below import rates, sizes
+from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time, times
+from pipelag.results.spectrain.learning_curves import STYLES
+from pipelag.results.spectrain.timing import disagreeing, methods_timed
 from pipelag.results.spectrain.training import above_vanilla_here, mean_order, stale_below_here, table_1
 from pipelag.results.verdict import Finding, NotLogged
 from tests.results.cases.spectrain import as_printed, learnt, timed
-from tests.results.made_up import Make, context
+from tests.results.made_up import Make, altered, context, with_rows
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -142,6 +143,40 @@ def test_figure_13_has_a_panel_for_each_pipedream_and_says_where_one_lacks() -> 
     models = drawn.data.groupby("pipedream")["model"].nunique().to_dict()
     assert models == {"PipeDream: one version on all GPUs": 1, "PipeDream: stashing": 9}
     assert "one version diverges or does not learn on ResNet-152, Inception v4, SNN" in drawn.note
+
+
+def test_the_schemes_are_timed_over_the_seeds_that_all_have() -> None:
+    runs = context("spectrain", "figure_13", raced_but({}))
+    few = [item for item in runs.items if item.arm.labels["arm"] != "PipeDream" or not item.arm.seed]
+    assert {seed for by_seed in times(replace(runs, items=few), "VGG16").values() for seed in by_seed} == {0}
+    others = [item for item in few if item.arm.labels["arm"] != "Data P." or item.arm.seed]
+    with pytest.raises(NotLogged, match="the three schemes of VGG16 have no seed in common"):
+        times(replace(runs, items=others), "VGG16")
+
+
+def test_the_methods_that_are_timed_are_named_whichever_network_lacks() -> None:
+    planned = altered(with_rows(lambda row: row | {"method": f"method of {row['arm']}"}), timed())
+
+    def make(arm: Arm) -> RunLog | None:
+        return None if arm.labels["model"] == "Residual LSTM" else planned(arm)
+
+    whole, lacking = context("spectrain", "figure_10", planned), context("spectrain", "figure_10", make)
+    assert methods_timed(lacking) == methods_timed(whole) != ""
+
+
+def test_an_arm_has_one_style_in_all_figures_where_runs_diverge_too() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        ended = learnt({})(arm)
+        if ended is None or arm.labels["arm"] != "Vanilla DualPipe":
+            return ended
+        return replace(ended, summary=ended.summary | {"diverged_at": 70, "final": None})
+
+    styles = []
+    for result in ("figure_5", "figure_12"):
+        drawn = draw(context("spectrain", result, make))
+        assert drawn.chart is not None
+        styles.append(drawn.chart["styles"]["Vanilla DualPipe (3 of 3 diverged)"])
+    assert styles[0] == styles[1] == STYLES["Vanilla DualPipe"]
 
 
 def test_the_headline_has_both_clocks_and_the_spread_over_seeds() -> None:

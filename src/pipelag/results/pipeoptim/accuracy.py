@@ -14,7 +14,7 @@ from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_models, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW, XPIPE
+from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, STASHING, TWO_BW, XPIPE
 from pipelag.results.pipeoptim.training import (
     Values,
     about,
@@ -22,17 +22,16 @@ from pipelag.results.pipeoptim.training import (
     layers_of,
     metric_of,
     one_number,
+    other_arms,
     over_all,
-    rest,
     samples_of,
     scattered,
     scores,
     splits,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
-STASHING = (PIPEDREAM, TWO_BW)
 BEST = (
     *(("SGDM", "ResNet-101"), ("SGDM", "Inception-V3"), ("AdamW", "VGG-16"), ("AdamW", "Residual LSTM")),
     *(("Adam", "GNMT-8"), ("Adam", "GNMT-16")),
@@ -142,7 +141,7 @@ def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
             mean, most = gains_of(context, optimizer, arm)
             ours[arm] = f"{mean.mean:+.2f} ({most.mean:+.2f})"
     gains = SGDM_GAINS if optimizer == "SGDM" else ADAMW_GAINS
-    printed = {arm: "{:+.2f} ({:+.2f})".format(*both) for arm, both in gains.items()}
+    printed = {arm: f"{mean:+.2f} ({most:+.2f})" for arm, (mean, most) in gains.items()}
     yield {"optimizer": optimizer, "model": "gain", "whose": "ours"} | ours
     yield {"optimizer": optimizer, "model": "gain", "whose": "paper"} | printed
 
@@ -205,7 +204,7 @@ def on_par_with_gpipe(context: Context) -> Finding:
 @judge(PAPER, "table_4", "best_of_all")
 def best_of_all(context: Context) -> Finding:
     """The six rows."""
-    return in_all(context, BEST, lambda named: rest(context, **named))
+    return in_all(context, BEST, lambda named: other_arms(context, **named))
 
 
 @judge(PAPER, "table_4", "sgdm_predicts")
@@ -231,7 +230,7 @@ def alexnet_drops(context: Context) -> Finding:
     best = scores(context, model="AlexNet", arm=GPIPE)
     losses = {
         arm: Difference.of(best, scores(context, model="AlexNet", arm=arm))
-        for arm in rest(context, (GPIPE,), model="AlexNet")
+        for arm in other_arms(context, (GPIPE,), model="AlexNet")
     }
     printed = {arm: paper[GPIPE] - paper[arm] for arm in (*STASHING, XPIPE, OPTIM)}
     holds = all_of(
@@ -244,7 +243,7 @@ def alexnet_drops(context: Context) -> Finding:
     return sized(context, holds, why, ONE_MORE, model="AlexNet")
 
 
-def as_printed(optimizer: str, gains: dict[str, tuple[float, float]]) -> Any:
+def as_printed(optimizer: str, gains: dict[str, tuple[float, float]]) -> Judge:
     """A judge: whether PipeOptim's mean and largest gains with an optimizer are the text's."""
 
     def judged(context: Context) -> Finding:

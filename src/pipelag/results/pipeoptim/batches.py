@@ -89,9 +89,9 @@ def above_pipedream(context: Context) -> Finding:
 def slightly_larger(context: Context) -> Finding:
     """The three models whose weights are large beside their activations."""
     pairs = {arm: largest(context, arm, PIPEDREAM) for arm in (OPTIM, TWO_BW)}
-    chosen = {arm: {model: found[model] for model in LARGE_WEIGHTS} for arm, found in pairs.items()}
-    why = "; ".join(f"{arm} and {PIPEDREAM}: {listed(found)}" for arm, found in chosen.items())
-    return exact(all(a > b for found in chosen.values() for a, b in found.values()), why)
+    chosen = {arm: {model: by_model[model] for model in LARGE_WEIGHTS} for arm, by_model in pairs.items()}
+    why = "; ".join(f"{arm} and {PIPEDREAM}: {listed(by_model)}" for arm, by_model in chosen.items())
+    return exact(all(a > b for by_model in chosen.values() for a, b in by_model.values()), why)
 
 
 @judge(PAPER, "table_5", "gpipe_smaller")

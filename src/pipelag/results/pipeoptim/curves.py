@@ -12,7 +12,17 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipeoptim.throughput import ARMS, COLOURS, GPIPE, OPTIM, PIPEDREAM, TWO_BW, VANILLA, XPIPE
+from pipelag.results.pipeoptim.throughput import (
+    ARMS,
+    COLOURS,
+    GPIPE,
+    OPTIM,
+    PIPEDREAM,
+    STASHING,
+    TWO_BW,
+    VANILLA,
+    XPIPE,
+)
 from pipelag.results.pipeoptim.training import (
     ABOUT_ELSEWHERE,
     How,
@@ -23,25 +33,24 @@ from pipelag.results.pipeoptim.training import (
     diverged,
     last,
     metric_of,
+    one_number,
+    other_arms,
     over_all,
     panel_of,
-    points,
-    rest,
     scattered,
     scores,
     splits,
     title_of,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
-STASHING = (PIPEDREAM, TWO_BW)
 # The paper says that the curves of AlexNet, which end 2.7 points apart, align closely.
 CLOSE = 3.0
 STYLES = {name: (COLOURS[name],) * 2 for name in ARMS}
 GAINS = ("figure_7a", "figure_7b", "figure_7c")
-RECOMPUTED, KEPT = "recomputed", "kept"
+RECOMPUTED, STORED = "recomputed", "kept"
 
 
 @drawing(PAPER, *(f"figure_{letter}" for letter in LETTERS))
@@ -92,7 +101,7 @@ def stashing_learns_slower(context: Context) -> Finding:
 @judge(PAPER, "figure_3c", "xpipe_lowest")
 def xpipe_lowest(context: Context) -> Finding:
     """Below each of the others at the end. The paper's learns: of one that diverges nothing is told."""
-    others = {arm: scores(context, last, arm=arm) for arm in rest(context, (XPIPE,))}
+    others = {arm: scores(context, last, arm=arm) for arm in other_arms(context, (XPIPE,))}
     runs = context.logged(arm=XPIPE)
     if gone := sum(map(diverged, runs)):
         ends = ", ".join(f"{arm} {fmean(values.values()):.2f}" for arm, values in others.items())
@@ -106,9 +115,7 @@ def xpipe_lowest(context: Context) -> Finding:
     return trend(context, all_of(step.above() for step in steps.values()), why, SEEDS)
 
 
-def highest(
-    how: How, others: Callable[[Context], list[str]] = rest, margin: float = 0.0
-) -> Callable[[Context], Finding]:
+def highest(how: How, others: Callable[[Context], list[str]] = other_arms, margin: float = 0.0) -> Judge:
     """A judge: PipeOptim is above the others."""
 
     def judged(context: Context) -> Finding:
@@ -122,7 +129,7 @@ for _name in ("figure_3b", "figure_3c"):  # of which section V-B gives the best 
     judge(PAPER, _name, "optim_highest")(highest(max))
 for _name in ("figure_4a", "figure_4c", "figure_5b", "figure_5c"):
     judge(PAPER, _name, "optim_highest")(highest(last))
-judge(PAPER, "figure_4b", "above_three")(highest(last, lambda context: rest(context, (OPTIM, XPIPE)), -0.005))
+judge(PAPER, "figure_4b", "above_three")(highest(last, lambda context: other_arms(context, (OPTIM, XPIPE)), -0.005))
 judge(PAPER, "figure_5b", "over_stashing_here")(highest(last, lambda context: list(STASHING)))
 judge(PAPER, "figure_5b", "fast_early")(highest(begin(1 / 8)))
 
@@ -144,9 +151,9 @@ def order_with_adam(context: Context) -> Finding:
 
 @judge(PAPER, "figure_5c", "gains")
 def gains_of_gnmt16(context: Context) -> Finding:
-    """Over PipeDream and PipeDream-2BW."""
-    best, printed = scores(context, arm=OPTIM), context.result.reported
-    steps = {arm: Difference.of(best, scores(context, arm=arm)) for arm in STASHING}
+    """Over PipeDream and PipeDream-2BW, where the curves end."""
+    end, printed = scores(context, last, arm=OPTIM), context.result.reported
+    steps = {arm: Difference.of(end, scores(context, last, arm=arm)) for arm in STASHING}
     why = ", ".join(f"over {arm} {step.text()}" for arm, step in steps.items())
     return sized(context, all_of(step.matches(printed[f"over_{arm}"]) for arm, step in steps.items()), why, ONE_MORE)
 
@@ -168,7 +175,7 @@ def figure_7(context: Context) -> Drawn:
     styles = {
         f"{arm}, activations {kind}": (COLOURS[arm], dashes)
         for arm in (OPTIM, VANILLA)
-        for kind, dashes in ((RECOMPUTED, 0), (KEPT, 1))
+        for kind, dashes in ((RECOMPUTED, 0), (STORED, 1))
     }
     y = Axis("value", title_of(model))
     return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="approach", panel="panel", styles=styles), rows)
@@ -183,12 +190,12 @@ def gain(context: Context, activations: str, **labels: str) -> Difference:
 def in_words(context: Context, **labels: str) -> str:
     """Both ways to treat activations, where a scale trains both; the claim goes by the paper's."""
     text = f"activations {RECOMPUTED} {gain(context, RECOMPUTED, **labels).text()}"
-    if all(item.log is None and item.arm.left_out for item in context.select(activations=KEPT, **labels)):
+    if all(item.log is None and item.arm.left_out for item in context.select(activations=STORED, **labels)):
         return text
     try:
-        return f"{text}, activations {KEPT} {gain(context, KEPT, **labels).text()}"
+        return f"{text}, activations {STORED} {gain(context, STORED, **labels).text()}"
     except NotLogged as error:
-        return f"{text}, activations {KEPT} unknown ({error})"
+        return f"{text}, activations {STORED} unknown ({error})"
 
 
 def above_vanilla(context: Context) -> Finding:
@@ -219,9 +226,11 @@ def gain_of_vgg16(context: Context) -> Finding:
 def text_weight_prediction_gain(context: Context) -> Drawn:
     """A row per model."""
 
-    def mean(model: str, arm: str, kind: str) -> float | None:
+    def mean(model: str, arm: str, kind: str) -> float | str | None:
         items = context.select(model=model, arm=arm, activations=kind)
-        best = [max(v for _, v in pts) for i in items if (pts := points(i.log, metric_of(model)))]
+        if any(map(diverged, items)):
+            return "diverged"  # what such a run reached before says nothing
+        best = [value for item in items if (value := one_number(item, max, metric_of(model))) is not None]
         return fmean(best) if best else None
 
     rows = []
@@ -230,17 +239,18 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
             "model": model,
             "optimizer": context.select(model=model)[0].arm.labels["optimizer"],
         }
-        for kind in (RECOMPUTED, KEPT):
+        for kind in (RECOMPUTED, STORED):
             predicted, other = (mean(model, arm, kind) for arm in (OPTIM, VANILLA))
             row |= {f"{kind} {OPTIM}": predicted, f"{kind} {VANILLA}": other}
-            row[f"{kind} gain"] = predicted - other if predicted is not None and other is not None else None
+            if isinstance(predicted, float) and isinstance(other, float):
+                row[f"{kind} gain"] = predicted - other
         rows.append(row | {"paper": context.result.reported.get(model)})
     rows.append({"model": "mean", "paper": context.result.reported["average"]})
-    for kind in (RECOMPUTED, KEPT):
+    for kind in (RECOMPUTED, STORED):
         with suppress(NotLogged):
             rows[-1][f"{kind} gain"] = mean_gain(context, kind).mean
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
-    for kind in (RECOMPUTED, KEPT):
+    for kind in (RECOMPUTED, STORED):
         group = f"activations {kind}"
         cols += [Col(name, f"{kind} {name}", "{:.2f}", group) for name in (OPTIM, VANILLA)]
         cols.append(Col("gain", f"{kind} gain", "{:+.2f}", group))

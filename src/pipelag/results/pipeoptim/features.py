@@ -12,12 +12,11 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
 from pipelag.results.logs import RunLog
 from pipelag.results.pipeoptim.batches import weight_bytes
-from pipelag.results.pipeoptim.throughput import arm_rows
+from pipelag.results.pipeoptim.throughput import STASHING, arm_rows
 from pipelag.results.timelines import FOLLOWED, passes
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipeoptim"
-STASHING = ("PipeDream", "PipeDream-2BW")
 PREDICTED = ("SGDM", "Adam", "AdamW")  # the optimizers of table I
 # Weights and steps are float64: what is left is the rounding of some hundred of them, and Adam's eps.
 ROUNDING = 1e-6
@@ -130,9 +129,9 @@ def is_1f1b(log: RunLog) -> bool:
 @judge(PAPER, "table_2", "all_1f1b")
 def all_1f1b(context: Context) -> Finding:
     """By the order of every GPU's passes."""
-    found = {arm: is_1f1b(log_of(context, arm=arm)) for arm in context.result.reported}
-    others = [arm for arm, holds in found.items() if not holds]
-    return exact(not others, f"not so under {', '.join(others)}" if others else f"so under {', '.join(found)}")
+    arms = {arm: is_1f1b(log_of(context, arm=arm)) for arm in context.result.reported}
+    others = [arm for arm, holds in arms.items() if not holds]
+    return exact(not others, f"not so under {', '.join(others)}" if others else f"so under {', '.join(arms)}")
 
 
 @judge(PAPER, "table_2", "versions_per_gpu")
@@ -190,8 +189,8 @@ def prediction_bridges(context: Context) -> Finding:
     forwards = passes(log, FOLLOWED, "F")
     aims = [row["reads"] + row["ahead"] for row in forwards]
     goals = [row["reads"] for row in passes(log, FOLLOWED, "B")]
-    said = [listed([1 + version for version in versions]) for versions in (aims, goals)]
-    return exact(aims == goals, f"forwards of minibatch {FOLLOWED} aim at versions {said[0]}; backwards read {said[1]}")
+    aimed, read = (listed([1 + version for version in versions]) for versions in (aims, goals))
+    return exact(aims == goals, f"forwards of minibatch {FOLLOWED} aim at versions {aimed}; backwards read {read}")
 
 
 def steps_of(log: RunLog) -> list[dict[str, Any]]:

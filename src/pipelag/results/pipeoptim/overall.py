@@ -32,15 +32,15 @@ from pipelag.results.pipeoptim.training import (
     curve_rows,
     diverged,
     last,
+    other_arms,
     panel_of,
     points,
-    rest,
     scores,
     splits,
     updates,
 )
 from pipelag.results.plans import SPEED, SPEED_WORDS
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 OTHERS = (PIPEDREAM, TWO_BW, SPECTRAIN)
@@ -91,11 +91,13 @@ def top5_over_epochs(context: Context) -> Drawn:
 @drawing(PAPER, "figure_9c", "figure_10c")
 def top1_over_time(context: Context) -> Drawn:
     """Epochs times an epoch's simulated hours of the paper's set; a thin line at the target, or why there is none."""
-    model, rows = model_of(context), []
+    model = model_of(context)
+    rows: list[dict[str, Any]] = []
     for arm in ARMS:
         seconds = seconds_of_epoch(context, model, arm)
-        for row in curve_rows(trainings(context, arm=arm), "accuracy") if seconds else []:
-            rows.append(row | {"hours": row["epoch"] * (seconds or 0.0) / 3600})
+        if seconds is not None:
+            points_of = curve_rows(trainings(context, arm=arm), "accuracy")
+            rows += [row | {"hours": row["epoch"] * seconds / 3600} for row in points_of]
     if not rows:
         return not_logged("no training or no plan is logged")
     panel = panel_of(context, model, trainings(context))
@@ -143,7 +145,7 @@ def ends_above(context: Context) -> Finding:
 @judge(PAPER, "figure_9b", "highest")
 def highest_top5(context: Context) -> Finding:
     """The best evaluation of each."""
-    holds, why = above(context, rest(context, what=TRAINING), metric="top5", what=TRAINING)
+    holds, why = above(context, other_arms(context, what=TRAINING), metric="top5", what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 
@@ -170,7 +172,7 @@ def table_6(context: Context) -> Drawn:
         row["seconds"] = seconds_of_epoch(context, model, arm)
         try:
             goal = goal_of(context, model)
-            epochs = [one.by for one in goal.arrivals(context, model=model, arm=arm).values()]
+            epochs = [arrival.by for arrival in goal.arrivals(context, model=model, arm=arm).values()]
             targets.append(f"{model}: {goal.text}")
             row["epochs"] = fmean(epochs) if all(map(math.isfinite, epochs)) else "never"
             if row["seconds"] and isinstance(row["epochs"], float):
@@ -185,9 +187,9 @@ def table_6(context: Context) -> Drawn:
         ("epoch (s)", "seconds", "epoch_s", "{:.0f}"),
         ("to the target (h)", "hours", "total_h", "{:.2f}"),
     ):
-        own = "{:.2g}" if ours == "hours" else form
+        our_form = "{:.2g}" if ours == "hours" else form
         whose = "ours, simulated" if ours in ("seconds", "hours") else "ours"
-        cols += [Col(whose, ours, own, title), Col("paper", theirs, form, title)]
+        cols += [Col(whose, ours, our_form, title), Col("paper", theirs, form, title)]
     cols.append(Col("epochs", "epochs", "{:.2f}", "to the target"))
     notes = [f"Target, {text}." for text in dict.fromkeys(targets)]
     notes.append(
@@ -245,7 +247,7 @@ def top1(context: Context) -> Finding:
     return trend(context, all_of(holds for holds, _ in outcomes.values()), why, SEEDS, what=TRAINING)
 
 
-def as_fast(model: str) -> Any:
+def as_fast(model: str) -> Judge:
     """A judge: whether the speedups to a model's target are those printed."""
 
     def judged(context: Context) -> Finding:
@@ -299,9 +301,9 @@ def text_overall_accuracy(context: Context) -> Drawn:
     """A row per approach."""
     try:
         gains, each = mean_gains(context), [mean_gains(context, [model]) for model in TARGETS]
-        own = []
+        lacking = []
     except NotLogged as error:
-        gains, each, own = {}, [], [f"No gains of ours: {error}."]
+        gains, each, lacking = {}, [], [f"No gains of ours: {error}."]
     rows = [
         {"approach": arm, "paper": mean, "most": most}
         | ({"ours": gains[arm].mean, "ours_most": max(one[arm].mean for one in each)} if gains else {})
@@ -314,7 +316,7 @@ def text_overall_accuracy(context: Context) -> Drawn:
         Col("ours", "ours_most", "{:+.2f}", "the larger of two (points)"),
         Col("paper", "most", "{:+.2f}", "the larger of two (points)"),
     ]
-    notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *own, *updates(context)]
+    notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *lacking, *updates(context)]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 

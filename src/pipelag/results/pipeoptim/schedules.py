@@ -114,9 +114,9 @@ def stashed_versions(context: Context) -> Finding:
 def no_bubble(context: Context) -> Finding:
     """From the first minibatch's return until no more come in."""
     holds, start, end = busy_once_full(log_of(context, arm="weight stashing"))
-    said = "no GPU waits" if holds else "a GPU waits"
+    words = "no GPU waits" if holds else "a GPU waits"
     return exact(
-        holds, f"{said} between time {start:g}, when minibatch 1 is done, and {end:g}, when the last one enters"
+        holds, f"{words} between time {start:g}, when minibatch 1 is done, and {end:g}, when the last one enters"
     )
 
 

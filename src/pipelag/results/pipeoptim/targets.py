@@ -9,7 +9,7 @@ from pipelag.results.context import Context
 from pipelag.results.judging import Difference, after_a_fall, all_of
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
-from pipelag.results.pipeoptim.training import diverged, missing, rest, scores
+from pipelag.results.pipeoptim.training import diverged, missing, other_arms, scores
 from pipelag.results.verdict import NotLogged, need
 
 IMAGES = 100_000  # of Tiny-ImageNet's training set: an epoch of the hours and of table VI
@@ -64,10 +64,11 @@ class Goal:
         Raises:
             NotLogged: a seed that was asked for has no log, or diverged.
         """
-        found = {item.arm.seed: self.arrival(item, ", ".join(labels.values())) for item in trainings(context, **labels)}
-        if not found:
-            raise NotLogged(f"{', '.join(labels.values())} has no logged value")
-        return found
+        named = ", ".join(labels.values())
+        arrivals = {item.arm.seed: self.arrival(item, named) for item in trainings(context, **labels)}
+        if not arrivals:
+            raise NotLogged(f"{named} has no logged value")
+        return arrivals
 
     def arrival(self, item: Item, named: str) -> Arrival:
         """When a run reaches it."""
@@ -94,19 +95,19 @@ def goal_of(context: Context, model: str) -> Goal:
     if not context.shortfall(what=TRAINING, model=model):
         return Goal(TARGETS[model], f"{TARGETS[model]:g} %")
     lowest: dict[str, float] = {}
-    for arm in rest(context, (), what=TRAINING, model=model):
+    for arm in other_arms(context, (), what=TRAINING, model=model):
         lowest[arm] = min(scores(context, what=TRAINING, model=model, arm=arm).values())
     if not lowest:
         raise NotLogged(f"{model} has no log")
     worst = min(lowest, key=lowest.__getitem__)
     value = SHARE * lowest[worst]
-    own = f"{100 * SHARE:.1f} % of {worst}'s best, the lowest"
-    return Goal(value, f"{value:.1f} % ({own}; the paper's target is {TARGETS[model]:g} %)")
+    how = f"{100 * SHARE:.1f} % of {worst}'s best, the lowest"
+    return Goal(value, f"{value:.1f} % ({how}; the paper's target is {TARGETS[model]:g} %)")
 
 
-def told(arrivals: Arrivals) -> str:
+def in_words(arrivals: Arrivals) -> str:
     """Epochs (or another unit) by seed."""
-    return " ".join("never" if math.isinf(one.by) else f"{one.by:.3g}" for one in arrivals.values())
+    return " ".join("never" if math.isinf(arrival.by) else f"{arrival.by:.3g}" for arrival in arrivals.values())
 
 
 def later(a: Arrivals, b: Arrivals) -> bool | None:
@@ -127,14 +128,14 @@ def later(a: Arrivals, b: Arrivals) -> bool | None:
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
     """Whether PipeOptim is the first at the target, whether GPipe is the last, and when each comes, in words."""
-    goal, found = goal_of(context, model), {}
-    for arm in rest(context, (), what=TRAINING, model=model):
+    goal, by_arm = goal_of(context, model), {}
+    for arm in other_arms(context, (), what=TRAINING, model=model):
         unit = hours_of_epoch(context, model, arm) if hours else 1.0
         arrivals = goal.arrivals(context, model=model, arm=arm)
-        found[arm] = {seed: one.times(unit) for seed, one in arrivals.items()}
-    first = all_of(later(found[arm], found[OPTIM]) for arm in found if arm != OPTIM)
-    slow = all_of(later(found[GPIPE], found[arm]) for arm in found if arm != GPIPE)
-    texts = ", ".join(f"{arm} {told(arrivals)}" for arm, arrivals in found.items())
+        by_arm[arm] = {seed: arrival.times(unit) for seed, arrival in arrivals.items()}
+    first = all_of(later(by_arm[arm], by_arm[OPTIM]) for arm in by_arm if arm != OPTIM)
+    slow = all_of(later(by_arm[GPIPE], by_arm[arm]) for arm in by_arm if arm != GPIPE)
+    texts = ", ".join(f"{arm} {in_words(arrivals)}" for arm, arrivals in by_arm.items())
     return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}, by an evaluation: {texts}"
 
 
@@ -145,16 +146,16 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
         NotLogged: one of them never is.
     """
     goal, hours = goal_of(context, model), {}
-    for arm in rest(context, (), what=TRAINING, model=model):
+    for arm in other_arms(context, (), what=TRAINING, model=model):
         arrivals = goal.arrivals(context, model=model, arm=arm)
-        if any(math.isinf(one.by) for one in arrivals.values()):
+        if any(math.isinf(arrival.by) for arrival in arrivals.values()):
             raise NotLogged(f"{model} under {arm} does not reach {goal.text} with every seed, so there is no speedup")
         unit = hours_of_epoch(context, model, arm)
-        hours[arm] = {seed: unit * one.by for seed, one in arrivals.items()}
+        hours[arm] = {seed: unit * arrival.by for seed, arrival in arrivals.items()}
     by_arm = {}
     for arm, values in hours.items():
-        ratios = {seed: values[seed] / optim for seed, optim in hours[OPTIM].items() if seed in values}
         if arm != OPTIM:
+            ratios = {seed: values[seed] / optim for seed, optim in hours[OPTIM].items() if seed in values}
             by_arm[arm] = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
     return by_arm, f"PipeOptim's speedup to {goal.text}, over " + ", ".join(
         f"{arm} {d.text().lstrip('+')}" for arm, d in by_arm.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -13,13 +13,14 @@ from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import all_of, any_of, measured
 from pipelag.results.logs import RunLog
 from pipelag.results.plans import SPEED_WORDS, by_model, near
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of, need
 
 PAPER = "pipeoptim"
 GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE, OPTIM = ARMS = (
     *("GPipe", "PipeDream", "PipeDream-2BW", "SpecTrain", "XPipe", "PipeOptim"),
 )
 VANILLA = "Vanilla-1F1B"
+STASHING = (PIPEDREAM, TWO_BW)
 COLOURS = {name: number for number, name in enumerate((*ARMS, VANILLA))}
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
@@ -49,8 +50,8 @@ def rates(log: RunLog | None) -> dict[str, float]:
 def rates_of(context: Context, **labels: str) -> dict[str, float]:
     """`rates` of one run, for a judge; every arm that the config asks for has one."""
     speeds = rates(log_of(context, **labels))
-    wanted = context.select(**labels)[0].arm.spec.options["arms"]
-    missing = [name for name in wanted if name not in speeds]
+    arms = context.select(**labels)[0].arm.spec.options["arms"]
+    missing = [name for name in arms if name not in speeds]
     if missing:
         raise NotLogged(f"{missing[0]} has no logged throughput")
     return speeds
@@ -74,17 +75,17 @@ def figure_6(context: Context) -> Drawn:
 
 def misfits(context: Context) -> list[str]:
     """A sentence per model with passes that take more memory than a GPU has, as the logs count it."""
-    said = []
+    sentences = []
     for model, log in by_model(context).items():
         arms = arm_rows(log)
         some = [name for name, row in arms.items() if row.get("fits") is False]
         if some:
             named = "any approach" if len(some) == len(arms) else ", ".join(some)
-            said.append(f"{model}: as large as table V's, passes do not fit into a GPU's memory under {named}.")
-    return said
+            sentences.append(f"{model}: as large as table V's, passes do not fit into a GPU's memory under {named}.")
+    return sentences
 
 
-def said(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
+def in_words(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
     """Rates in words."""
     return ", ".join(f"{name} {speeds[name]:,.1f}" for name in names if name in speeds) + " samples/s"
 
@@ -92,11 +93,13 @@ def said(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
 def gpipe_lowest(context: Context) -> Finding:
     """GPipe below every asynchronous approach."""
     speeds = rates_of(context)
-    return measured(context, speeds[GPIPE] < min(v for k, v in speeds.items() if k != GPIPE), said(speeds, ARMS), SIGN)
+    return measured(
+        context, speeds[GPIPE] < min(v for k, v in speeds.items() if k != GPIPE), in_words(speeds, ARMS), SIGN
+    )
 
 
-for name in FIGURES:
-    judge(PAPER, name, "gpipe_lowest")(gpipe_lowest)
+for _name in FIGURES:
+    judge(PAPER, _name, "gpipe_lowest")(gpipe_lowest)
 
 
 def percent(rate: float, other: float) -> float:
@@ -119,12 +122,13 @@ def text_throughput(context: Context) -> Drawn:
     words = {"mean": "mean", "extreme": "farthest from 0"}
     if models:
         for place, what in enumerate(("mean", "extreme")):
-            mine: dict[str, Any] = {"model": f"all, {words[what]}"}
+            ours: dict[str, Any] = {"model": f"all, {words[what]}"}
             for other in others:
                 values = [row[other] for row in models if other in row]
-                mine[other] = fmean(values) if what == "mean" else max(values, key=abs) if values else None
+                if values:
+                    ours[other] = fmean(values) if what == "mean" else max(values, key=abs)
             rows += [
-                mine,
+                ours,
                 {"model": f"all, {words[what]}, paper"} | {other: printed[other][place] for other in printed},
             ]
             adamw = [row[GPIPE] for row in models if row["optimizer"] == "AdamW" and GPIPE in row]
@@ -164,8 +168,8 @@ def gain_over_gpipe(context: Context) -> Finding:
     pairs = zip((mean, most), context.result.reported["over_GPipe_AdamW_percent"], strict=True)
     holds = all(near(1 + ours / 100, 1 + theirs / 100) for ours, theirs in pairs)
     why = f"{mean:.1f} % on average, up to {most:.1f} %: {listed(percents)}"
-    told = " ".join(text for text in misfits(context) if text.split(":")[0] in percents)
-    return measured(context, holds, f"{why}. {told}" if told else why, f"the ratios of rates, {SPEED_WORDS}")
+    too_large = " ".join(text for text in misfits(context) if text.split(":")[0] in percents)
+    return measured(context, holds, f"{why}. {too_large}" if too_large else why, f"the ratios of rates, {SPEED_WORDS}")
 
 
 @judge(PAPER, "text_throughput", "comparable")
@@ -177,7 +181,7 @@ def comparable(context: Context) -> Finding:
     return measured(context, holds, why, f"within {COMPARABLE:g} %, for every model")
 
 
-def below(other: str, key: str) -> Callable[[Context], Finding]:
+def below(other: str, key: str) -> Judge:
     """A judge: how much lower PipeOptim's throughput is, on average and at most."""
 
     def judged(context: Context) -> Finding:
@@ -244,13 +248,13 @@ def minibatches(context: Context) -> Iterator[str]:
     """Sentences on figure 8: after how many sequences each approach updates, and what the largest passes are."""
     nodes = ", ".join(context.values("nodes"))
     for ending, panel in PASSES.items():
-        shown: dict[str, list[str]] = {}
+        arms: dict[str, list[str]] = {}
         for name in ORDER:
             rows = [arm_rows(log).get(name + ending) for log in context.logs()]
             sizes = [(row["batch"] // row["microbatches"], row["microbatches"]) for row in rows if row is not None]
             words = ", ".join(f"{size}" if many == 1 else f"{many} x {size}" for size, many in dict.fromkeys(sizes))
-            shown.setdefault(words, []).append(name)
-        each = "; ".join(f"{', '.join(names)} {words}" for words, names in shown.items())
+            arms.setdefault(words, []).append(name)
+        each = "; ".join(f"{', '.join(names)} {words}" for words, names in arms.items())
         yield f"Sequences per update on {nodes} nodes, {panel}: {each}."
 
 
@@ -269,5 +273,6 @@ def order(context: Context) -> Finding:
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds.append(all_of(right))
     why = f"sequences/s of {', '.join(ORDER)}: " + "; ".join(texts)
-    told = any_of(each for each in holds)
-    return measured(context, told, why, f"{SIGN}; {NO_DIFFERENCE}; either reading of the minibatch may have the order")
+    return measured(
+        context, any_of(holds), why, f"{SIGN}; {NO_DIFFERENCE}; either reading of the minibatch may have the order"
+    )

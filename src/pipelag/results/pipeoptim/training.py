@@ -99,7 +99,7 @@ def about(context: Context, **labels: str) -> tuple[float, str]:
     return near, f"about is within {near:g} point{'s' if near > 1 else ''}; {SEEDS}"
 
 
-def rest(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
+def other_arms(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
     """The other approaches of these runs."""
     arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
     return [arm for arm in arms if arm not in besides]
@@ -152,10 +152,10 @@ def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
 
 def by_words(items: Iterable[Item], words: Callable[[Item], str]) -> str:
     """Approaches by what is said of them, those alike together."""
-    found: dict[str, dict[str, None]] = {}
+    arms: dict[str, dict[str, None]] = {}
     for item in items:
-        found.setdefault(words(item), {})[item.arm.labels["arm"]] = None
-    return "; ".join(f"{', '.join(names)} {said}" for said, names in found.items())
+        arms.setdefault(words(item), {})[item.arm.labels["arm"]] = None
+    return "; ".join(f"{', '.join(names)} {text}" for text, names in arms.items())
 
 
 def samples_of(item: Item) -> str:
@@ -164,25 +164,25 @@ def samples_of(item: Item) -> str:
     return str(item.arm.spec.batch) if many == 1 else f"{many} x {item.arm.spec.batch // many}"
 
 
-def per_model(context: Context, said: Callable[[list[Item]], str]) -> str:
+def per_model(context: Context, describe: Callable[[list[Item]], str]) -> str:
     """What is said of each model's logged trainings; models alike together, and without their names where all are."""
-    found: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for model in context.values("model"):
         runs = [item for item in context.logged(model=model) if item.arm.spec.kind == "train"]
         if runs:
-            found.setdefault(said(runs), []).append(model)
-    return ". ".join(f"{', '.join(models)}: {words}" if len(found) > 1 else words for words, models in found.items())
+            by_text.setdefault(describe(runs), []).append(model)
+    return ". ".join(f"{', '.join(models)}: {text}" if len(by_text) > 1 else text for text, models in by_text.items())
 
 
 def splits(context: Context) -> list[str]:
     """A sentence on the samples of an update, where approaches differ in them."""
 
-    def said(runs: list[Item]) -> str:
+    def describe(runs: list[Item]) -> str:
         summed = [item for item in runs if item.arm.spec.phases[-1].microbatches > 1]
-        rest = dict.fromkeys(samples_of(item) for item in runs if item not in summed)
-        return f"{by_words(summed, samples_of)}; the others {' or '.join(rest)}" if summed else ""
+        others = dict.fromkeys(samples_of(item) for item in runs if item not in summed)
+        return f"{by_words(summed, samples_of)}; the others {' or '.join(others)}" if summed else ""
 
-    words = per_model(context, said)
+    words = per_model(context, describe)
     return [f"Samples of an update: {words}."] if words else []
 
 
@@ -200,13 +200,13 @@ def updates(context: Context) -> list[str]:
 
 def layers_of(context: Context, model: str) -> int | None:
     """The layers of a network that is smaller than the paper's, where these are among its options."""
-    found = [item.arm.spec.model for item in context.logged(model=model) if item.arm.spec.kind == "train"]
-    return found[0].options.get("layers") if found and found[0] and context.smaller(model=model) else None
+    networks = [item.arm.spec.model for item in context.logged(model=model) if item.arm.spec.kind == "train"]
+    return networks[0].options.get("layers") if networks and networks[0] and context.smaller(model=model) else None
 
 
 def scattered(context: Context) -> list[str]:
     """A sentence per model and approach whose seeds are too far apart for their mean to say much."""
-    said = []
+    sentences = []
     for model, arm, optimizer in dict.fromkeys(
         (item.arm.labels["model"], item.arm.labels["arm"], item.arm.labels["optimizer"]) for item in context.logged()
     ):
@@ -214,8 +214,8 @@ def scattered(context: Context) -> list[str]:
         best = [value for item in runs if (value := one_number(item, max, metric_of(model))) is not None]
         if len(best) > 1 and stdev(best) > SCATTERED * fmean(best):
             ends = ", ".join(f"{value:.2f}" for value in best)
-            said.append(f"{arm}'s seeds of {model} lie far apart, their best evaluations at {ends}.")
-    return said
+            sentences.append(f"{arm}'s seeds of {model} lie far apart, their best evaluations at {ends}.")
+    return sentences
 
 
 def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] | None = None) -> list[dict[str, Any]]:

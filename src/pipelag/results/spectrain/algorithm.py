@@ -63,7 +63,7 @@ def algorithm_1(context: Context) -> Drawn:
 
 
 def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:
-    """The steady state's cells; for a judge, which needs two units in a row."""
+    """The steady state's cells; for a judge."""
     return cells(log_of(context))
 
 
@@ -85,8 +85,8 @@ def distances(context: Context) -> Finding:
     as_written = [
         (rows["F"]["ahead"], rows["B"]["ahead"]) == (2 * gpus - gpu - 2, gpu) for (gpu, _), rows in pairs.items()
     ]
-    shown = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in pairs.items()}
-    words = ", ".join(f"GPU {gpu} {forward} and {backward}" for gpu, (forward, backward) in sorted(shown.items()))
+    by_gpu = {gpu: (int(rows["F"]["ahead"]), int(rows["B"]["ahead"])) for (gpu, _), rows in pairs.items()}
+    words = ", ".join(f"GPU {gpu} {forward} and {backward}" for gpu, (forward, backward) in sorted(by_gpu.items()))
     return exact(bool(as_written) and all(as_written), words)
 
 
@@ -98,6 +98,6 @@ def update_after_both(context: Context) -> Finding:
     for gpu in sorted({gpu for gpu, _ in pairs}):
         units = sorted(unit for other, unit in pairs if other == gpu)
         for now, after in pairwise(units):
-            made = pairs[gpu, now]["B"]["writes"]
-            steps.append(made == pairs[gpu, now]["F"]["reads"] + 1 == pairs[gpu, after]["F"]["reads"])
+            written = pairs[gpu, now]["B"]["writes"]
+            steps.append(written == pairs[gpu, now]["F"]["reads"] + 1 == pairs[gpu, after]["F"]["reads"])
     return exact(bool(steps) and all(steps), f"{sum(steps)} of {len(steps)} updates are read from the next unit on")

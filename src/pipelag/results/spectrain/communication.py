@@ -13,13 +13,14 @@ from pipelag.results.spectrain.timing import (
     CNN,
     DATA,
     DENSE,
+    LSTM,
     MODELS,
     PIPED,
     RING,
     average,
     backward_over_forward,
     communicating,
-    found,
+    logged_row,
     mean_share,
     needed,
     over,
@@ -33,7 +34,6 @@ BYTES = 1.5  # a factor: neither VGG16's head nor the cuts nor the LSTM's words 
 BYTES_WORDS = "within a factor of 1.5: the heads, the cuts and the words of a review that it rests on are not printed"
 LITTLE = 0.1  # "almost no communication": at most so much of data parallelism's
 LONGER = 200  # words of a review, of which the paper says no number for the LSTM; IMDb's have about as many
-LSTM = "Residual LSTM"
 SUMMED = {"server": DATA, "ring": RING}
 NAMES = {"server": "parameter server on a GPU", "ring": "ring"}
 
@@ -44,7 +44,7 @@ def figure_3(context: Context) -> Drawn:
     rows = []
     for model in MODELS:
         for scheme, arm in (("Data P.", DATA), ("Model P.", PIPED)):
-            row = found(context, model, arm)
+            row = logged_row(context, model, arm)
             if row is not None:
                 rows.append({"model": model, "scheme": scheme, "megabytes": row["bytes"] / 1e6})
     y = Axis("megabytes", "MB per minibatch", log=True, limits=(1, None))
@@ -60,7 +60,7 @@ def words_of(context: Context) -> int | None:
 
 def chosen(context: Context) -> str:
     """What the paper does not say and the bytes rest on, in sentences; empty without logs."""
-    data, piped, words = found(context, LSTM, DATA), found(context, LSTM, PIPED), words_of(context)
+    data, piped, words = logged_row(context, LSTM, DATA), logged_row(context, LSTM, PIPED), words_of(context)
     if data is None or piped is None or words is None:
         return ""
     more = 100 * piped["bytes"] / data["bytes"] * LONGER / words
@@ -125,7 +125,7 @@ def figure_4(context: Context) -> Drawn:
     rows = []
     for model in MODELS:
         for gather, arm in SUMMED.items():
-            row = found(context, model, arm)
+            row = logged_row(context, model, arm)
             if row is not None:
                 place = {"model": model, "gradients summed by": NAMES[gather]}
                 rows.append(place | {"percent": 100 * communicating(row)})
@@ -182,7 +182,7 @@ def figure_7(context: Context) -> Drawn:
     return Drawn.of(Bars(Axis("time", "time (forward = 1)"), "model", "pass", colours=colours), rows)
 
 
-def passes(context: Context) -> dict[str, float]:
+def backward_ratios(context: Context) -> dict[str, float]:
     """Backward over forward by model; for a judge."""
     return {model: need(backward_over_forward(context, model), model) for model in MODELS}
 
@@ -197,7 +197,7 @@ def measured_words(context: Context) -> str:
 @judge(PAPER, "figure_7", "backward_longer")
 def backward_longer(context: Context) -> Finding:
     """Every model."""
-    times = passes(context)
+    times = backward_ratios(context)
     why = over(times) + measured_words(context)
     return timed(context, (min(times.values()) >= 1.05,), why, "half a unit of the last printed digit, 3.3")
 
@@ -205,7 +205,7 @@ def backward_longer(context: Context) -> Finding:
 @judge(PAPER, "figure_7", "as_printed")
 def longest_as_printed(context: Context) -> Finding:
     """The greatest."""
-    times, printed = passes(context), context.result.reported["backward_over_forward_max"]
+    times, printed = backward_ratios(context), context.result.reported["backward_over_forward_max"]
     why = f"at most {max(times.values()):.2f}x for {printed}x, mean {fmean(times.values()):.2f}x"
     why += f"; {over(times)}{measured_words(context)}"
     return timed(context, (within(max(times.values()), printed),), why, SPEED_WORDS)

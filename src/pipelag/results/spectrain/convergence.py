@@ -14,6 +14,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, over_models, sized, trend, with_spread
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
+from pipelag.results.spectrain.below import below_figures, below_tables
 from pipelag.results.spectrain.throughput import TITLES
 from pipelag.results.spectrain.timing import (
     CNN,
@@ -29,16 +30,17 @@ from pipelag.results.spectrain.timing import (
     disagreeing,
     share,
 )
-from pipelag.results.spectrain.told import all_told, told_below_figures
-from pipelag.results.spectrain.training import OWN, STASHED
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.spectrain.training import SPECTRAIN, STASHED
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
-TRAINED = {DATA: training.DATA, PIPED: training.PIPED, DUAL: OWN}  # a scheme of figure 13 -> the arm that is trained
+# A scheme of figure 13 -> the arm that is trained
+TRAINED = {DATA: training.DATA, PIPED: training.PIPED, DUAL: SPECTRAIN}
 GROUPS = {"CNN": CNN, "FCN/RNN": DENSE, "all": MODELS}
 ORDER = (DATA, PIPED, STASHED, DUAL)  # of the bars
 VERSIONS = {training.PIPED: "one version on all GPUs", STASHED: "stashing"}  # of PipeDream, as it is trained
-SAID = {"data": (DATA, "vs_data_percent"), "piped": (PIPED, "vs_pipedream_percent")}
+# A column of the headline's table -> the scheme whose time DualPipe's is a share of, and where the printed share stands
+OTHERS = {"data": (DATA, "vs_data_percent"), "piped": (PIPED, "vs_pipedream_percent")}
 BySeed = dict[int, float]
 
 
@@ -55,15 +57,20 @@ def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -
 def times(context: Context, model: str, piped: str = training.PIPED, timed: Arms = FIRST) -> dict[str, BySeed]:
     """Seconds to "the lowest value among the best accuracy the three schemes can achieve", by scheme and seed.
 
+    Of the seeds that all three have.
+
     Args:
         piped: which PipeDream is trained; timed is one version on all GPUs. timed: the schemes' arms of a reading.
     """
     trained = TRAINED | {PIPED: piped}
     reached = {scheme: training.as_trained(context, model, arm) for scheme, arm in trained.items()}
+    seeds = sorted(set.intersection(*map(set, reached.values())))
+    if not seeds:
+        raise NotLogged(f"the three schemes of {model} have no seed in common")
     seconds: dict[str, BySeed] = {scheme: {} for scheme in trained}
     for scheme, arm in trained.items():
         row = timing.needed(context, model, timed[scheme])
-        for seed in reached[DATA]:
+        for seed in seeds:
             target = min(by_seed[seed] for by_seed in reached.values())
             seconds[scheme][seed] = steps_to(context, model, target, arm, seed) * row["seconds"]
     return seconds
@@ -112,26 +119,26 @@ def figure_13(context: Context) -> Drawn:
                     for seed, value in by_seed.items()
                 ]
     rows.sort(key=lambda row: ORDER.index(row["scheme"]))
-    shown = set.union(*drawn.values())
-    items = [item for item in context.items if item.log is None or item.arm.labels.get("model") in shown]
+    trained = set.union(*drawn.values())
+    items = [item for item in context.items if item.log is None or item.arm.labels.get("model") in trained]
     y = Axis("time", "time to a common accuracy\n(Data P. = 1)")
     colours = timing.COLOURS | {STASHED: training.ARMS.index(STASHED)}
     chart = Bars(y, "model", "scheme", panel="pipedream", colours=colours, shared_y=True, height=2.7)
-    return Drawn.of(chart, rows, items, " ".join(told_of(context, drawn)))
+    return Drawn.of(chart, rows, items, " ".join(below_figure_13(context, drawn)))
 
 
-def told_of(context: Context, drawn: dict[str, set[str]]) -> list[str]:
+def below_figure_13(context: Context, drawn: dict[str, set[str]]) -> list[str]:
     """What stands below figure 13."""
     lost = [model for model in MODELS if model in drawn[STASHED] - drawn[training.PIPED]]
-    said = [f"PipeDream's one version diverges or does not learn on {', '.join(lost)}."] if lost else []
+    sentences = [f"PipeDream's one version diverges or does not learn on {', '.join(lost)}."] if lost else []
     if drawn[STASHED]:
-        said.append("Both are timed as one version on all GPUs.")
+        sentences.append("Both are timed as one version on all GPUs.")
     if any(drawn.values()):
-        said.append("Times with a server and a common clock; the headline's table has others.")
-    return [*said, *told_below_figures(context)]
+        sentences.append("Times with a server and a common clock; the headline's table has others.")
+    return [*sentences, *below_figures(context)]
 
 
-def fastest(models: Sequence[str]) -> Any:
+def fastest(models: Sequence[str]) -> Judge:
     """A judge: DualPipe needs least time in a group of models."""
 
     def judged(context: Context) -> Finding:
@@ -152,30 +159,30 @@ judge(PAPER, "figure_13", "cnn_fastest")(fastest(CNN))
 judge(PAPER, "figure_13", "dense_fastest")(fastest(DENSE))
 
 
-def faster_here(other: str) -> Any:
+def faster_here(other: str) -> Judge:
     """A judge: DualPipe needs less time than another scheme, on each model that is trained here. PipeDream is that with
     stashing, on every model: its one version does not learn on all."""
 
     def judged(context: Context) -> Finding:
         models = training.trained_here(context)
-        found: dict[tuple[str, bool], Difference] = {}
+        percents: dict[tuple[str, bool], Difference] = {}
         unknown: dict[str, str] = {}
         for model in models:
             try:
                 for timed in (FIRST, SECOND):
-                    found[model, timed is SECOND] = against(context, other, (model,), piped=STASHED, timed=timed)
-            except NotLogged as why:
-                unknown[model] = f"{model} unknown ({why})"
+                    percents[model, timed is SECOND] = against(context, other, (model,), piped=STASHED, timed=timed)
+            except NotLogged as error:
+                unknown[model] = f"{model} unknown ({error})"
         holds, words = in_readings(
-            lambda timed: all_of(None if m in unknown else found[m, timed is SECOND].below(100.0) for m in models)
+            lambda timed: all_of(None if m in unknown else percents[m, timed is SECOND].below(100.0) for m in models)
         )
         named = STASHED if other == PIPED else other
         texts = [
-            unknown.get(model) or in_percent(context, model, other, found[model, False], found[model, True])
+            unknown.get(model) or in_percent(context, model, other, percents[model, False], percents[model, True])
             for model in models
         ]
-        said = f"of the time of {named}: {'; '.join(texts)}; in brackets {READ_AS[1]}{simulated(context, other)}{words}"
-        return trend(context, holds, said, SEEDS, what="training")
+        why = f"of the time of {named}: {'; '.join(texts)}; in brackets {READ_AS[1]}{simulated(context, other)}{words}"
+        return trend(context, holds, why, SEEDS, what="training")
 
     return judged
 
@@ -209,7 +216,7 @@ judge(PAPER, "figure_13", "faster_than_data_here")(faster_here(DATA))
 judge(PAPER, "figure_13", "faster_than_pipedream_here")(faster_here(PIPED))
 
 
-def piped_against_data(models: Sequence[str], slower: bool) -> Any:
+def piped_against_data(models: Sequence[str], slower: bool) -> Judge:
     """A judge: PipeDream needs more (or less) time than data parallelism."""
 
     def judged(context: Context) -> Finding:
@@ -236,17 +243,17 @@ def as_printed(group: str, printed: dict[str, float], context: Context) -> Findi
 
     def holds(timed: Arms) -> bool | None:
         outcomes = []
-        for other, key in SAID.values():
+        for other, key in OTHERS.values():
             percent = against(context, other, models, timed=timed)
             outcomes.append(percent.within(printed[key] / SPEED, printed[key] * SPEED))
         return all_of(outcomes)
 
-    outcome, said = in_readings(holds)
+    outcome, words = in_readings(holds)
     texts = []
-    for other, key in SAID.values():
+    for other, key in OTHERS.values():
         first, second = (against(context, other, models, timed=timed) for timed in (FIRST, SECOND))
         texts.append(f"{share(first)} ({second.mean:.0f} %) of {other}'s time for {printed[key]} %")
-    why = f"{', '.join(texts)}, {beside(context, models)}{said}"
+    why = f"{', '.join(texts)}, {beside(context, models)}{words}"
     return sized(context, outcome, why, f"geometric means over models, {SPEED_WORDS}; over seeds", what="training")
 
 
@@ -284,7 +291,7 @@ def headline_time(context: Context) -> Drawn:
         rows.append(row | {"reading": "paper"})
         for reading, how in readings.items():
             row = {"group": group, "reading": f"ours: {reading}"}
-            for key, (other, _) in SAID.items():
+            for key, (other, _) in OTHERS.items():
                 try:
                     row[key] = in_cell(ratio(context, other, models, **how))
                 except NotLogged as why:
@@ -304,7 +311,7 @@ def headline_time(context: Context) -> Drawn:
     notes += by_network(context, readings)
     notes += [f"trained not as in the paper: {short}"] if short else []
     notes += [f"–: {'; '.join(lacking)}"] if lacking else []
-    return Drawn(table=table(rows, cols, context.result.caption, [*notes, *all_told(context)], rule_by="Models"))
+    return Drawn(table=table(rows, cols, context.result.caption, [*notes, *below_tables(context)], rule_by="Models"))
 
 
 def by_network(context: Context, readings: dict[str, dict[str, Any]]) -> list[str]:
@@ -328,4 +335,4 @@ def headline_as_printed(context: Context) -> Finding:
 @judge(PAPER, "text_headline_time", "fastest")
 def headline_fastest(context: Context) -> Finding:
     """Means over all six models."""
-    return fastest(MODELS)(context)  # type: ignore[no-any-return]
+    return fastest(MODELS)(context)

@@ -61,9 +61,9 @@ def box(axes: Any, x: float, y: float, width: float, height: float, text: str, c
     axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color="white", fontsize=7, weight="bold")
 
 
-def arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], both: bool = False) -> None:
+def arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], two_headed: bool = False) -> None:
     """An arrow between two points."""
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if both else "->", "linewidth": 0.9})
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if two_headed else "->", "linewidth": 0.9})
 
 
 @drawing(PAPER, "figure_1a")
@@ -82,7 +82,7 @@ def figure_1a(context: Context) -> Drawn:
         box(axes, 2 * gpu, 1.3, 1.6, 0.6, f"GPU {gpu}\nlayers 1-{layers}", COLOURS[1])
         axes.text(2 * gpu + 0.8, 2.15, f"1/{gpus} of a batch", ha="center", fontsize=6.5)
         if gpu:
-            arrow(axes, (2 * gpu + 0.8, 1.28), (0.6 + (gpu + 0.5) * (2 * gpus - 1.6) / gpus, 0.52), both=True)
+            arrow(axes, (2 * gpu + 0.8, 1.28), (0.6 + (gpu + 0.5) * (2 * gpus - 1.6) / gpus, 0.52), two_headed=True)
     axes.set_xlim(-0.1, 2 * gpus - 0.3)
     axes.set_ylim(-0.1, 2.4)
     axes.axis("off")
@@ -120,8 +120,8 @@ def figure_2(context: Context) -> Drawn:
         return not_logged("the run has no log")
     fig, axes = figure(PAGE, 0.9)
     x = 0.0
-    shown = [row for row in log.rows if row["minibatch"] < 2]
-    for row in shown:
+    rows = [row for row in log.rows if row["minibatch"] < 2]
+    for row in rows:
         if row["kind"] == "F":
             box(axes, x, 0, 1.1, 0.6, f"$W_{{{row['reads']}}}$", COLOURS[0])
             arrow(axes, (x + 1.15, 0.3), (x + 1.55, 0.3))
@@ -133,7 +133,7 @@ def figure_2(context: Context) -> Drawn:
             arrow(axes, (x + 2.15, 0.3), (x + 3.35, 0.3))
             axes.text(x + 2.75, 0.38, r"$-\eta g$", ha="center", va="bottom", fontsize=7)
             x += 3.4
-    box(axes, x, 0, 1.1, 0.6, f"$W_{{{shown[-1]['writes']}}}$", COLOURS[0])
+    box(axes, x, 0, 1.1, 0.6, f"$W_{{{rows[-1]['writes']}}}$", COLOURS[0])
     axes.set_xlim(-0.1, x + 1.2)
     axes.set_ylim(-0.15, 0.85)
     axes.axis("off")

@@ -12,19 +12,19 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, trend
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.told import told_below_figures
+from pipelag.results.spectrain.below import below_figures
 from pipelag.results.spectrain.training import (
     ARMS,
     DATA,
-    OWN,
     PIPED,
     READINGS,
+    SPECTRAIN,
     VANILLA,
     BySeed,
     as_trained,
     points,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
 STYLES = {arm: (number, number) for number, arm in enumerate(ARMS)}
@@ -54,20 +54,26 @@ def lost(context: Context) -> list[str]:
 
 def named(arm: str, logs: Sequence[RunLog]) -> str:
     """An arm in a legend, with how many of its runs diverged."""
-    lost = sum(log.diverged_at is not None for log in logs)
-    of = f"{lost} of {len(logs)} " if len(logs) > 1 else ""
-    return f"{arm} ({of}diverged)" if lost else arm
+    diverged = sum(log.diverged_at is not None for log in logs)
+    of = f"{diverged} of {len(logs)} " if len(logs) > 1 else ""
+    return f"{arm} ({of}diverged)" if diverged else arm
+
+
+def styles_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """The styles of lines by what the legend calls them: an arm's is the same whether runs of it diverge or not."""
+    titles = dict.fromkeys(row["arm"] for row in rows)
+    return {title: STYLES[arm] for title in titles for arm in ARMS if title.split(" (")[0] == arm}
 
 
 def limits(rows: Sequence[Mapping[str, Any]], panel: str) -> tuple[float | None, float | None]:
     """Of a panel's axis: those of the means over seeds of the runs that did not diverge, which one that did, or one
     evaluation of one seed, would flatten."""
     values = [row["value"] for row in rows if row["panel"] == panel]
-    kept: dict[tuple[str, int], list[float]] = {}
+    seeds: dict[tuple[str, int], list[float]] = {}  # of every evaluation
     for row in rows:
         if row["panel"] == panel and not row["diverged"]:
-            kept.setdefault((row["arm"], row["step"]), []).append(row["value"])
-    means = [fmean(each) for each in kept.values()]
+            seeds.setdefault((row["arm"], row["step"]), []).append(row["value"])
+    means = [fmean(each) for each in seeds.values()]
     if not means or max(values) <= max(means):
         return None, None
     margin = 0.05 * (max(means) - min(means))
@@ -85,23 +91,23 @@ def figure_5(context: Context) -> Drawn:
     """Faint evaluations, strong moving averages."""
     y = Axis("value", "validation accuracy (%)")
     rows = list(curves(context, (DATA, VANILLA), {"": "accuracy"}))
-    chart = Lines(Axis("step", "iteration"), y, line="arm", styles=STYLES, trailing=window(rows))
-    return Drawn.of(chart, rows, note=told_of(context, rows))
+    chart = Lines(Axis("step", "iteration"), y, line="arm", styles=STYLES | styles_of(rows), trailing=window(rows))
+    return Drawn.of(chart, rows, note=below_curves(context, rows))
 
 
-def told_of(context: Context, rows: Sequence[Mapping[str, Any]]) -> str:
+def below_curves(context: Context, rows: Sequence[Mapping[str, Any]]) -> str:
     """What stands below curves: what lines and bands are, whose losses are not drawn, and what was trained."""
     if not rows:
         return ""
     several = len({row["seed"] for row in rows}) > 1
-    said = [
+    sentences = [
         f"Faint lines: single evaluations{', mean over seeds' if several else ''}; strong lines"
         f"{' and bands' if several else ''}: means over the latest {window(rows)} of "
         + ("these means and of their standard deviations." if several else "these.")
     ]
     gone = [arm for arm in lost(context) if any(row["panel"] for row in rows)]
-    said += [f"No loss is drawn of what diverges with every seed: {', '.join(gone)}."] if gone else []
-    return " ".join([*said, *told_below_figures(context)])
+    sentences += [f"No loss is drawn of what diverges with every seed: {', '.join(gone)}."] if gone else []
+    return " ".join([*sentences, *below_figures(context)])
 
 
 @drawing(PAPER, "figure_12")
@@ -115,10 +121,9 @@ def figure_12(context: Context) -> Drawn:
         else Axis("value", "loss", limits=limits(rows, title))
         for title, metric in panels.items()
     }
-    titles = dict.fromkeys(row["arm"] for row in rows)
-    styles = {title: STYLES[arm] for title in titles for arm in ARMS if title.split(" (")[0] == arm}
+    styles = styles_of(rows)
     chart = Lines(Axis("step", "iteration"), axes, line="arm", panel="panel", styles=styles, trailing=window(rows))
-    return Drawn.of(chart, rows, note=told_of(context, rows))
+    return Drawn.of(chart, rows, note=below_curves(context, rows))
 
 
 def spread(values: Sequence[float]) -> float:
@@ -128,19 +133,19 @@ def spread(values: Sequence[float]) -> float:
     return (fmean((after - before) ** 2 for before, after in pairwise(late)) / 2) ** 0.5
 
 
-def spreads(context: Context, arm: str, metric: str = "accuracy") -> BySeed:
+def spreads(context: Context, arm: str) -> BySeed:
     """The spread of the Transformer's validation accuracy, by seed; for a judge."""
     as_trained(context, "Transformer", arm)  # one that stays at chance lies still
-    curves_of = evaluated(context, arm, metric)
+    curves_of = evaluated(context, arm)
     if any(len(values) < 2 * WINDOW for values in curves_of.values()):
         raise NotLogged(f"{arm} of the Transformer has no {2 * WINDOW} logged evaluations")
     return {seed: spread(values) for seed, values in curves_of.items()}
 
 
-def evaluated(context: Context, arm: str, metric: str = "accuracy") -> dict[int, list[float]]:
-    """The Transformer's evaluations, by seed, of the runs that there are."""
+def evaluated(context: Context, arm: str) -> dict[int, list[float]]:
+    """The Transformer's validation accuracies, by seed, of the runs that there are."""
     items = context.select(what="training", model="Transformer", arm=arm)
-    return {item.arm.seed: points(item.log, metric) for item in items if item.log is not None}
+    return {item.arm.seed: points(item.log, "accuracy") for item in items if item.log is not None}
 
 
 def least_stable(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
@@ -162,12 +167,12 @@ def fluctuates(context: Context) -> Finding:
 @judge(PAPER, "figure_12", "vanilla_least_stable")
 def vanilla_least_stable(context: Context) -> Finding:
     """Against all others."""
-    return least_stable(context, [(VANILLA, other) for other in (PIPED, OWN, DATA)])
+    return least_stable(context, [(VANILLA, other) for other in (PIPED, SPECTRAIN, DATA)])
 
 
-def pipedream_between(piped: str) -> Any:
+def pipedream_between(piped: str) -> Judge:
     """A judge: PipeDream is more stable than vanilla DualPipe and less than SpecTrain."""
-    return lambda context: least_stable(context, [(VANILLA, piped), (piped, OWN)])
+    return lambda context: least_stable(context, [(VANILLA, piped), (piped, SPECTRAIN)])
 
 
 for _suffix, _piped in READINGS.items():
@@ -182,15 +187,15 @@ def apart(a: Sequence[float], b: Sequence[float]) -> float:
 @judge(PAPER, "figure_12", "spectrain_near_data")
 def spectrain_near_data(context: Context) -> Finding:
     """No further from it than data parallelism with one seed is from itself with others."""
-    for arm in (OWN, DATA):
+    for arm in (SPECTRAIN, DATA):
         as_trained(context, "Transformer", arm)
-    own, data = (evaluated(context, arm) for arm in (OWN, DATA))
-    if len(data) < 2 or set(own) != set(data):
+    predicted, data = (evaluated(context, arm) for arm in (SPECTRAIN, DATA))
+    if len(data) < 2 or set(predicted) != set(data):
         raise NotLogged(f"how near is similar is told by several seeds of {DATA} of the Transformer")
-    near = {seed: apart(own[seed], data[seed]) for seed in own}
+    near = {seed: apart(predicted[seed], data[seed]) for seed in predicted}
     among = {seed: fmean(apart(data[seed], data[other]) for other in data if other != seed) for seed in data}
     further = Difference.of(near, among)
-    words = f"points between accuracies, on average: {OWN} and {DATA} {fmean(near.values()):.2f}, {DATA} with two seeds"
-    words += f" {fmean(among.values()):.2f}; further by {further.text()}"
+    words = f"points between accuracies, on average: {SPECTRAIN} and {DATA} {fmean(near.values()):.2f}, {DATA} with "
+    words += f"two seeds {fmean(among.values()):.2f}; further by {further.text()}"
     why = f"similar: no further apart than two seeds of {DATA}; {SEEDS}"
     return trend(context, further.below(), words, why, what="training", model="Transformer")

@@ -13,13 +13,13 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend, with_spread
 from pipelag.results.logs import RunLog
+from pipelag.results.spectrain.below import below_figures, below_tables
 from pipelag.results.spectrain.timing import share
-from pipelag.results.spectrain.told import all_told, told_below_figures
+from pipelag.results.spectrain.training import SPECTRAIN
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
 HORIZONS = (1, 2, 3)
-OWN = "SpecTrain"
 FACTOR = 2.0  # within which a ratio of the paper's is met
 FORESEEN = (
     "Predictions s updates ahead: SpecTrain steps s times along the velocity (equation 4), PipeOptim s times as the "
@@ -33,7 +33,7 @@ def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
     return [row for row in log.rows if "rmse_stale_1" in row] if log else []
 
 
-def by_seed(context: Context, method: str = OWN) -> dict[int, list[dict[str, Any]]]:
+def by_seed(context: Context, method: str = SPECTRAIN) -> dict[int, list[dict[str, Any]]]:
     """A method's rows by seed; for a judge."""
     rows = {seed: measured_rows(item.log) for seed, item in every_run(context, method, arm=method).items()}
     if not all(rows.values()):
@@ -41,12 +41,12 @@ def by_seed(context: Context, method: str = OWN) -> dict[int, list[dict[str, Any
     return rows
 
 
-def mean(context: Context, kind: str, s: int, method: str = OWN) -> dict[int, float]:
+def mean(context: Context, kind: str, s: int, method: str = SPECTRAIN) -> dict[int, float]:
     """The mean over a run of the distance of `kind` weights, predicted or stale, s updates ahead; by seed."""
     return {seed: fmean(row[f"rmse_{kind}_{s}"] for row in rows) for seed, rows in by_seed(context, method).items()}
 
 
-def ratio(context: Context, s: int, method: str = OWN) -> dict[int, float]:
+def ratio(context: Context, s: int, method: str = SPECTRAIN) -> dict[int, float]:
     """Predicted over stale, by seed."""
     stale = mean(context, "stale", s, method)
     return {seed: value / stale[seed] for seed, value in mean(context, "predicted", s, method).items()}
@@ -59,14 +59,14 @@ def lines(context: Context) -> Iterator[dict[str, Any]]:
             method = item.arm.labels["arm"]
             for row in measured_rows(item.log):
                 point = {"s": f"s = {s}", "seed": item.arm.seed, "step": row["step"]}
-                if method == OWN:
-                    yield point | {"weights": f"stale ({OWN}'s run)", "rmse": row[f"rmse_stale_{s}"]}
+                if method == SPECTRAIN:
+                    yield point | {"weights": f"stale ({SPECTRAIN}'s run)", "rmse": row[f"rmse_stale_{s}"]}
                 yield point | {"weights": f"predicted, {method}", "rmse": row[f"rmse_predicted_{s}"]}
 
 
 def seldom(context: Context) -> str:
     """On how many minibatches distances are measured, in words; empty where on each, and without logs."""
-    for spec in (item.arm.spec for item in context.logged(arm=OWN)):
+    for spec in (item.arm.spec for item in context.logged(arm=SPECTRAIN)):
         every = spec.options["discrepancy"]["every"]
         if every > 1:
             return f"measured on one minibatch in {every}, so that spikes of single iterations can be missed"
@@ -75,13 +75,13 @@ def seldom(context: Context) -> str:
 
 def measured_how(context: Context) -> list[str]:
     """What the measured distances are, in sentences."""
-    logged = context.logged(arm=OWN)
+    logged = context.logged(arm=SPECTRAIN)
     if not logged:
         return []
     every = logged[0].arm.spec.evaluate_every
     points = f"A point is a mean over {every} iterations" + (" and over the seeds" if len(logged) > 1 else "")
     rarely = seldom(context)
-    return [f"{points}{f', {rarely}' if rarely else ''}.", FORESEEN, *told_below_figures(context)]
+    return [f"{points}{f', {rarely}' if rarely else ''}.", FORESEEN, *below_figures(context)]
 
 
 @drawing(PAPER, "figure_9")
@@ -89,7 +89,7 @@ def figure_9(context: Context) -> Drawn:
     """A panel per s."""
     y = Axis("rmse", "RMSE of the weights", log=True)
     # SpecTrain's colour is that of its curves; the others have none there. LWP_w's gaps show PipeOptim's line
-    styles = {f"stale ({OWN}'s run)": (0, 0), f"predicted, {OWN}": (4, 4), "predicted, PipeOptim": (7, 0)}
+    styles = {f"stale ({SPECTRAIN}'s run)": (0, 0), f"predicted, {SPECTRAIN}": (4, 4), "predicted, PipeOptim": (7, 0)}
     styles |= {"predicted, LWP_w": (5, 5), "predicted, XPipe": (6, 3)}
     chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=styles, shared_y=True)
     return Drawn.of(chart, list(lines(context)), note=" ".join(measured_how(context)))
@@ -101,7 +101,7 @@ def predicted_below_stale(context: Context) -> Finding:
     pairs = {s: Difference.of(mean(context, "stale", s), mean(context, "predicted", s)) for s in HORIZONS}
     texts = [f"s = {s}: {fmean(ratio(context, s).values()):.2f}" for s in HORIZONS]
     why = f"predicted over stale {', '.join(texts)}"
-    return trend(context, all_of(pair.above() for pair in pairs.values()), why, SEEDS, arm=OWN)
+    return trend(context, all_of(pair.above() for pair in pairs.values()), why, SEEDS, arm=SPECTRAIN)
 
 
 @judge(PAPER, "figure_9", "grows_with_s")
@@ -110,7 +110,7 @@ def grows_with_s(context: Context) -> Finding:
     stale = {s: mean(context, "stale", s) for s in HORIZONS}
     holds, _ = ordered([stale[s] for s in reversed(HORIZONS)])
     texts = [f"s = {s}: {fmean(values.values()):.2e}" for s, values in stale.items()]
-    return trend(context, holds, f"stale weights are off by {', '.join(texts)}", SEEDS, arm=OWN)
+    return trend(context, holds, f"stale weights are off by {', '.join(texts)}", SEEDS, arm=SPECTRAIN)
 
 
 @judge(PAPER, "figure_9", "spikes")
@@ -124,7 +124,7 @@ def spikes(context: Context) -> Finding:
     highest = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
     why = f"the greatest over the mean at s = 3: {highest.text().lstrip('+')}"
     why += f", {rarely}" if (rarely := seldom(context)) else ""
-    return sized(context, highest.above(printed), why, f"above {printed} times; over seeds", arm=OWN)
+    return sized(context, highest.above(printed), why, f"above {printed} times; over seeds", arm=SPECTRAIN)
 
 
 def percent(context: Context) -> Difference:
@@ -139,7 +139,7 @@ def small_ratio(context: Context) -> Finding:
     ours, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
     why = f"{share(ours)} for {printed} %"
     words = "within a factor of 2 either way, as a spike more or less in the mean would make it; over seeds"
-    return sized(context, ours.within(printed / FACTOR, printed * FACTOR), why, words, arm=OWN)
+    return sized(context, ours.within(printed / FACTOR, printed * FACTOR), why, words, arm=SPECTRAIN)
 
 
 @drawing(PAPER, "text_prediction_rmse")
@@ -149,7 +149,7 @@ def text_prediction_rmse(context: Context) -> Drawn:
     for method in context.values("arm"):
         for s in HORIZONS:
             row: dict[str, Any] = {"method": method, "s": s}
-            if method == OWN and s == 3:
+            if method == SPECTRAIN and s == 3:
                 row["paper"] = context.result.reported["ratio_percent"]
             with suppress(NotLogged):
                 row["ours"] = with_spread([100 * value for value in ratio(context, s, method).values()])
@@ -160,11 +160,11 @@ def text_prediction_rmse(context: Context) -> Drawn:
         Col("paper", "paper", "{:.1f}", "predicted over stale (%)"),
         Col("ours", "ours", group="predicted over stale (%)"),
     ]
-    short = context.shortfall(arm=OWN)
+    short = context.shortfall(arm=SPECTRAIN)
     notes = ["means over the run of the RMSE; every method against the stale weights of its own run"]
-    notes += ["ours: mean ± one standard deviation over seeds"] if len(context.logged(arm=OWN)) > 1 else []
+    notes += ["ours: mean ± one standard deviation over seeds"] if len(context.logged(arm=SPECTRAIN)) > 1 else []
     notes += [f"not the paper's: {short}"] if short else []
-    notes += [*filter(None, [seldom(context)]), FORESEEN, *all_told(context)]
+    notes += [*filter(None, [seldom(context)]), FORESEEN, *below_tables(context)]
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Method"))
 
 
@@ -172,4 +172,4 @@ def text_prediction_rmse(context: Context) -> Drawn:
 def far_below(context: Context) -> Finding:
     """At s = 3."""
     ours = percent(context)
-    return sized(context, ours.below(50), share(ours), "'far below' is read as at most half", arm=OWN)
+    return sized(context, ours.below(50), share(ours), "'far below' is read as at most half", arm=SPECTRAIN)

@@ -8,7 +8,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
 from pipelag.results.logs import Item, RunLog
-from pipelag.results.spectrain.told import delays_of
+from pipelag.results.spectrain.below import delays_of
 from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
@@ -35,7 +35,9 @@ def figure_6a(context: Context) -> Drawn:
         numbered_from=0,
         until=14,
     )
-    return told(context, drawn, "Time units are as long as their longest pass: before the first backward, a forward.")
+    return with_note(
+        context, drawn, "Time units are as long as their longest pass: before the first backward, a forward."
+    )
 
 
 def in_backwards(context: Context) -> Context:
@@ -56,7 +58,7 @@ def figure_6b(context: Context) -> Drawn:
     """DualPipe's time units, batches counted from 0."""
     unit = "time unit (a forward and a backward)"
     drawn = draw(context, name="GPU", first=0, follow=None, unit=unit, numbered_from=0, arm="DualPipe")
-    return told(context, drawn, "Units are longer than those of figure 6a.")
+    return with_note(context, drawn, "Units are longer than those of figure 6a.")
 
 
 @drawing(PAPER, "figure_8a", "figure_8b", "figure_8c", "figure_8d")
@@ -65,10 +67,10 @@ def figure_8(context: Context) -> Drawn:
     drawn = draw(
         context, name="GPU", first=0, follow=BATCH + 1, label=weights, unit="time unit", numbered_from=0, until=12
     )
-    return told(context, drawn, "Pale: other batches.")
+    return with_note(context, drawn, "Pale: other batches.")
 
 
-def told(context: Context, drawn: Drawn, also: str) -> Drawn:
+def with_note(context: Context, drawn: Drawn, also: str) -> Drawn:
     """A timeline with what stands below it: its colours, its method, and how many updates passes miss; first run's."""
     logged = context.logged()
     if not logged or logged[0].log is None:
@@ -121,15 +123,13 @@ def unit_cost(context: Context) -> Finding:
     for kind in "FB":
         taken = {row["stage"]: row["end"] - row["start"] for row in passes(log, kind=kind)}
         costs = {stage: costs.get(stage, 0.0) + time for stage, time in taken.items()}
-    starts = unit_starts(log)
-    units = {round(b - a, 9) for a, b in zip(starts[:-1], starts[1:], strict=True) if b - a > 1e-9}
     done = sorted(row["end"] for row in passes(log, kind="B") if row["stage"] == 1)
     low, high = full_between(log)
     gaps = {round(b - a, 9) for a, b in zip(done[:-1], done[1:], strict=True) if low <= a and b <= high}
     words = (
         f"batches finish {listing(sorted(gaps))} apart; forward and backward take {listing(costs.values())} on the GPUs"
     )
-    return exact(bool(units) and gaps == {max(costs.values())}, words)
+    return exact(gaps == {max(costs.values())}, words)
 
 
 @judge(PAPER, "figure_6b", "batch_per_unit")
@@ -148,8 +148,7 @@ def two_tasks(context: Context) -> Finding:
     cells: dict[tuple[int, int], list[Row]] = {}
     for row in log.rows:
         cells.setdefault((row["worker"], row["start"]), []).append(row)
-    first = min(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
-    last = max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
+    first, last = full_between(log)
     for unit in range(first, last + 1):
         for gpu in range(gpus):
             cell = cells.get((gpu, unit), [])

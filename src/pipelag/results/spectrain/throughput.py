@@ -35,10 +35,10 @@ from pipelag.results.spectrain.timing import (
     Arms,
     average,
     communicating,
-    found,
     gains,
     imbalance,
     in_both,
+    logged_row,
     mean_share,
     methods_timed,
     needed,
@@ -48,7 +48,7 @@ from pipelag.results.spectrain.timing import (
     timed,
     within,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
 FASTER = 1.005  # half a unit of the last printed digit of a factor such as 1.21
@@ -60,7 +60,7 @@ TITLES = {  # of groups of bars, which are narrow
     "Transformer": "Trans-\nformer",
     "Residual LSTM": "Residual\nLSTM",
 }
-LOW = 0.1  # of figure 11's bars: lower ones are told in words
+LOW = 0.1  # of figure 11's bars: lower ones stand in words below it
 PARTS = {
     "computing": "computing",
     "transfer": "P2P transfer",
@@ -78,7 +78,7 @@ def figure_10(context: Context) -> Drawn:
     for gpus in GPUS:
         for model in MODELS:
             for scheme in SCHEMES:
-                row = found(context, model, scheme, gpus)
+                row = logged_row(context, model, scheme, gpus)
                 if row is not None:
                     place = {"gpus": f"{gpus} GPUs", "model": TITLES.get(model, model)}
                     rows.append(place | {"scheme": scheme, "throughput": row["speedup"]})
@@ -165,7 +165,7 @@ def dense_below_one(context: Context) -> Finding:
     return timed(context, holds, why, f"geometric mean, {FASTER_WORDS}")
 
 
-def gain_as_printed(group: str, models: tuple[str, ...]) -> Any:
+def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:
     """A judge: DualPipe over both others, mean over a group of models."""
 
     def judged(context: Context) -> Finding:
@@ -194,9 +194,9 @@ def figure_11(context: Context) -> Drawn:
     """A panel per model, a stack per scheme, as shares of data parallelism's time."""
     rows = []
     for model in MODELS:
-        base = found(context, model, DATA)
+        base = logged_row(context, model, DATA)
         for scheme in SCHEMES:
-            row = found(context, model, scheme)
+            row = logged_row(context, model, scheme)
             if row is None or base is None:
                 continue
             name = f"\n{scheme}" if scheme == PIPED else scheme  # in two rows, the panels being narrow
@@ -213,12 +213,12 @@ def least_drawn(rows: Sequence[Mapping[str, Any]]) -> str:
     bars: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         bars.setdefault((row["model"], row["scheme"].strip()), {})[row["part"]] = row["time"]
-    said = [
+    lowest = [
         f"{model} under {scheme}: " + ", ".join(f"{part} {time:.3f}" for part, time in parts.items() if time >= 5e-4)
         for (model, scheme), parts in bars.items()
         if sum(parts.values()) < LOW
     ]
-    return f"Of the lowest bars, {'; '.join(said)}." if said else ""
+    return f"Of the lowest bars, {'; '.join(lowest)}." if lowest else ""
 
 
 @judge(PAPER, "figure_11", "imbalance_order")
@@ -284,8 +284,7 @@ def computing_longer(context: Context) -> Finding:
             "GPU under-used (all weights are read for a quarter of the work), and not the second, kernels that prepare "
             "the weights again on every GPU: it needs the runs on P40s"
         )
-        found = timed(context, (False,), why, MEAN_WORDS)
-        return replace(found, holds=None)
+        return replace(timed(context, (False,), why, MEAN_WORDS), holds=None)
     return timed(context, (max(means.values()) <= factor * SPEED,), why, MEAN_WORDS)
 
 
@@ -343,22 +342,22 @@ def left_idle(context: Context) -> list[str]:
     return []
 
 
-def headline_as_printed(other: str, key: str) -> Any:
+def headline_as_printed(other: str, key: str) -> Judge:
     """A judge: mean and greatest, as printed."""
 
     def judged(context: Context) -> Finding:
         printed = [context.result.reported[f"{key}_{which}"] for which in ("avg", "max")]
-        found = {
+        factors = {
             (reading, second): (average(by_model), max(by_model.values()))
             for reading in READINGS
             for second in (False, True)
             for by_model in [headline(context, other, reading, second)]
         }
-        holds = [all(map(within, found[CHARGED, second], printed)) for second in (False, True)]
-        mean, most = found[CHARGED, False]
+        holds = [all(map(within, factors[CHARGED, second], printed)) for second in (False, True)]
+        mean, most = factors[CHARGED, False]
         names = {DATA: ("a server", "a ring"), PIPED: ("one clock", "no common clock")}[other]
         texts = [
-            f"{names[second]}, {reading} {a:.2f}x, at most {b:.2f}x" for (reading, second), (a, b) in found.items()
+            f"{names[second]}, {reading} {a:.2f}x, at most {b:.2f}x" for (reading, second), (a, b) in factors.items()
         ]
         why = f"{mean:.2f}x for {printed[0]}x, at most {most:.2f}x for {printed[1]}x; {'; '.join(texts)}"
         return timed(context, holds, why, MEAN_WORDS)

@@ -13,7 +13,8 @@ from pipelag.results.verdict import Finding, NotLogged, log_of
 
 Row = dict[str, Any]
 CNN = ("VGG16", "ResNet-152", "Inception v4")
-DENSE = ("SNN", "Transformer", "Residual LSTM")  # the paper's FCN and RNN models
+LSTM = "Residual LSTM"
+DENSE = ("SNN", "Transformer", LSTM)  # the paper's FCN and RNN models
 MODELS = CNN + DENSE
 DATA, PIPED, DUAL = SCHEMES = ("Data P.", "PipeDream", "DualPipe")
 COLOURS = {DATA: 0, PIPED: 2, DUAL: 4}  # of their bars: those that the arms have in curves, SpecTrain's for DualPipe
@@ -35,15 +36,15 @@ def arms_of(context: Context, model: str, reading: str = CHARGED) -> list[Row]:
     return [row for row in log.rows if row["what"] == "arm"] if log else []
 
 
-def found(context: Context, model: str, arm: str, gpus: int = 4, reading: str = CHARGED) -> Row | None:
+def logged_row(context: Context, model: str, arm: str, gpus: int = 4, reading: str = CHARGED) -> Row | None:
     """An arm's row; None where it is not logged."""
     rows = arms_of(context, model, reading)
     return next((row for row in rows if row["arm"] == arm and row["workers"] == gpus), None)
 
 
 def needed(context: Context, model: str, arm: str, gpus: int = 4, reading: str = CHARGED) -> Row:
-    """`found`, for a judge."""
-    row = found(context, model, arm, gpus, reading)
+    """The same, for a judge."""
+    row = logged_row(context, model, arm, gpus, reading)
     if row is None:
         raise NotLogged(f"{arm} of {model} on {gpus} GPUs has no log")
     return row
@@ -138,12 +139,13 @@ def in_both(of: Callable[[Arms], bool]) -> tuple[bool, bool]:
 def disagreeing(outcomes: Sequence[bool | None]) -> str:
     """Why two readings that do not agree tell nothing."""
     words = {True: "holds", False: "fails", None: "is not told"}
-    said = ", ".join(f"{how} it {words[one]}" for how, one in zip(READ_AS, outcomes, strict=True))
-    return f"the two readings do not agree: {said}"
+    readings = ", ".join(f"{how} it {words[outcome]}" for how, outcome in zip(READ_AS, outcomes, strict=True))
+    return f"the two readings do not agree: {readings}"
 
 
 def methods_timed(context: Context) -> str:
     """What is timed under the schemes' names, for a note; empty without a log."""
-    rows = {scheme: found(context, model, scheme) for model in MODELS for scheme in SCHEMES}
-    said = ", ".join(f"{scheme} is {row['method']}" for scheme, row in rows.items() if row is not None)
-    return f"Methods: {said} (PipeDream with one version of the weights on all GPUs)." if said else ""
+    rows = {(scheme, model): logged_row(context, model, scheme) for scheme in SCHEMES for model in MODELS}
+    methods = {scheme: row["method"] for (scheme, _), row in rows.items() if row is not None}
+    words = ", ".join(f"{scheme} is {method}" for scheme, method in methods.items())
+    return f"Methods: {words} (PipeDream with one version of the weights on all GPUs)." if words else ""

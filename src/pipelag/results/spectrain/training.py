@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
@@ -24,12 +23,12 @@ from pipelag.results.judging import (
     with_spread,
 )
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.timing import CNN, DENSE, MODELS
-from pipelag.results.spectrain.told import all_told, not_learning
-from pipelag.results.verdict import TESTS, Finding, NotLogged, judge
+from pipelag.results.spectrain.below import below_tables, not_learning
+from pipelag.results.spectrain.timing import CNN, DENSE, LSTM, MODELS
+from pipelag.results.verdict import TESTS, Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
-DATA, VANILLA, PIPED, STASHED, OWN = ARMS = (
+DATA, VANILLA, PIPED, STASHED, SPECTRAIN = ARMS = (
     "Data P.",
     "Vanilla DualPipe",
     "PipeDream",
@@ -39,12 +38,7 @@ DATA, VANILLA, PIPED, STASHED, OWN = ARMS = (
 # PipeDream keeps "the earliest version of weights throughout the entire round trip" (section 3.3): on all GPUs, which
 # is PipeDream's vertical sync; its plain stashing, each GPU's own version, is the second reading.
 READINGS = {"": PIPED, "_stashed": STASHED}
-METRICS: dict[str, tuple[str, Callable[..., float]]] = {
-    "min. train loss": ("loss", min),
-    "min. val. loss": ("test_loss", min),
-    "max. val. accuracy (%)": ("accuracy", max),
-}
-LSTM = "Residual LSTM"
+METRICS = {"min. train loss": "loss", "min. val. loss": "test_loss", "max. val. accuracy (%)": "accuracy"}
 SIMILAR = 0.5  # points of accuracy
 ROUNDED = 0.005  # of an accuracy printed to a hundredth: "at least" holds of two that are printed alike
 BySeed = dict[int, float]
@@ -103,7 +97,7 @@ def above(
     }
 
 
-def said(differences: Mapping[str, Difference], digits: int = 2) -> str:
+def in_words(differences: Mapping[str, Difference], digits: int = 2) -> str:
     """Differences by name in words."""
     return ", ".join(f"{name} {one.text(digits)}" for name, one in differences.items())
 
@@ -137,7 +131,7 @@ def table_1(context: Context) -> Drawn:
         return "{:.2f}" if metric == "accuracy" else "{:.4f}"
 
     cols = [Col("Model", lambda row: row[0]), Col("Scheme", lambda row: row[1])]
-    for number, (title, (metric, _)) in enumerate(METRICS.items()):
+    for number, (title, metric) in enumerate(METRICS.items()):
         cols += [Col("paper", paper(number), digits(metric), title), Col("ours", ours(metric), group=title)]
     seeds = {item.arm.seed for item in context.items}
     notes = [
@@ -146,12 +140,12 @@ def table_1(context: Context) -> Drawn:
         "Every accuracy printed is a multiple of 1/9,984: the paper evaluated 78 minibatches of 128.",
         "Ours: mean ± one standard deviation over seeds." if len(seeds) > 1 else "Ours: one seed.",
         "A run that ends near chance does not learn; nothing is judged by an arm that has one, whichever it is.",
-        *all_told(context),
+        *below_tables(context),
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Model"))
 
 
-def mean_order(piped: str) -> Any:
+def mean_order(piped: str) -> Judge:
     """A judge: mean accuracies over the six models, data parallelism above PipeDream above vanilla DualPipe."""
 
     def judged(context: Context) -> Finding:
@@ -171,20 +165,20 @@ for _suffix, _piped in READINGS.items():
 @judge(PAPER, "table_1", "spectrain_as_data")
 def spectrain_as_data(context: Context) -> Finding:
     """The mean over the six models."""
-    lead = ahead(context, OWN, DATA)
+    lead = ahead(context, SPECTRAIN, DATA)
     return trend(context, lead.above(-ROUNDED), f"{lead.text()} points", SEEDS, what="training")
 
 
-def best_pipelined(piped: str) -> Any:
+def best_pipelined(piped: str) -> Judge:
     """A judge: SpecTrain has the best accuracy of the pipelines on every model but the LSTM."""
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model != LSTM]
-        over = {other: above(context, OWN, other, models) for other in (VANILLA, piped)}
+        over = {other: above(context, SPECTRAIN, other, models) for other in (VANILLA, piped)}
         holds = all_of(one.above() for by_model in over.values() for one in by_model.values())
-        lstm = above(context, OWN, piped, [LSTM])
-        why = "; ".join(f"over {other}: {said(by_model)}" for other, by_model in over.items())
-        return trend(context, holds, f"{why}; beside: {said(lstm)}", SEEDS, what="training")
+        lstm = above(context, SPECTRAIN, piped, [LSTM])
+        why = "; ".join(f"over {other}: {in_words(by_model)}" for other, by_model in over.items())
+        return trend(context, holds, f"{why}; beside: {in_words(lstm)}", SEEDS, what="training")
 
     return judged
 
@@ -196,33 +190,31 @@ for _suffix, _piped in READINGS.items():
 @judge(PAPER, "table_1", "at_least_data_on_four")
 def at_least_data_on_four(context: Context) -> Finding:
     """VGG16, Inception v4, SNN and Transformer."""
-    lead = above(context, OWN, DATA, ("VGG16", "Inception v4", "SNN", "Transformer"))
-    return trend(context, all_of(one.above(-ROUNDED) for one in lead.values()), said(lead), SEEDS, what="training")
+    lead = above(context, SPECTRAIN, DATA, ("VGG16", "Inception v4", "SNN", "Transformer"))
+    return trend(context, all_of(one.above(-ROUNDED) for one in lead.values()), in_words(lead), SEEDS, what="training")
 
 
 @judge(PAPER, "table_1", "below_data_on_two")
 def below_data_on_two(context: Context) -> Finding:
     """The two sizes, each as one more run would give it."""
-    lead = above(context, OWN, DATA, ("ResNet-152", LSTM))
+    lead = above(context, SPECTRAIN, DATA, ("ResNet-152", LSTM))
     printed = context.result.reported
-    holds = []
-    for model, difference in lead.items():
-        holds.append(difference.matches(printed[model][OWN][2] - printed[model][DATA][2]))
-    return sized(context, all_of(holds), said(lead), ONE_MORE, what="training")
+    holds = all_of(lead[model].matches(printed[model][SPECTRAIN][2] - printed[model][DATA][2]) for model in lead)
+    return sized(context, holds, in_words(lead), ONE_MORE, what="training")
 
 
 @judge(PAPER, "table_1", "vanilla_below_data")
 def vanilla_below_data(context: Context) -> Finding:
     """Every model."""
     lead = above(context, DATA, VANILLA)
-    return trend(context, all_of(one.above() for one in lead.values()), said(lead), SEEDS, what="training")
+    return trend(context, all_of(one.above() for one in lead.values()), in_words(lead), SEEDS, what="training")
 
 
-def as_pipedream(piped: str) -> Any:
+def as_pipedream(piped: str) -> Judge:
     """A judge: on the LSTM SpecTrain's accuracy is about PipeDream's."""
 
     def judged(context: Context) -> Finding:
-        lead = above(context, OWN, piped, [LSTM])[LSTM]
+        lead = above(context, SPECTRAIN, piped, [LSTM])[LSTM]
         why = f"SpecTrain above {piped} by {lead.text()} points"
         return trend(
             context, lead.within(-SIMILAR, SIMILAR), why, f"'similar' is within half a point; {SEEDS}", model=LSTM
@@ -234,17 +226,17 @@ def as_pipedream(piped: str) -> Any:
 @judge(PAPER, "table_1", "lstm_above_vanilla")
 def lstm_above_vanilla(context: Context) -> Finding:
     """The one model."""
-    lead = above(context, OWN, VANILLA, [LSTM])[LSTM]
+    lead = above(context, SPECTRAIN, VANILLA, [LSTM])[LSTM]
     return trend(context, lead.above(), f"SpecTrain above {VANILLA} by {lead.text()} points", SEEDS, model=LSTM)
 
 
-def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Any:
+def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Judge:
     """A judge: on all other models SpecTrain's least loss is below that of the other pipelines."""
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model not in excepted]
-        less = {arm: above(context, arm, OWN, models, metric) for arm in (VANILLA, piped)}
-        why = "; ".join(f"{arm} above SpecTrain {said(by_model, digits=4)}" for arm, by_model in less.items())
+        less = {arm: above(context, arm, SPECTRAIN, models, metric) for arm in (VANILLA, piped)}
+        why = "; ".join(f"{arm} above SpecTrain {in_words(by_model, digits=4)}" for arm, by_model in less.items())
         holds = all_of(one.above() for by_model in less.values() for one in by_model.values())
         return trend(context, holds, why, SEEDS, what="training")
 
@@ -266,10 +258,10 @@ def trained_here(context: Context) -> list[str]:
     def logged(model: str) -> bool:
         return any(i.log for arm in ARMS for i in context.select(what="training", model=model, arm=arm))
 
-    found = [model for model in MODELS if logged(model)]
-    if not found:
+    models = [model for model in MODELS if logged(model)]
+    if not models:
         raise NotLogged("no model is trained under every scheme here")
-    return found
+    return models
 
 
 def each_above(context: Context, words: str, leads: Mapping[str, Callable[[], Difference]]) -> Finding:
@@ -277,19 +269,19 @@ def each_above(context: Context, words: str, leads: Mapping[str, Callable[[], Di
 
     words: a format for what can be told.
     """
-    told: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     reasons: dict[str, None] = {}
     for name, lead in leads.items():
         try:
-            told[name] = lead()
+            differences[name] = lead()
         except NotLogged as why:
             reasons[str(why)] = None
-    if not told:
+    if not differences:
         raise NotLogged("; ".join(reasons))
-    holds = all_of([*(one.above() for one in told.values()), *(None for _ in reasons)])
+    holds = all_of([*(one.above() for one in differences.values()), *(None for _ in reasons)])
     if reasons:
         (TESTS.get() or []).clear()  # what they tell is not what decides
-    return trend(context, holds, "; ".join((words.format(said(told)), *reasons)), SEEDS, what="training")
+    return trend(context, holds, "; ".join((words.format(in_words(differences)), *reasons)), SEEDS, what="training")
 
 
 @judge(PAPER, "table_1", "stale_below_here")
@@ -303,7 +295,7 @@ def stale_below_here(context: Context) -> Finding:
 @judge(PAPER, "table_1", "above_vanilla_here")
 def above_vanilla_here(context: Context) -> Finding:
     """Each of those models."""
-    leads = {model: partial(ahead, context, OWN, VANILLA, (model,)) for model in trained_here(context)}
+    leads = {model: partial(ahead, context, SPECTRAIN, VANILLA, (model,)) for model in trained_here(context)}
     return each_above(context, "{} points", leads)
 
 
@@ -311,7 +303,7 @@ def above_vanilla_here(context: Context) -> Finding:
 def above_stale_here(context: Context) -> Finding:
     """Against both, means over those models."""
     models = trained_here(context)
-    leads = {arm: partial(ahead, context, OWN, arm, models) for arm in (VANILLA, STASHED)}
+    leads = {arm: partial(ahead, context, SPECTRAIN, arm, models) for arm in (VANILLA, STASHED)}
     return each_above(context, f"SpecTrain over {{}} points, mean over {', '.join(models)}", leads)
 
 
@@ -319,7 +311,7 @@ def above_stale_here(context: Context) -> Finding:
 def as_data_here(context: Context) -> Finding:
     """The mean over those models."""
     models = trained_here(context)
-    lead = ahead(context, OWN, DATA, models)
+    lead = ahead(context, SPECTRAIN, DATA, models)
     why = f"SpecTrain over Data P. {lead.text()} points, mean over {', '.join(models)}"
     return trend(context, lead.above(-ROUNDED), why, SEEDS, what="training")
 
@@ -346,7 +338,7 @@ def headline_accuracy(context: Context) -> Drawn:
     def ours(models: Sequence[str]) -> Callable[[str], str | None]:
         def cell(arm: str) -> str | None:
             try:
-                return Difference.of(mean_best(context, DATA, models), mean_best(context, arm, models)).text()
+                return ahead(context, DATA, arm, models).text()
             except NotLogged as why:
                 lacking[str(why)] = None
                 return None
@@ -360,16 +352,16 @@ def headline_accuracy(context: Context) -> Drawn:
         cols.append(Col("ours", ours(models), group=f"drop, {title} (points)"))
     short = context.shortfall(what="training")
     notes = [f"ours not as in the paper: {short}"] if short else []
-    found = table(rows, cols, context.result.caption)
+    drops = table(rows, cols, context.result.caption)  # whose cells say what is lacking
     notes += [f"–: {'; '.join(lacking)}"] if lacking else []
-    return Drawn(table=replace(found, notes=[*notes, *all_told(context)]))
+    return Drawn(table=replace(drops, notes=[*notes, *below_tables(context)]))
 
 
-def drop(arm: str, key: str) -> Any:
+def drop(arm: str, key: str) -> Judge:
     """A judge: the mean drop of an arm, against the printed one."""
 
     def judged(context: Context) -> Finding:
-        difference = Difference.of(mean_best(context, DATA), mean_best(context, arm))
+        difference = ahead(context, DATA, arm)
         printed = context.result.reported[key]
         return sized(
             context, difference.matches(printed), f"{difference.text()} for {printed} points", ONE_MORE, what="training"
@@ -386,11 +378,11 @@ judge(PAPER, "text_headline_accuracy", "vanilla_drop")(drop(VANILLA, "Vanilla_dr
 @judge(PAPER, "text_headline_accuracy", "spectrain_none")
 def spectrain_none(context: Context) -> Finding:
     """On more than half of the six models."""
-    lead = above(context, OWN, DATA)
+    lead = above(context, SPECTRAIN, DATA)
     outcomes = [one.above(-ROUNDED) for one in lead.values()]
     holds: bool | None = None
     if sum(outcome is True for outcome in outcomes) > len(outcomes) // 2:
         holds = True
     elif sum(outcome is False for outcome in outcomes) >= len(outcomes) // 2:
         holds = False
-    return trend(context, holds, said(lead), f"'most' is more than half; {SEEDS}", what="training")
+    return trend(context, holds, in_words(lead), f"'most' is more than half; {SEEDS}", what="training")

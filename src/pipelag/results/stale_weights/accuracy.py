@@ -53,16 +53,17 @@ def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -
     return f"{lost.mean:.2f}" + (f" ± {lost.error:.2f}" if lost.error is not None else "")
 
 
+def unlogged(context: Context) -> list[str]:
+    """How many runs have no log, in a sentence; of those that a scale leaves out the footer says it."""
+    missing = [item for item in context.items if item.log is None and not item.arm.left_out]
+    return [f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale."] if missing else []
+
+
 def notes(context: Context, *more: str) -> list[str]:
     """What a reader must know of our runs beside what stands below every table: which have no log, and their spread."""
-    said = []
-    missing = [item for item in context.items if item.log is None and not item.arm.left_out]
-    if missing:
-        said.append(f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale.")
     seeds = len({item.arm.seed for item in context.items if item.log is not None and item.arm.spec.kind == "train"})
-    if seeds > 1:
-        said.append(f"Accuracies: mean ± standard deviation over {seeds} seeds.")
-    return [*said, *more]
+    spread = [f"Accuracies: mean ± standard deviation over {seeds} seeds."] if seeds > 1 else []
+    return [*unlogged(context), *spread, *more]
 
 
 @drawing(PAPER, "table_1")
@@ -80,9 +81,7 @@ def table_1(context: Context) -> Drawn:
         rows += [paper, ours]
     cols = [Col("CNN", "model"), Col("", "source"), Col("layers", "layers")]
     cols += [Col(name, key) for key, name in STAGES.items()]
-    missing = [i for i in context.items if i.log is None]
-    said = [f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale."] if missing else []
-    return Drawn(table(rows, cols, context.result.caption, said, rule_by="CNN"))
+    return Drawn(table(rows, cols, context.result.caption, unlogged(context), rule_by="CNN"))
 
 
 @drawing(PAPER, "table_2", "text_headline_accuracy_drop")
@@ -106,8 +105,9 @@ def table_2(context: Context) -> Drawn:
     cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
     interval = f"Drops: {INTERVAL}"
     more = ([interval] if any("±" in str(r) for r in rows) else []) + [counted_twice(context, arms.values())]
-    made = table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN")
-    return Drawn(made, data=tidy(context.items))
+    return Drawn(
+        table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN"), data=tidy(context.items)
+    )
 
 
 def counted_twice(context: Context, names: Iterable[str]) -> str:
@@ -115,10 +115,11 @@ def counted_twice(context: Context, names: Iterable[str]) -> str:
     pieces: dict[str, int] = {}
     for name in names:
         counts = {item.arm.spec.phases[-1].stages for item in context.select(arm=name) if name != BASELINE}
-        pieces |= {name: counts.pop()} if len(counts) == 1 else {}
-    said = ", ".join(f"{name} {count}" for name, count in pieces.items())
+        if len(counts) == 1:
+            pieces[name] = counts.pop()
+    words = ", ".join(f"{name} {count}" for name, count in pieces.items())
     return (
-        f"The paper counts a worker's forward and its backward as two stages, the last one's as well; workers: {said}."
+        f"The paper counts a worker's forward and its backward as two stages, the last one's as well; workers: {words}."
     )
 
 
@@ -164,9 +165,9 @@ def table_3(context: Context) -> Drawn:
         "beside the paper's: table 2's eight stages, trained as long as the rows above, and a control, as the paper "
         "trains its baseline at ten times the pipelined arms' rate."
     )
-    made = table(rows, cols, context.result.caption, notes(context, more))
-    made.rules = [1, len(rows) - 2]
-    return Drawn(made, data=tidy(context.items))
+    accuracies = table(rows, cols, context.result.caption, notes(context, more))
+    accuracies.rules = [1, len(rows) - 2]
+    return Drawn(accuracies, data=tidy(context.items))
 
 
 @drawing(PAPER, "control")

@@ -154,13 +154,22 @@ def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
     return {seed: minus(base[seed], stale[seed]) for seed in base if seed in stale}
 
 
+Values = Mapping[int, float]  # by seed
+
+
+def paired_means(a: Values, b: Values) -> tuple[float, float]:
+    """The means over the seeds that both have."""
+    shared = [seed for seed in a if seed in b]
+    return fmean(a[seed] for seed in shared), fmean(b[seed] for seed in shared)
+
+
 @judge(PAPER, "precision", "costs_alike_here")
 def costs_alike(context: Context) -> Finding:
-    """The drops' difference, seed by seed."""
+    """The drops' difference, of the seeds with both precisions."""
     full, coarse = (costs(context, "8-stage", precision=name) for name in PRECISIONS)
     change = Difference.of(coarse, full)
-    means = f"{fmean(full.values()):.2f} points in float32, {fmean(coarse.values()):.2f} in bfloat16"
-    why = f"8 stages cost {means}: more by {change.text()}"
+    means = paired_means(full, coarse)
+    why = "8 stages cost {:.2f} points in float32, {:.2f} in bfloat16".format(*means) + f": more by {change.text()}"
     return trend(context, change.within(-3, 3), why, f"three points; {SEEDS}")
 
 
@@ -182,14 +191,10 @@ def longer_is_better(context: Context) -> Finding:
 def price_falls(context: Context) -> Finding:
     """The drops' difference, of the seeds with both lengths."""
     short, long = (costs(context, "8-stage", length=length) for length in LENGTHS)
-    shared = sorted(set(short) & set(long))
     saved = Difference.of(short, long)
-    once, twice = (fmean(each[seed] for seed in shared) for each in (short, long))
+    once, twice = paired_means(short, long)
     why = f"8 stages cost {once:.2f} points, trained twice as long {twice:.2f}: less by {saved.text()}"
     return trend(context, saved.above(), why, SEEDS, length="twice")
-
-
-Values = Mapping[int, float]  # by seed
 
 
 def halfway(a: Values, b: Values) -> dict[int, float]:
@@ -197,14 +202,14 @@ def halfway(a: Values, b: Values) -> dict[int, float]:
     return {seed: average((a[seed], b[seed])) for seed in a if seed in b}
 
 
-def mostly(context: Context, base: Values, control: Values, both: Values, named: str) -> Finding:
+def mostly(context: Context, base: Values, control: Values, stale: Values, named: str) -> Finding:
     """Whether a smaller rate alone loses more than half of what an arm at that rate does.
 
     It does where, seed by seed, the control ends below half-way between the baseline and the arm, and the arm below the
     baseline.
     """
-    rate, drop = Difference.of(base, control), Difference.of(base, both)
-    half = Difference.of(halfway(base, both), control)
+    rate, drop = Difference.of(base, control), Difference.of(base, stale)
+    half = Difference.of(halfway(base, stale), control)
     why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}: more than half by "
     return trend(context, all_of((half.above(), drop.above())), why + half.text(), f"more than half; {SEEDS}")
 

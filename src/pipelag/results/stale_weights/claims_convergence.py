@@ -87,6 +87,8 @@ def all_converge(context: Context) -> Finding:
     moves = {}
     for arm, each in logs.items():
         values = [fmean(rows) for rows in zip(*([row["accuracy"] for row in log.rows] for log in each), strict=True)]
+        if len(values) < 2:
+            raise NotLogged(f"AlexNet's {arm} is evaluated once; whether it still moves takes two evaluations")
         tenth = max(1, len(values) // 10)
         moves[arm] = fmean(values[-tenth:]) - fmean(values[-2 * tenth : -tenth])
     why = ", ".join(f"{arm} {move:+.2f}" for arm, move in moves.items())

@@ -7,10 +7,10 @@ from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, sized, trend
 from pipelag.results.stale_weights.claims_accuracy import halfway
 from pipelag.results.stale_weights.claims_convergence import alike
-from pipelag.results.stale_weights.reading import PAPER, as_run, every_log, listed, near
+from pipelag.results.stale_weights.reading import PAPER, as_run, listed, near
 from pipelag.results.verdict import Finding, NotLogged, judge
 
 HYBRIDS = SHORT, LONG = "20k+10k hybrid", "20k+20k hybrid"
@@ -31,12 +31,12 @@ def jumps(context: Context) -> Finding:
     for arm in HYBRIDS:
         switch = context.select(arm=arm)[0].arm.spec.phases[0].steps
         ahead, before, after = {}, {}, {}
-        own = curves(context, arm)
-        seeds = own.keys() & pipelined.keys() & baseline.keys()
+        hybrid = curves(context, arm)
+        seeds = hybrid.keys() & pipelined.keys() & baseline.keys()
         if not seeds:
             raise NotLogged(f"no seed of {arm} has both of its rivals")
         for seed in sorted(seeds):
-            curve = own[seed]
+            curve = hybrid[seed]
             early, late = around(curve, switch)
             ahead[seed] = fmean(curve[s] - nearest(pipelined[seed], s) for s in late)
             before[seed], after[seed] = (
@@ -51,8 +51,7 @@ def jumps(context: Context) -> Finding:
 
 def curves(context: Context, arm: str) -> dict[int, dict[int, float]]:
     """An arm's accuracy by seed and iteration; raises `NotLogged` where a seed is missing."""
-    every_log(context, arm=arm)
-    logs = {item.arm.seed: item.log for item in context.select(arm=arm)}
+    logs = {seed: run.log for seed, run in every_run(context, arm, arm=arm).items()}
     return {seed: {row["step"]: row["accuracy"] for row in log.rows} for seed, log in logs.items() if log is not None}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.judging import agreed, exact, listing
-from pipelag.results.stale_weights.memory import OWN, savings
+from pipelag.results.stale_weights.memory import SCHEDULED, savings
 from pipelag.results.stale_weights.reading import DEPTHS, PAPER, memory_of, numbers
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of
 
@@ -47,8 +47,8 @@ def as_printed(key: str, models: Sequence[str] = DEPTHS) -> Judge:
             for model in models
         )
         off = [model for model in models if model not in equal]
-        said = f"equal in print: {', '.join(equal) or 'none'}" + (f"; not: {', '.join(off)}" if off else "")
-        why = f"{unit}, ours for the printed: {words}. {said}"
+        names = f"equal in print: {', '.join(equal) or 'none'}" + (f"; not: {', '.join(off)}" if off else "")
+        why = f"{unit}, ours for the printed: {words}. {names}"
         if models == ("ResNet-20",) and off:
             why += f"; {off_the_line(context.result.reported)}"
         return exact(not off, why, f"half a unit of the last printed digit, {half:g} {unit}")
@@ -123,8 +123,8 @@ def less_memory(context: Context) -> Finding:
     keeps the activations that its own schedule has to."""
     copies = {arm: log_of(context, arm=arm).summary["weight_copies"] for arm in ("stale weights", "PipeDream")}
     saved = savings(context)
-    own = [each > 0 for (reading, _), each in saved.items() if reading == OWN]
-    holds = agreed(sum(copies["stale weights"]) < sum(copies["PipeDream"]), *own)
+    as_scheduled = [each > 0 for (reading, _), each in saved.items() if reading == SCHEDULED]
+    holds = agreed(sum(copies["stale weights"]) < sum(copies["PipeDream"]), *as_scheduled)
     words = "; ".join(f"{reading}, {dataset} {each:.2f} %" for (reading, dataset), each in saved.items())
     why = "copies per stage: " + "; ".join(
         f"{name} {listing(copies[arm])}" for name, arm in (("ours", "stale weights"), ("PipeDream", "PipeDream"))

@@ -29,9 +29,9 @@ def mapped_in_order(context: Context) -> Finding:
     """Both passes of partition i on accelerator i."""
     log = log_of(context)
     owners = {stage: {r["worker"] for r in log.rows if r["stage"] == stage} for stage in {r["stage"] for r in log.rows}}
-    said = ", ".join(f"P{stage - 1} on {listing(sorted(owners[stage]))}" for stage in sorted(owners))
+    words = ", ".join(f"P{stage - 1} on {listing(sorted(owners[stage]))}" for stage in sorted(owners))
     holds = len(owners) == 4 and all(owners[stage] == {stage - 1} for stage in owners)
-    return exact(holds, f"accelerators of the partitions: {said}")
+    return exact(holds, f"accelerators of the partitions: {words}")
 
 
 @judge(PAPER, "figure_1", "contiguous")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.judging import all_above, all_of, exact, measured, on_gpus
@@ -20,8 +19,10 @@ from pipelag.results.stale_weights.reading import (
     by_k,
     cycles_each,
     early_share,
+    microbatches_of,
     numbers,
     ranges,
+    speed_when_full,
 )
 from pipelag.results.verdict import Finding, Judge, judge, log_of, need
 
@@ -48,9 +49,11 @@ def grows(arm: str) -> Judge:
     def judged(context: Context) -> Finding:
         by_depth = blocks_by_depth(context, arm)
         steps = [all_above(deeper, shallower) for shallower, deeper in pairwise(by_depth.values())]
-        said = f"; {COMPOSED}" if arm == "hybrid" else ""
+        composed = f"; {COMPOSED}" if arm == "hybrid" else ""
         tolerance = "none: a depth's slowest block against the fastest of the depth before; overlap cannot be told"
-        return measured(context, all_of(steps), f"{arm} speedups: {ranges(by_depth)}{said}", tolerance, kind="speed")
+        return measured(
+            context, all_of(steps), f"{arm} speedups: {ranges(by_depth)}{composed}", tolerance, kind="speed"
+        )
 
     return judged
 
@@ -91,8 +94,8 @@ def bounded(arm: str, bound: float) -> Judge:
     def judged(context: Context) -> Finding:
         by_depth = blocks_by_depth(context, arm)
         holds = all_of(below(each, bound) for each in by_depth.values())
-        said = f"; {COMPOSED}" if arm == "hybrid" else ""
-        why = f"{arm} speedups: {ranges(by_depth)}; bound {bound:.2f}{said}"
+        composed = f"; {COMPOSED}" if arm == "hybrid" else ""
+        why = f"{arm} speedups: {ranges(by_depth)}; bound {bound:.2f}{composed}"
         return measured(context, holds, why, EVERY_BLOCK, kind="speed")
 
     return judged
@@ -178,34 +181,23 @@ def bound_4_3(context: Context) -> Finding:
 def ahead_by_schedule(context: Context) -> Finding:
     """Two equal stages: the full pipeline's period against GPipe's minibatch, for every number of microbatches."""
     log = log_of(context, kind="two workers", arm="pipelined")
-    ours = work(log.rows) / log.summary["period"]
+    ours = speed_when_full(log)
     gpipe = {}
-    for m in schedules(context):
+    for m in microbatches_of(context, "schedule"):
         schedule = log_of(context, kind="schedule", microbatches=m, arm="2 partitions")
         gpipe[m] = schedule.summary["workers"] * schedule.summary["utilisation"]
     words = ", ".join(f"{speedup:.2f} with {m}" for m, speedup in gpipe.items())
     return exact(ours > max(gpipe.values()), f"without bubbles {ours:.2f}; GPipe by microbatches: {words}")
 
 
-def work(rows: Sequence[dict[str, Any]]) -> float:
-    """Time of one minibatch's passes, all on one worker."""
-    mine = [row for row in rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
-    return float(sum(row["end"] - row["start"] for row in mine))
-
-
-def schedules(context: Context) -> list[str]:
-    """The numbers of microbatches of GPipe's schedules."""
-    return list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind="schedule")))
-
-
 @judge(PAPER, "text_vs_gpipe_speedup", "ahead_of_gpipe")
 def ahead_of_gpipe(context: Context) -> Finding:
     """ResNet-110 on two workers of this machine: every block against the best number of GPipe's microbatches."""
     ours = blocks(context, model="ResNet-110", kind="speed")
-    each = list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind="GPipe")))
-    gpipe = {f"{m} microbatches": blocks(context, kind="GPipe", microbatches=m) for m in each}
-    best = max(gpipe.values(), key=median)
-    holds = True if min(ours) > max(best) else False if max(ours) <= min(best) else None
+    gpipe = {
+        f"{m} microbatches": blocks(context, kind="GPipe", microbatches=m) for m in microbatches_of(context, "GPipe")
+    }
+    holds = all_above(ours, max(gpipe.values(), key=median))
     why = f"{ranges({'ours': ours})}; GPipe with {ranges(gpipe)}"
     tolerance = "none: our slowest block against the fastest of GPipe's best; overlap cannot be told"
     return on_gpus(context, holds, why, tolerance, model="ResNet-110")
@@ -228,7 +220,7 @@ def bubble(context: Context) -> Finding:
             need(log_of(context, kind="schedule", microbatches=m, arm=arm).summary["bubble"], "an idle share")
             for arm in ("2 partitions", "4 partitions")
         ]
-        for m in schedules(context)
+        for m in microbatches_of(context, "schedule")
     }
     double = [1.5 <= four / two <= 2.5 for two, four in shares.values()]
     words = "; ".join(

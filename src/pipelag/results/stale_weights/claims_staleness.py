@@ -52,8 +52,8 @@ def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]],
     fall = Difference.of(first, last)
     with resting_on(nothing):  # these can speak against a fall only
         outside = [Difference.of(*pair).above() for each in between for pair in ((each, first), (last, each))]
-    told = fall.above()
-    holds = None if told and True in outside else told
+    fell = fall.above()
+    holds = None if fell and True in outside else fell
     tolerance = f"the first value against the last, with none told to lie above or below both; {SEEDS}"
     return trend(context, holds, f"{why}; the first above the last by {fall.text()}", tolerance, **labels)
 
@@ -61,9 +61,9 @@ def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]],
 @judge(PAPER, "table_3", "accuracy_falls")
 def accuracy_falls(context: Context) -> Finding:
     """A downward trend over the number of stages, of those that the scale has."""
-    there = [arm for arm in FINE if not left_out(context, arm=arm)]
-    points = [(float(arm), by_seed(context, arm=arm)) for arm in there]
-    return falls(context, points, f"accuracy with {', '.join(there)} stages")
+    arms = [arm for arm in FINE if not left_out(context, arm=arm)]
+    points = [(float(arm), by_seed(context, arm=arm)) for arm in arms]
+    return falls(context, points, f"accuracy with {', '.join(arms)} stages")
 
 
 @judge(PAPER, "table_3", "every_step_down")
@@ -139,10 +139,10 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
 
 def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[float, int], Difference]]:
     """Where both curves have a point: (percentage, degree) of Increasing, of Sliding, and Sliding minus Increasing."""
-    many, one = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
-    if not many or not many.keys() <= one.keys():
+    increasing, sliding = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
+    if not increasing or not increasing.keys() <= sliding.keys():
         raise NotLogged(f"{SLIDING} has no register where {INCREASING} has its last")
-    return {p: (many[p][:2], one[p][:2], Difference.of(one[p][2], many[p][2])) for p in many}
+    return {p: (point[:2], sliding[p][:2], Difference.of(sliding[p][2], point[2])) for p, point in increasing.items()}
 
 
 def falls_along(curve: str) -> Judge:
@@ -163,8 +163,10 @@ judge(PAPER, "figure_6", "sliding_falls")(falls_along(SLIDING))
 def same_percentages(context: Context) -> Finding:
     """The share of stale weights at each last register, from both arms' logs."""
     by_layer = both_curves(context)
-    words = ", ".join(f"layer {p}: {many[0]:.2f} and {one[0]:.2f}" for p, (many, one, _) in by_layer.items())
-    holds = all(abs(many[0] - one[0]) < 0.005 for many, one, _ in by_layer.values())
+    words = ", ".join(
+        f"layer {p}: {increasing[0]:.2f} and {sliding[0]:.2f}" for p, (increasing, sliding, _) in by_layer.items()
+    )
+    holds = all(abs(increasing[0] - sliding[0]) < 0.005 for increasing, sliding, _ in by_layer.values())
     return exact(holds, f"stale weights in %, Increasing and Sliding: {words}", "two decimals of a percent")
 
 
@@ -172,15 +174,17 @@ def same_percentages(context: Context) -> Finding:
 def increasing_is_staler(context: Context) -> Finding:
     """The largest delay of a stage at each last register, from both arms' logs."""
     by_layer = both_curves(context)
-    words = ", ".join(f"layer {p}: {many[1]} and {one[1]}" for p, (many, one, _) in by_layer.items())
-    holds = all(many[1] > one[1] for many, one, _ in by_layer.values())
+    words = ", ".join(
+        f"layer {p}: {increasing[1]} and {sliding[1]}" for p, (increasing, sliding, _) in by_layer.items()
+    )
+    holds = all(increasing[1] > sliding[1] for increasing, sliding, _ in by_layer.values())
     return exact(holds, f"degree of staleness, Increasing and Sliding: {words}")
 
 
 @judge(PAPER, "figure_6", "sliding_equals_increasing")
 def sliding_equals(context: Context) -> Finding:
     """Small: within a point at every percentage."""
-    gaps = {f"{one[0]:.1f} %": gap for _, one, gap in both_curves(context).values()}
+    gaps = {f"{sliding[0]:.1f} %": gap for _, sliding, gap in both_curves(context).values()}
     holds = all_of(gap.within(-1, 1) for gap in gaps.values())
     tolerance = f"a point, about a tenth of the 11.19 that the printed Increasing Stages fall; {SEEDS}"
     return sized(context, holds, f"Sliding minus Increasing in points: {listed(gaps)}", tolerance)
@@ -189,13 +193,13 @@ def sliding_equals(context: Context) -> Finding:
 @judge(PAPER, "figure_6", "percent_drives_the_drop")
 def percent_drives(context: Context) -> Finding:
     """What the percentage does alone, along Sliding, against what the degree does alone, between the curves."""
-    many, one = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
+    increasing, sliding = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
     shared = list(both_curves(context))
-    seeds = set.intersection(*(set(curve[p][2]) for curve in (many, one) for p in shared))
+    seeds = set.intersection(*(set(curve[p][2]) for curve in (increasing, sliding) for p in shared))
     if not seeds:
         raise NotLogged("the two curves have no seed in common")
-    fall = {s: one[shared[0]][2][s] - one[shared[-1]][2][s] for s in seeds}
-    gap = {s: fmean(abs(one[p][2][s] - many[p][2][s]) for p in shared) for s in seeds}
+    fall = {s: sliding[shared[0]][2][s] - sliding[shared[-1]][2][s] for s in seeds}
+    gap = {s: fmean(abs(sliding[p][2][s] - increasing[p][2][s]) for p in shared) for s in seeds}
     left = Difference.of({s: fall[s] / 4 for s in seeds}, gap)
     why = (
         f"fall along Sliding {fmean(fall.values()):.2f} points at one degree of staleness, mean gap to Increasing "

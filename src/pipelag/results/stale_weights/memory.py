@@ -31,7 +31,7 @@ def counted(log: RunLog, schedule: RunLog) -> Counted:
     return Counted(*megabytes, schedule.summary["weight_copies"], under_way(schedule))
 
 
-def kept(each: Counted) -> float:
+def held_by_both(each: Counted) -> float:
     """What both hold: weights, activations (with their gradients, as in table 6) and those kept for later."""
     extra = kept_copies(len(each.activations))
     return sum(each.weights) + sum(a * (2 + n) for a, n in zip(each.activations, extra, strict=True))
@@ -45,7 +45,7 @@ def scheduled(each: Counted) -> float:
 
 # What PipeDream adds, and what both hold, in MB. The first was chosen for coming near the printed savings. All but the
 # last give both the same activations ("PipeDream saves intermediate activations during training, as we do").
-OWN = "the copies and the activations that PipeDream's own schedule keeps; ours what table 6 counts"
+SCHEDULED = "the copies and the activations that PipeDream's own schedule keeps; ours what table 6 counts"
 READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]]] = {
     "a copy of the network per stage, 2(K+1); both hold weights and one minibatch's activations": (
         lambda c: 2 * len(c.weights) * sum(c.weights),
@@ -53,17 +53,17 @@ READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]
     ),
     "a copy of the network per stage, 2(K+1); both hold what table 6 counts": (
         lambda c: 2 * len(c.weights) * sum(c.weights),
-        kept,
+        held_by_both,
     ),
     "a copy of the network per accelerator, K+1; both hold what table 6 counts": (
         lambda c: len(c.weights) * sum(c.weights),
-        kept,
+        held_by_both,
     ),
     "the copies that PipeDream's schedule keeps; both hold what table 6 counts": (
         lambda c: sum((n - 1) * w for n, w in zip(c.copies, c.weights, strict=True)),
-        kept,
+        held_by_both,
     ),
-    OWN: (lambda c: scheduled(c) - kept(c), kept),
+    SCHEDULED: (lambda c: scheduled(c) - held_by_both(c), held_by_both),
 }
 
 

@@ -41,8 +41,8 @@ def as_run(context: Context, arm: str) -> str:
 
 def every_log(context: Context, **labels: str) -> list[RunLog]:
     """The logs of all seeds of an arm that its scale does not leave out; raises `NotLogged` where one is missing."""
-    found = every_run(context, ", ".join(labels.values()), **labels)
-    return [item.log for item in found.values() if item.log is not None]
+    runs = every_run(context, ", ".join(labels.values()), **labels)
+    return [item.log for item in runs.values() if item.log is not None]
 
 
 def lost(context: Context, arm: str, **labels: str) -> Difference:
@@ -178,9 +178,9 @@ def staleness(log: RunLog, stage: int) -> set[int]:
     By when the updates are made, and by the version that a pass is said to read: one number where both agree.
     """
     full = steady(log)
-    made = [row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == stage]
+    updates = [row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == stage]
     passes = [row for row in log.rows if (row["kind"], row["stage"]) == ("F", stage) and row["start"] in full]
-    by_clock = {row["minibatch"] - sum(end <= row["start"] for end in made) for row in passes}
+    by_clock = {row["minibatch"] - sum(end <= row["start"] for end in updates) for row in passes}
     return by_clock | {row["minibatch"] - row["reads"] for row in passes}
 
 
@@ -189,6 +189,17 @@ def cycles_each(log: RunLog) -> tuple[float, float]:
     ends = finished_in(log)
     together = len({(row["worker"], row["start"]) for row in log.rows})  # FS_{K+1} and BKS_1 take one cycle, not two
     return together / len(ends), (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def speed_when_full(log: RunLog) -> float:
+    """Time of a minibatch's passes, all on one worker, over the full pipeline's time for a minibatch."""
+    rows = [row for row in log.rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
+    return float(sum(row["end"] - row["start"] for row in rows) / log.summary["period"])
+
+
+def microbatches_of(context: Context, kind: str) -> list[str]:
+    """The numbers of microbatches of GPipe's runs of a kind: its schedules, or those that are timed."""
+    return list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind=kind)))
 
 
 def by_k(context: Context) -> dict[int, RunLog]:

@@ -9,7 +9,6 @@ from pipelag.report.tables import Cell, Col, table
 from pipelag.results.context import Context, tidy
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
-from pipelag.results.logs import RunLog
 from pipelag.results.stale_weights.accuracy import Row, notes, vector, vector_of
 from pipelag.results.stale_weights.memory import megabytes
 from pipelag.results.stale_weights.reading import (
@@ -21,7 +20,9 @@ from pipelag.results.stale_weights.reading import (
     early_share,
     mean_gain,
     memory_of,
+    microbatches_of,
     milliseconds,
+    speed_when_full,
     whole_blocks,
 )
 from pipelag.results.verdict import NotLogged
@@ -44,8 +45,11 @@ def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str |
 
 def timed_on(context: Context) -> list[str]:
     """Where the speed runs here were timed, and how."""
-    logs = [log for log in context.logs() if log.summary.get("kind", "speed") == "speed" and "workers" in log.summary]
-    logs = [log for log in logs if "threads_per_worker" in log.summary]
+    logs = [
+        log
+        for log in context.logs()
+        if "threads_per_worker" in log.summary and log.summary.get("kind", "speed") == "speed"
+    ]
     if not logs:
         return []
     machines = sorted({f"{log.summary['device']}: {log.environment.get('device')}" for log in logs})
@@ -86,9 +90,8 @@ def table_5(context: Context) -> Drawn:
         "Our hybrid times and speedups are put together from the times per minibatch of a pipelined and of a "
         "non-pipelined block, without the hand-over between them."
     )
-    said = notes(context, SIMULATED, *timed_on(context), composed)
-    made = table(rows, cols, context.result.caption, said, rule_by="ResNet")
-    return Drawn(made, data=tidy(context.items))
+    sentences = notes(context, SIMULATED, *timed_on(context), composed)
+    return Drawn(table(rows, cols, context.result.caption, sentences, rule_by="ResNet"), data=tidy(context.items))
 
 
 def timed_vector(context: Context, model: str) -> str | None:
@@ -146,9 +149,9 @@ def average_gain(context: Context) -> Drawn:
     for group, first in (("paper, accuracy %", ""), ("ours, accuracy %", "own_")):
         cols += [Col(BASELINE, f"{first}base", "{:.2f}", group), Col("hybrid", f"{first}hybrid", "{:.2f}", group)]
         cols += [Col("gain", f"{first}gain", "{:+.2f}", group)]
-    made = table(rows, cols, context.result.caption, notes(context, SIMULATED))
-    made.rules = [len(rows) - 1]
-    return Drawn(made, data=tidy(context.items))
+    gains = table(rows, cols, context.result.caption, notes(context, SIMULATED))
+    gains.rules = [len(rows) - 1]
+    return Drawn(gains, data=tidy(context.items))
 
 
 def gain_text(context: Context, model: str) -> str | None:
@@ -193,11 +196,13 @@ def table_6(context: Context) -> Drawn:
     return Drawn(table(rows, cols, context.result.caption, [counting, outlier], rule_by="ResNet"))
 
 
-def quantities(context: Context, lines: list[tuple[str, Any, Any]], said: list[str], theirs: str = "paper") -> Drawn:
+def quantities(
+    context: Context, lines: list[tuple[str, Any, Any]], sentences: list[str], theirs: str = "paper"
+) -> Drawn:
     """A small table for a claim in the text: quantity, the paper's value, ours."""
     rows = [{"quantity": q, "paper": p, "ours": o} for q, p, o in lines]
     cols = [Col("quantity", "quantity"), Col(theirs, "paper", "{:.2f}"), Col("ours", "ours", "{:.2f}")]
-    return Drawn(table(rows, cols, context.result.caption, said))
+    return Drawn(table(rows, cols, context.result.caption, sentences))
 
 
 @drawing(PAPER, "text_hybrid_speedup_bound")
@@ -219,13 +224,13 @@ def hybrid_bound(context: Context) -> Drawn:
         except NotLogged:
             predicted = None
         lines.append((f"{model}, short blocks timed from end to end", predicted, whole_blocks(context, model)))
-    said = [
+    sentences = [
         "Half of the iterations are pipelined. By the schedule: cycles of the full pipeline, without fill and drain.",
         "2 GPUs: 100 minibatches without and 100 with pipelining on two equal stages, fill and drain included.",
         "Timed blocks: the formula takes the measured pipelined speedup for 2K + 1; hand-over, fill and drain, which "
         "vanish in a long run, are much of such short blocks.",
     ]
-    return quantities(context, lines, said + timed_on(context), "formula")
+    return quantities(context, lines, sentences + timed_on(context), "formula")
 
 
 @drawing(PAPER, "text_memory_vs_pipedream")
@@ -252,17 +257,17 @@ def memory_vs_pipedream(context: Context) -> Drawn:
         Col("PipeDream (MB)", "theirs", "{:,.0f}"),
         Col("saving (%)", "saving", "{:.2f}"),
     ]
-    said = [
+    sentences = [
         "VGG-16 with its original 4096-wide classifier, one register pair after layer 2. The first reading was chosen "
         "among these because it comes near the printed savings."
     ]
-    return Drawn(table(rows, cols, context.result.caption, said, rule_by="VGG-16 on"))
+    return Drawn(table(rows, cols, context.result.caption, sentences, rule_by="VGG-16 on"))
 
 
 @drawing(PAPER, "text_vs_gpipe_speedup")
 def vs_gpipe(context: Context) -> Drawn:
     """Speedups on two workers, measured and by the schedules; and GPipe's idle shares."""
-    each = list(dict.fromkeys(i.arm.labels["microbatches"] for i in context.select(kind="schedule")))
+    each = microbatches_of(context, "schedule")
     reported = context.result.reported
     lines: list[tuple[str, Any, Any]] = [
         (
@@ -273,12 +278,13 @@ def vs_gpipe(context: Context) -> Drawn:
         ("speedup of GPipe, 2 workers (paper: ResNet-101, 2 TPUs)", reported["gpipe_resnet101_2tpu"], None),
     ]
     lines += [
-        (f"speedup of GPipe, ResNet-110, 2 workers, {m} microbatches", None, shown)
+        (f"speedup of GPipe, ResNet-110, 2 workers, {m} microbatches", None, speedup)
         for m in each
-        if (shown := range_text(context, kind="GPipe", microbatches=m)) is not None
+        if (speedup := range_text(context, kind="GPipe", microbatches=m)) is not None
     ]
-    period = context.log(kind="two workers", arm="pipelined")
-    lines.append(("speedup by schedule, 2 equal stages, without bubbles", 2.0, full_speed(period)))
+    full = context.log(kind="two workers", arm="pipelined")
+    by_schedule = speed_when_full(full) if full is not None else None
+    lines.append(("speedup by schedule, 2 equal stages, without bubbles", 2.0, by_schedule))
     two, four = ({m: context.log(kind="schedule", microbatches=m, arm=f"{n} partitions") for m in each} for n in (2, 4))
     lines += [
         (f"speedup by schedule, GPipe, 2 partitions, {m} microbatches", None, 2 * log.summary["utilisation"])
@@ -291,22 +297,14 @@ def vs_gpipe(context: Context) -> Drawn:
     return quantities(context, lines, notes(context, *timed_on(context)))
 
 
-def full_speed(log: RunLog | None) -> float | None:
-    """Work of a minibatch over the full pipeline's time for one."""
-    if log is None:
-        return None
-    rows = [row for row in log.rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
-    return float(sum(row["end"] - row["start"] for row in rows) / log.summary["period"])
-
-
 @drawing(PAPER, "text_early_layers_runtime")
 def early_layers(context: Context) -> Drawn:
     """Where ResNet-20's time goes."""
     share = "share of the runtime (%)"
     three, with_first = f"first three residual functions, {share}", f"the first convolution and these, {share}"
-    said = [f"Ours: {log.environment.get('device')}, minibatch {log.summary['batch']}." for log in context.logs()]
+    machines = [f"Ours: {log.environment.get('device')}, minibatch {log.summary['batch']}." for log in context.logs()]
     rows = [(three, "more than 50", early_share(context)), (with_first, None, early_share(context, 1))]
-    return quantities(context, rows, said)
+    return quantities(context, rows, machines)
 
 
 @drawing(PAPER, "text_potential_speedup")
@@ -330,7 +328,7 @@ def potential_speedup(context: Context) -> Drawn:
         Col("cycles for 100 minibatches", "cycles", "{}", "ours"),
         Col("speedup over these", "whole", "{:.2f}", "ours"),
     ]
-    said = [
+    sentences = [
         "Stages take one cycle each; the last forward and the first backward share one. Over one accelerator alone."
     ]
-    return Drawn(table(rows, cols, context.result.caption, said))
+    return Drawn(table(rows, cols, context.result.caption, sentences))

@@ -23,13 +23,13 @@ def beside_paper(context: Context) -> dict[str, tuple[RunSpec, RunSpec]]:
     """A network's runs, here and at the paper scale, by model."""
     models = dict.fromkeys(item.arm.labels["model"] for item in trained(context))
     pairs = {model: context.beside_full(what="training", model=model) for model in models}
-    return {model: both[0] for model, both in pairs.items() if both}
+    return {model: runs[0] for model, runs in pairs.items() if runs}
 
 
 def sizes(context: Context) -> str:
     """In which options networks are smaller than the paper's, in a sentence; empty where none is."""
     printed = context.paper.results["table_1"].reported["sizes"]
-    said = []
+    networks = []
     for model, (spec, theirs) in beside_paper(context).items():
         assert spec.model is not None and theirs.model is not None
         full: dict[str, Any] = FULL | theirs.model.options
@@ -38,27 +38,25 @@ def sizes(context: Context) -> str:
             known = [f"{key} {full[key]}" for key in other if key in full]
             paper = ", ".join([*known, *([printed[model]] if model in printed else [])])
             ours = ", ".join(f"{key} {value}" for key, value in other.items())
-            said.append(f"{model} {ours}" + (f" (in full {paper})" if paper else ""))
-    return f"Networks: {'; '.join(said)}." if said else ""
+            networks.append(f"{model} {ours}" + (f" (in full {paper})" if paper else ""))
+    return f"Networks: {'; '.join(networks)}." if networks else ""
 
 
 def rates(context: Context) -> str:
     """How many times the paper's rates those here are, in a sentence; empty where they are its."""
-    said = [f"{model} {rate:g} ({times})" for model, (rate, times) in faster(context).items()]
-    return (
-        f"Rates, the same for all schemes (in brackets how many times the paper's): {', '.join(said)}." if said else ""
-    )
+    words = ", ".join(f"{model} {rate:g} ({times})" for model, (rate, times) in faster(context).items())
+    return f"Rates, the same for all schemes (in brackets how many times the paper's): {words}." if words else ""
 
 
 def faster(context: Context) -> dict[str, tuple[float, str]]:
     """Rates that are not the paper's, and how many times its they are, by model."""
-    found = {}
+    by_model = {}
     for model, (spec, theirs) in beside_paper(context).items():
         assert spec.optimizer is not None and theirs.optimizer is not None
         ours, printed = spec.optimizer.lr, theirs.optimizer.lr
         if ours != printed:
-            found[model] = (ours, f"{ours / printed:.3g}")
-    return found
+            by_model[model] = (ours, f"{ours / printed:.3g}")
+    return by_model
 
 
 def gone(context: Context) -> str:
@@ -68,13 +66,13 @@ def gone(context: Context) -> str:
         if item.log is not None and item.log.diverged_at is not None:
             lost.setdefault(item.arm.labels["arm"], {})[item.arm.labels["model"]] = None
     times = faster(context)
-    said = [
+    arms = [
         f"{arm} on "
         + ", ".join(f"{model} at {times[model][1]} times the paper's" for model in models if model in times)
         for arm, models in lost.items()
         if any(model in times for model in models)
     ]
-    return f"Diverged at these rates, not at the paper's, which were not trained: {'; '.join(said)}." if said else ""
+    return f"Diverged at these rates, not at the paper's, which were not trained: {'; '.join(arms)}." if arms else ""
 
 
 def missed(context: Context) -> str:
@@ -84,11 +82,11 @@ def missed(context: Context) -> str:
         for phase in item.log.summary.get("phases", ()) if item.log is not None else ():
             if any(phase["forward_delays"]) or any(phase["backward_delays"]):
                 delays.setdefault(delays_of(phase), {})[item.arm.labels["arm"]] = phase["method"]
-    said = []
-    for both, methods in delays.items():
+    arms = []
+    for delayed, methods in delays.items():
         names = ", ".join(f"{arm} ({method})" for arm, method in methods.items())
-        said.append(f"{names} {both}" + (f", which {PREDICTING} predicts" if PREDICTING in methods else ""))
-    return f"Updates that passes miss, stage by stage: {'; '.join(said)}." if said else ""
+        arms.append(f"{names} {delayed}" + (f", which {PREDICTING} predicts" if PREDICTING in methods else ""))
+    return f"Updates that passes miss, stage by stage: {'; '.join(arms)}." if arms else ""
 
 
 def delays_of(logged: Mapping[str, Any]) -> str:
@@ -97,12 +95,12 @@ def delays_of(logged: Mapping[str, Any]) -> str:
     return forward if forward == backward else f"{forward} (in the backward {backward})"
 
 
-def all_told(context: Context) -> list[str]:
+def below_tables(context: Context) -> list[str]:
     """All of these sentences that say something."""
     return [sentence for sentence in (sizes(context), rates(context), gone(context), missed(context)) if sentence]
 
 
-def told_below_figures(context: Context) -> list[str]:
+def below_figures(context: Context) -> list[str]:
     """Those that change how curves and bars are read; sizes and rates stand below table 1."""
     return [sentence for sentence in (gone(context), missed(context)) if sentence]
 

@@ -1,0 +1,43 @@
+"""The judges of stale weights at their edges: one evaluation, one seed, arms of different seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipelag.experiments import Arm
+from pipelag.results.logs import RunLog
+from pipelag.results.stale_weights.claims_accuracy import costs_alike
+from pipelag.results.stale_weights.claims_convergence import all_converge
+from pipelag.results.stale_weights.claims_depth import widest_gap
+from pipelag.results.verdict import NotLogged
+from tests.results.made_up import OFFICIAL, context, trained
+
+pytestmark = pytest.mark.usefixtures("in_project")
+
+
+def test_of_one_evaluation_nobody_knows_whether_it_moves() -> None:
+    with pytest.raises(NotLogged, match="AlexNet's 4-stage is evaluated once"):
+        all_converge(context("stale_weights", "figure_5b", lambda arm: trained(80.0, line=[80.0])))
+
+
+def test_with_one_seed_a_gap_has_the_error_of_its_test_sets_samples() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        if arm.spec.kind != "train":
+            return None
+        deep = (arm.labels["model"], arm.labels["arm"]) == ("ResNet-362", "pipelined")
+        ended = trained(80.0 if deep else 90.0)
+        return replace(ended, summary=ended.summary | {"data": OFFICIAL | {"test": 10_000}})
+
+    finding = widest_gap(context("stale_weights", "table_5", make, seeds=(0,)))
+    assert finding.holds is True and "than ResNet-20 +10.00 ± " in finding.why
+
+
+def test_the_costs_are_of_the_seeds_that_their_difference_is_of() -> None:
+    def make(arm: Arm) -> RunLog:
+        return trained(89.0 - arm.seed if arm.labels["arm"] == "8-stage" else 90.0)
+
+    runs = context("stale_weights", "precision", make)
+    runs.items = [item for item in runs.items if item.arm.labels["precision"] == "float32" or not item.arm.seed]
+    assert costs_alike(runs).why.startswith("8 stages cost 1.00 points in float32, 1.00 in bfloat16: more by +0.00")
