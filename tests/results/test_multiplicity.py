@@ -10,7 +10,7 @@ from pipelag.commands.digest import corrected
 from pipelag.results.context import Context
 from pipelag.results.judging import T95, Difference, all_of, any_of, sized
 from pipelag.results.multiplicity import least_surprising, two_sided
-from pipelag.results.verdict import JUDGES, TESTS, Finding, NotLogged, Verdict, judged, nothing, resting_on
+from pipelag.results.verdict import JUDGES, TESTS, Finding, NotLogged, SeedTest, Verdict, judged, nothing, resting_on
 from tests.results.made_up import context, trained
 
 
@@ -39,15 +39,18 @@ def test_a_test_over_seeds_notes_its_p_value_for_the_claim_alone() -> None:
     """Of the bound that it is asked about; of one seed there is none, and nowhere else is anything noted."""
     three = Difference.of({0: 1.0, 1: 2.0, 2: 3.0}, dict.fromkeys(range(3), 0.0))
     three.above()
-    tests: list[float] = []
+    tests: list[SeedTest] = []
     token = TESTS.set(tests)
     try:
         three.within(0.0, 9.0)
+        three.within(9.0, 0.0)
         Difference(2.0, 1.0, 1).above()
     finally:
         TESTS.reset(token)
     t = 2 / (1 / math.sqrt(3))
-    assert tests == pytest.approx([1 - t / math.sqrt(2 + t * t), 1 - 3.5 * t / math.sqrt(2 + (3.5 * t) ** 2)])
+    p, surer = 1 - t / math.sqrt(2 + t * t), 1 - 3.5 * t / math.sqrt(2 + (3.5 * t) ** 2)
+    assert [test.favour for test in tests] == pytest.approx([p, surer, 1, 1])
+    assert [test.against for test in tests] == pytest.approx([1, 1, surer, p])
 
 
 def test_what_holds_only_before_the_correction_is_named() -> None:
@@ -76,9 +79,9 @@ def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(mon
     found = context("stale_weights", "table_4", lambda arm: trained(90.0))
     claim = found.result.claims[0]
 
-    def made(against: float, parts: int) -> Verdict:
+    def made(against: float, parts: int, others: float = 0.1) -> Verdict:
         def judge(_: Context) -> Finding:
-            steps = [Difference(against, 1.0, 3), *[Difference(0.1, 1.0, 3)] * (parts - 1)]
+            steps = [Difference(against, 1.0, 3), *[Difference(others, 1.0, 3)] * (parts - 1)]
             return Finding(all_of(step.above() for step in steps), "", "")
 
         monkeypatch.setitem(JUDGES, (found.paper.id, found.name, claim.id), judge)
@@ -86,7 +89,8 @@ def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(mon
 
     assert made(-1.1, 1).verdict == "fails"
     unsure = made(-1.1, 6)
-    assert unsure.verdict == "cannot be judged" and "of 6 tests the surest has p = 0.04" in unsure.why
+    assert unsure.verdict == "cannot be judged" and "of 6 tests the surest against it has p = 0.04" in unsure.why
+    assert made(-1.1, 6, others=90.0).verdict == "cannot be judged", "how sure the others are says nothing against it"
     assert made(-4.0, 6).verdict == "fails"
 
 
@@ -115,6 +119,8 @@ def test_a_claim_has_the_p_value_of_what_it_rests_on(monkeypatch: pytest.MonkeyP
     assert alone is not None and alone < 0.01
     assert p_of(vetoed) == alone
     assert p_of(lambda _: Finding(any_of(each.above() for each in (unsure, sure)), "", "")) == pytest.approx(2 * alone)
+    failing = p_of(lambda _: Finding(all_of(each.above() for each in (sure, Difference(-10.0, 1.0, 3))), "", ""))
+    assert failing == 1, "what speaks against a claim does not speak for it"
     assert p_of(left_open) is None
     smaller = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update={"batch": 1}))) for i in found.items]
     found = replace(found, items=smaller)
@@ -122,10 +128,10 @@ def test_a_claim_has_the_p_value_of_what_it_rests_on(monkeypatch: pytest.MonkeyP
 
 
 def test_no_difference_at_all_from_a_bound_is_no_surprise() -> None:
-    tests: list[float] = []
+    tests: list[SeedTest] = []
     token = TESTS.set(tests)
     try:
         Difference.of(dict.fromkeys(range(3), 70.0), dict.fromkeys(range(3), 70.0)).above()
     finally:
         TESTS.reset(token)
-    assert tests == [1.0]
+    assert tests == [(1.0, 1.0)]

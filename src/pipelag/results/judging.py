@@ -20,7 +20,7 @@ from typing import Any
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
-from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, any_one, resting_on
+from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, resting_on
 
 LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -231,26 +231,30 @@ class Difference:
 
     def above(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is above a bound; None where the seeds do not tell, are too few, or one alone has no error."""
+        return self._told(bound, upwards=True)
+
+    def below(self, bound: float = 0.0) -> bool | None:
+        """Whether a - b is at most a bound; None where the seeds do not tell."""
+        return self._told(bound, upwards=False)
+
+    def _told(self, bound: float, upwards: bool) -> bool | None:
+        """Whether a - b is above a bound, or at most there."""
         if self.error is None or self.seeds < LEAST_SEEDS.get():
             return None
-        self._note_test(bound)
+        self._note_test(bound, upwards)
         if self.mean - self.error > bound:
-            return True
-        return False if self.mean + self.error <= bound else None
+            return upwards
+        return not upwards if self.mean + self.error <= bound else None
 
-    def _note_test(self, bound: float) -> None:
+    def _note_test(self, bound: float, upwards: bool) -> None:
         """Note the p-value of this test for the claim that is judged; of one seed there is none."""
         tests = TESTS.get()
         if tests is None or self.error is None or self.seeds < 2:
             return
-        away = abs(self.mean - bound)
-        t = away / self.error * quantile(self.seeds) if self.error else math.inf if away else 0.0
-        tests.append(two_sided(t, self.seeds - 1))
-
-    def below(self, bound: float = 0.0) -> bool | None:
-        """Whether a - b is at most a bound; None where the seeds do not tell."""
-        above = self.above(bound)
-        return None if above is None else not above
+        away = self.mean - bound
+        t = abs(away) / self.error * quantile(self.seeds) if self.error else math.inf if away else 0.0
+        p = two_sided(t, self.seeds - 1)
+        tests.append(SeedTest(p, 1.0) if (away > 0) == upwards else SeedTest(1.0, p))
 
     def within(self, low: float, high: float) -> bool | None:
         """Whether a - b lies between two bounds; None where the seeds do not tell."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pipelag.experiments.schema import Claim
 from pipelag.results.context import Context
@@ -13,8 +14,6 @@ from pipelag.results.logs import RunLog
 
 # How many seeds a comparison of arms needs to tell anything, of the scale and paper that is judged.
 LEAST_SEEDS: ContextVar[int] = ContextVar("least_seeds", default=1)
-# Of the claim that is judged, the p-values of its tests over seeds so far.
-TESTS: ContextVar[list[float] | None] = ContextVar("tests", default=None)
 LEVEL = 0.05  # of a test
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 
@@ -34,10 +33,24 @@ class Finding:
     learnt: bool = False
 
 
+class SeedTest(NamedTuple):
+    """A test over seeds: the p-values (two-sided) at which it speaks for what is asked, and against it.
+
+    One of them is 1: the difference lies on one side of the bound.
+    """
+
+    favour: float
+    against: float
+
+
+# The tests of the claim that is judged, so far.
+TESTS: ContextVar[list[SeedTest] | None] = ContextVar("tests", default=None)
+
+
 @contextmanager
-def resting_on(combine: Callable[[list[float]], list[float]]) -> Iterator[None]:
+def resting_on(combine: Callable[[list[SeedTest]], list[SeedTest]]) -> Iterator[None]:
     """Of the tests over seeds that are made here, what the claim rests on: `nothing`, or `any_one` of them."""
-    here: list[float] = []
+    here: list[SeedTest] = []
     token = TESTS.set(here)
     try:
         yield
@@ -48,14 +61,18 @@ def resting_on(combine: Callable[[list[float]], list[float]]) -> Iterator[None]:
         tests += combine(here)
 
 
-def nothing(p_values: list[float]) -> list[float]:
-    """Of tests that may speak against a claim, and support nothing where they do not."""
+def nothing(tests: list[SeedTest]) -> list[SeedTest]:
+    """Of tests that may leave a claim open, and neither support it nor fail it."""
     return []
 
 
-def any_one(p_values: list[float]) -> list[float]:
-    """Of tests one of which is enough: the surest, at their number (Bonferroni)."""
-    return [min(1.0, len(p_values) * min(p_values))] if p_values else []
+def any_one(tests: list[SeedTest]) -> list[SeedTest]:
+    """Of tests one of which is enough: the surest, at their number; against it speaks what all of them do."""
+    return (
+        [SeedTest(min(1.0, len(tests) * min(test.favour for test in tests)), max(test.against for test in tests))]
+        if tests
+        else []
+    )
 
 
 Judge = Callable[[Context], Finding]
@@ -66,8 +83,9 @@ JUDGES: dict[tuple[str, str, str], Judge] = {}
 class Verdict:
     """What became of a claim.
 
-    p: the greatest p-value (two-sided) of the tests over seeds that it rests on; None where it rests on none, or cannot
-    be judged for another reason than what they tell. learnt: as of a `Finding`. own: as of a `Claim`.
+    p: the greatest p-value (two-sided) with which the tests over seeds that it rests on speak for it; None where it
+    rests on none, or cannot be judged for another reason than what they tell. learnt: as of a `Finding`. own: as of a
+    `Claim`.
     """
 
     claim: str
@@ -126,7 +144,7 @@ def judged(context: Context, claim: Claim) -> Verdict:
     """
     if claim.because:
         return Verdict(claim.id, claim.text, WORDS[None], claim.because, own=claim.ours)
-    tests: list[float] = []
+    tests: list[SeedTest] = []
     recording = TESTS.set(tests)
     try:
         finding = JUDGES[context.paper.id, context.name, claim.id](context)
@@ -135,9 +153,10 @@ def judged(context: Context, claim: Claim) -> Verdict:
         tests.clear()
     finally:
         TESTS.reset(recording)
-    if finding.holds is False and len(tests) > 1 and min(tests) > LEVEL / len(tests):
-        why = f"{finding.why}; of {len(tests)} tests the surest has p = {min(tests):.3f}: too little for one against it"
+    least = min((test.against for test in tests), default=1.0)
+    if finding.holds is False and least < 1 and len(tests) * least > LEVEL and len(tests) > 1:
+        why = f"{finding.why}; of {len(tests)} tests the surest against it has p = {least:.3f}: too little for one"
         finding = replace(finding, holds=None, why=why)
-    p = max(tests, default=None)
+    p = max((test.favour for test in tests), default=None)
     what = (WORDS[finding.holds], finding.why, finding.tolerance, p, finding.learnt)
     return Verdict(claim.id, claim.text, *what, claim.ours)
