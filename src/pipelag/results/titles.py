@@ -27,7 +27,7 @@ NETWORKS = {
     "awd_lm": "AWD-LM",
     "s2vt": "S2VT",
     "residual_lstm": "Residual LSTM",
-    "sentiment_transformer": "Transformer (of sentences)",
+    "sentiment_transformer": "Sentiment Transformer",
 }
 # Those without an official release to be fetched; generated ones are told by what they are.
 DATA_SETS = {"imagenet": "ImageNet", "digits": "UCI digits"}
