@@ -192,6 +192,16 @@ def test_a_loss_is_against_the_same_optimizer(in_project: None, tmp_path: Path) 
     assert (loss.method, loss.optimizer, loss.loss.mean) == ("pipedream", "nadam", pytest.approx(1.0))
 
 
+def test_losses_of_any_number_of_stages_are_against_sequential_training(in_project: None, tmp_path: Path) -> None:
+    """Which has no number of stages, whatever its label beside them."""
+    scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
+    made({"sequential": 80.0, "PipeDream": 79.0}, scale, "figure_1")
+    losses = list(of_result(load_paper("leaderboard"), "figure_1", scale))
+    assert {one.stages for one in losses} == {2, 4, 8, 16}
+    assert [one.loss.mean for one in losses] == pytest.approx([1.0] * 4)
+    assert {one.baseline for one in losses} == {"sequential"}
+
+
 def test_a_loss_is_over_the_seeds_that_both_have(in_project: None, tmp_path: Path) -> None:
     """As long as runs are under way; a method that has other seeds than sequential training has no loss yet."""
     scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})

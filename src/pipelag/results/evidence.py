@@ -83,9 +83,12 @@ def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
 
 
 def work_of(run: Trained) -> str:
-    """What runs have to share to be compared: labels but for the arm, model, data, minibatch, kind of optimizer."""
+    """What runs have to share to be compared: model, data, minibatch, kind of optimizer, and labels.
+
+    But for those that tell arms and numbers of stages apart: sequential training has none.
+    """
     item, spec = run[0], run[0].arm.spec
-    labels = sorted((key, value) for key, value in item.arm.labels.items() if key != "arm")
+    labels = sorted((key, value) for key, value in item.arm.labels.items() if key not in ("arm", "stages"))
     optimizer = spec.optimizer.name if spec.optimizer is not None else ""
     return repr((labels, spec.model, spec.data, spec.batch, optimizer))
 
