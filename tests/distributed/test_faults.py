@@ -169,7 +169,8 @@ def test_of_failed_workers_the_one_that_began_it_is_named(tmp_path: Path) -> Non
     (tmp_path / "error-3.json").write_text(json.dumps(said | {"message": "ValueError: mine", "peer_lost": False}))
     assert "rank 3 of 4 workers failed: ValueError: mine" in cause(r0=1, r3=1)
     assert "rank 1 of 4 workers failed: it exited with status 7" in cause(r0=1, r1=7, r3=1)
-    assert "rank 2 of 4 workers failed: it was ended by signal 9" in cause(r0=1, r2=-9)
+    assert "rank 2 of 4 workers failed: it was ended by signal 9 (SIGKILL)" in cause(r0=1, r2=-9)
+    assert "it was ended by signal 40 (a real-time signal)" in cause(r0=1, r2=-40)
     assert "rank 0 lost its connection" in cause(r0=1, r1=errno.ENOSPC)  # which could not say what it saw
 
 

@@ -124,6 +124,25 @@ def test_what_is_said_of_a_schedule_draws_it(tmp_path: Path, capsys: Captured) -
     assert "unknown option 'depth' of schedule '1f1b'" in said(capsys, *wrong, *out, code=2)
 
 
+def test_what_a_timeline_would_leave_out_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    """A run has its own stages and times, and a trace all of them."""
+    drawing = ("timeline", str(tmp_path), "--out", str(tmp_path / "x.svg"))
+    for name, value in (("stages", "3"), ("minibatches", "9"), ("replicas", "2,1"), ("forward", "2"), ("segment", "2")):
+        assert f"--{name} is of a schedule, and '{tmp_path}' a run" in said(
+            capsys, *drawing, f"--{name}", value, code=2
+        )
+    trace = ("timeline", "1f1b", "--out", str(tmp_path / "x.json"), "--until", "3")
+    assert "--until is of a drawing, and a trace has all" in said(capsys, *trace, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "value"), [("topology", {"latency": 1.0}), ("clock", "lockstep")])
+def test_links_and_clocks_of_a_timeline_without_times_are_refused(name: str, value: object, capsys: Captured) -> None:
+    spec = json.dumps({**SPEC, "options": {name: value}})
+    refusal = said(capsys, "run", "--spec", spec, "--out", "never", code=2)
+    assert f"{name} is for a schedule laid out in time; give the costs of its passes" in refusal
+
+
 def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:
     assert (
         said(capsys, "methods", "qqq", code=2)

@@ -12,7 +12,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         try:
-            value = int(text[:40])
+            value = int(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"'{text[:40]}' is no whole number") from error
         if not least <= value <= most:

@@ -20,6 +20,9 @@ from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 MOST_TRACE = 256 * 2**20  # bytes
 DRAWN = (".pdf", ".svg", ".png")
 MOST_ACTIONS = 200_000  # that a drawing is of: beyond, no page has room and no browser time
+# What only a schedule is asked for, with what it is unless said otherwise.
+OF_SCHEDULES: dict[str, Any] = {"stages": None, "minibatches": 8, "microbatches": 1, "replicas": (), "depth": None}
+OF_SCHEDULES |= {"forward": 1.0, "backward": 2.0, "transfer": 0.0, "segment": 0}
 KINDS = {"forward": "F", "backward": "B", "recompute": "R", "transfer": "send"}
 Time = Annotated[float, Field(ge=0, le=1e15)]
 Number = Annotated[int, Field(ge=0, le=MOST_STEPS)]
@@ -82,14 +85,19 @@ def main(args: argparse.Namespace) -> int:
     if args.out.suffix not in (*DRAWN, ".json"):
         raise PipelagError(f"'{args.out}' is no timeline file; its name must end in .pdf, .svg, .png or .json")
     folder = Path(args.source)
-    args.stages = args.stages or len(args.replicas) or 4
+    if args.until is not None and args.out.suffix == ".json":
+        raise PipelagError("--until is of a drawing, and a trace has all; leave it out, or draw a .pdf, .svg or .png")
     if not folder.is_dir() and (os.sep in args.source or folder.exists()):
         raise PipelagError(
             f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"
         )
     if folder.is_dir():
+        for name, usual in OF_SCHEDULES.items():
+            if getattr(args, name) != usual:
+                raise PipelagError(f"--{name} is of a schedule, and '{folder}' a run, which has its own; leave it out")
         rows, unit = recorded(folder), "seconds"
     else:
+        args.stages = args.stages or len(args.replicas) or 4
         rows, unit = planned(args), "time (one forward pass = 1)" if args.forward == 1 else "time"
     if args.out.suffix == ".json":
         if folder.is_dir():

@@ -168,7 +168,8 @@ def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> Pipelag
         return PipelagError(f"a worker could not write to {folder} ({os.strerror(code)}); {MORE_ROOM}")
     elif code < 0 or code == 130:  # the warm process's word for the keyboard's signal
         number = -code if code < 0 else signal.SIGINT
-        reason = f"it was ended by signal {number} ({signal.Signals(number).name})"
+        name = next((known.name for known in signal.Signals if known == number), "a real-time signal")
+        reason = f"it was ended by signal {number} ({name})"
     else:
         reason = f"it exited with status {code}"
     return WorkerFailed(failure(rank if report is None else report.get("of", rank), workers, reason))

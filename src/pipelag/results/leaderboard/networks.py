@@ -167,13 +167,10 @@ def same_translations(context: Context) -> Finding:
         evaluations[writer] = {
             item.arm.seed: [row for row in item.log.rows if "bleu" in row] for item in items if item.log
         }
-    pairs = [
-        (seed, a, b)
-        for seed, rows in evaluations["ours"].items()
-        for a, b in zip(rows, evaluations["fairseq's"][seed], strict=True)
-    ]
-    if any(a["loss"] != b["loss"] for _, a, b in pairs):
+    ours, theirs = evaluations["ours"], evaluations["fairseq's"]
+    if any([row["loss"] for row in rows] != [row["loss"] for row in theirs[seed]] for seed, rows in ours.items()):
         raise NotLogged("the two runs were not trained alike to the last bit, so they are not one network")
+    pairs = [(seed, a, b) for seed, rows in ours.items() for a, b in zip(rows, theirs[seed], strict=True)]
     alike = sum(a["bleu"] == b["bleu"] for _, a, b in pairs)
     why = f"{alike} of {len(pairs)} evaluations have the same BLEU"
     if alike < len(pairs):

@@ -24,9 +24,9 @@ from pipelag.results.pipemare.quality import (
     best,
     best_of,
     cell,
-    evaluations,
     final,
     last_cell,
+    last_evaluation,
     log_in,
     mean_text,
     metric,
@@ -221,7 +221,7 @@ def iwslt_t1_twice(context: Context) -> Finding:
         if sync is None:
             raise NotLogged(f"synchronous training does not come to {target:.1f} BLEU with seed {seed}")
         never |= t1 is None
-        ratios[seed] = (evaluations(log_in(alone[seed]))[-1]["epoch"] if t1 is None else t1) / sync
+        ratios[seed] = (last_evaluation(log_in(alone[seed]))["epoch"] if t1 is None else t1) / sync
     ratio = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
     holds = ratio.within(1.5, 2.5)
     if never:  # it is trained for so many times the epochs at least

@@ -25,6 +25,7 @@ from pipelag.results.pipemare.quality import (
     below,
     best,
     evaluations,
+    last_evaluation,
     log_in,
     metric,
     outcomes_of,
@@ -97,7 +98,7 @@ def imagenet_warmup(context: Context) -> Finding:
     """The best accuracies, of runs of as many epochs."""
     gap = below(context, "T1+T2+W", task="ImageNet")
     ends = {
-        arm: {evaluations(log_in(item))[-1]["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}
+        arm: {last_evaluation(log_in(item))["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}
         for arm in ("Sync", "T1+T2+W")
     }
     text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='ImageNet')}; {gap.text()} below after as many epochs"
@@ -134,7 +135,7 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, BySeed], fl
         for seed, item in runs_of(context, task="translation", arm=arm).items():
             epochs = epochs_to(item, target)
             reached |= epochs is not None
-            by_arm[arm][seed] = evaluations(log_in(item))[-1]["epoch"] + 1 if epochs is None else epochs
+            by_arm[arm][seed] = last_evaluation(log_in(item))["epoch"] + 1 if epochs is None else epochs
     if not reached:
         raise NotLogged(f"no warmed-up run reaches a BLEU of {reach(context, 'translation', target)}")
     return arms, by_arm, target

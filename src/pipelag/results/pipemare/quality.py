@@ -81,6 +81,14 @@ def evaluations(log: RunLog) -> list[dict[str, Any]]:
     return [row for row in log.rows if "accuracy" in row]
 
 
+def last_evaluation(log: RunLog) -> dict[str, Any]:
+    """The last of them; raises `NotLogged` where a run diverged before its first."""
+    rows = evaluations(log)
+    if not rows:
+        raise NotLogged("a run diverged before its first evaluation")
+    return rows[-1]
+
+
 def summarised(item: Item, which: str) -> float:
     """The best or the final score in a run's summary, which knows how sure it is; 0 where there is none."""
     log = log_in(item)

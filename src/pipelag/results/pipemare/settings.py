@@ -11,7 +11,16 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import grid
-from pipelag.results.pipemare.quality import DATASET_OF, best, evaluations, log_in, mean_text, reasons, trained_as
+from pipelag.results.pipemare.quality import (
+    DATASET_OF,
+    best,
+    evaluations,
+    last_evaluation,
+    log_in,
+    mean_text,
+    reasons,
+    trained_as,
+)
 from pipelag.results.shortfall import annealed, started
 from pipelag.results.verdict import NotLogged
 from pipelag.runs.spec import RunSpec
@@ -44,7 +53,7 @@ def settings_of(item: Item) -> dict[str, Any]:
     """What a logged run was trained with."""
     spec, log = item.arm.spec, log_in(item)
     assert spec.optimizer is not None and spec.data is not None and spec.model is not None
-    last, phase, schedule = evaluations(log)[-1], spec.phases[-1], spec.lr_schedule
+    last, phase, schedule = last_evaluation(log), spec.phases[-1], spec.lr_schedule
     per_step = last["epoch"] / last["step"]
     tokens = spec.options.get("tokens")
     values = {

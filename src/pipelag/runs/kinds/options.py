@@ -115,6 +115,15 @@ class TimelineOptions(Typed):
     clock: Literal["free", "lockstep"] = "free"
     replicas: list[int] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _timed(self) -> TimelineOptions:
+        of_times = [name for name, value in (("topology", self.topology), ("clock", self.clock != "free")) if value]
+        if self.costs is None and of_times:
+            raise ValueError(
+                f"{of_times[0]} is for a schedule laid out in time; give the costs of its passes, or leave it out"
+            )
+        return self
+
 
 class Variant(Typed):
     """A variant of the quadratic model (`pipelag.theory.quadratic`): delays, discrepancy, correction, or momentum."""
