@@ -259,13 +259,13 @@ def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def fits(state: Mapping[str, torch.Tensor], model: nn.Module) -> bool:
     """Whether a state is one of this model, by names and shapes; buffers that a `state_dict` leaves out may lack."""
-    its_state = model.state_dict()
-    left_out = whole_state(model).keys() - its_state.keys()
+    model_state = model.state_dict()
+    left_out = whole_state(model).keys() - model_state.keys()
 
     def shapes(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: getattr(value, "shape", None) for name, value in values.items() if name not in left_out}
 
-    return shapes(state) == shapes(its_state)
+    return shapes(state) == shapes(model_state)
 
 
 def told_of(phase: Phase, seed: int, bf16: bool) -> dict[str, str]:

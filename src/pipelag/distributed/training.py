@@ -272,7 +272,7 @@ class RealTraining:
         self.job.arrive()
         self.job.close_channels()
         parts = gathered(part, self.job.outside)
-        merged = {name: value for its_part in parts for name, value in its_part.get("weights", {}).items()}
+        merged = {name: value for part_of_rank in parts for name, value in part_of_rank.get("weights", {}).items()}
         take_in_full(self.model, merged, self.masters)
         for part in parts:
             self._adopt(part.get("optimizer", {}))
@@ -387,12 +387,12 @@ def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
     """
     if piece is model:
         return {name: name for name in whole_state(model)}
-    layers, its_layers = list(model._modules.items()), list(piece._modules.items())
-    its_modules, count = [layer for _, layer in its_layers], len(its_layers)
-    first = next(k for k in range(len(layers)) if [layer for _, layer in layers[k : k + count]] == its_modules)
+    layers, piece_layers = list(model._modules.items()), list(piece._modules.items())
+    piece_modules, count = [layer for _, layer in piece_layers], len(piece_layers)
+    first = next(k for k in range(len(layers)) if [layer for _, layer in layers[k : k + count]] == piece_modules)
     return {
         f"{local}.{leaf}": f"{name}.{leaf}"
-        for (local, layer), (name, _) in zip(its_layers, layers[first:], strict=False)
+        for (local, layer), (name, _) in zip(piece_layers, layers[first:], strict=False)
         if layer is not None
         for leaf in whole_state(layer)
     }

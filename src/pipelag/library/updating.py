@@ -100,7 +100,7 @@ def _parted(make: OptimizerFactory, settings: list[dict[str, Any]], groups: Iter
     parts: list[dict[str, Any]] = []
     for group in groups:
         rate = {"lr": group["lr"]} if "lr" in group else {}  # a stage's own, which counts for all its parts
-        for number, its_settings in enumerate(settings):
+        for number, group_settings in enumerate(settings):
             members = [p for p in group["params"] if p.pipelag_group == number]
-            parts += [group | its_settings | rate | {"params": members}] if members else []
+            parts += [group | group_settings | rate | {"params": members}] if members else []
     return make(parts)

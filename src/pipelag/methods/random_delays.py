@@ -88,6 +88,6 @@ def distribution(mean: float, bound: int) -> tuple[float, ...]:
     low, high = -700.0, 700.0
     for _ in range(200):
         middle = (low + high) / 2
-        its_mean = sum(n * p for n, p in enumerate(law(middle)))
-        low, high = (middle, high) if its_mean > mean else (low, middle)
+        mean_reached = sum(n * p for n, p in enumerate(law(middle)))
+        low, high = (middle, high) if mean_reached > mean else (low, middle)
     return tuple(accumulate(law((low + high) / 2)))

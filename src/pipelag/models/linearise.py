@@ -112,8 +112,8 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
         output = traced.output if end == len(steps) else alone([Ref(name) for name in live(steps, traced, end)])
         needed = [*(name for step in steps[start:end] for name in step.uses), *refs(output)]
         settled = from_sizes(needed, inputs, traced, sized) or ()
-        its_steps = [*(constants[name] for name in used), *steps[start:end]]
-        pieces.append(Piece(model, traced, its_steps, inputs, output, settled))
+        piece_steps = [*(constants[name] for name in used), *steps[start:end]]
+        pieces.append(Piece(model, traced, piece_steps, inputs, output, settled))
     row, modules = Linearised(*pieces), set(model.modules())
     for module in row.modules():
         if module not in modules:  # those of the model stay in their mode, in which one of them may be frozen

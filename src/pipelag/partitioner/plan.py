@@ -186,9 +186,9 @@ def rounds(replicas: Sequence[int], minibatches: int) -> Schedule:
         for replica in range(count):
             row: list[Action] = []
             for begin in range(0, minibatches, width):
-                its_minibatches = [m for m in range(begin, min(begin + width, minibatches)) if m % count == replica]
-                row += [Action("F", stage, m) for m in its_minibatches]
-                for m in its_minibatches:
+                own_minibatches = [m for m in range(begin, min(begin + width, minibatches)) if m % count == replica]
+                row += [Action("F", stage, m) for m in own_minibatches]
+                for m in own_minibatches:
                     row += [Action("B", stage, m), Action("U", stage, m)]
             rows.append(tuple(row))
     return Schedule("rounds", len(replicas), minibatches, tuple(rows))

@@ -51,10 +51,10 @@ class Drawn:
         """What its numbers are from, in sentences; of an empty frame nothing, for it says itself why it is empty."""
         if self.figure is not None and self.data is not None and self.data.empty:
             return ""
-        its_context = context if self.items is None else replace(context, items=self.items)
+        shown_context = context if self.items is None else replace(context, items=self.items)
         spread = self.spread if self.figure is not None else ""
         notes = self.table.notes if self.table is not None else ()
-        sentences = its_context.footer(self.data, spread, whole=self.table is not None, notes=notes)
+        sentences = shown_context.footer(self.data, spread, whole=self.table is not None, notes=notes)
         return f"{sentences} {self.note}".strip()
 
     @classmethod

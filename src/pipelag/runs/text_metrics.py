@@ -229,7 +229,7 @@ def search(
         words = written[rows_left.unsqueeze(1), parent].flatten(0, 1)
         words = torch.cat((words, word.view(-1, 1)), 1)
         alive = [alive[row] for row in left]
-    return [max(its_translations, key=lambda scored: scored[0])[1] for its_translations in translations]
+    return [max(candidates, key=lambda scored: scored[0])[1] for candidates in translations]
 
 
 def by_target(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:

@@ -269,8 +269,8 @@ class StageWeights:
             if copies is not None:
                 self.showing.show(content, content != follows, kind == "F", copies)
                 return
-            with Copies() as its_copies:
-                self.showing.show(content, content != follows, kind == "F", its_copies)
+            with Copies() as copied_now:
+                self.showing.show(content, content != follows, kind == "F", copied_now)
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
         """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
@@ -285,8 +285,8 @@ class StageWeights:
         if self.plain and copies is not None:
             self.showing.restore(copies)
         elif self.plain:
-            with Copies() as its_copies:
-                self.showing.restore(its_copies)
+            with Copies() as copied_now:
+                self.showing.restore(copied_now)
 
     @property
     def alive(self) -> Content:

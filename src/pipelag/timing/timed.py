@@ -166,9 +166,11 @@ class Timing:
         elsewhere = holder != table.workers[away]
         away, holder = away[elsewhere], holder[elsewhere]
         for worker, (weights, a, b) in enumerate(zip(self.weights, table.bounds[:-1], table.bounds[1:], strict=True)):
-            its_passes = a + np.flatnonzero(table.kinds[a:b] < U)
-            its_passes = np.setdiff1d(its_passes, away, assume_unique=True) if len(away) else its_passes
-            at = np.concatenate([away[holder == worker], its_passes])
+            passes_of_worker = a + np.flatnonzero(table.kinds[a:b] < U)
+            passes_of_worker = (
+                np.setdiff1d(passes_of_worker, away, assume_unique=True) if len(away) else passes_of_worker
+            )
+            at = np.concatenate([away[holder == worker], passes_of_worker])
             kinds = table.kinds[at]
             size = bytes_changed[kinds, table.stages[at] - 1]
             when = np.where(kinds == B, self.end[at], self.start[at])

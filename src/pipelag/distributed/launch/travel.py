@@ -68,8 +68,8 @@ def cannot_travel(
     for name, part in parts.items():
         try:
             way(part)
-        except Exception as its_error:
-            culprit, error = name, its_error
+        except Exception as refusal:
+            culprit, error = name, refusal
             break
     reason = (
         f"{' '.join(str(error).split())}; let it hold nothing that is of one process, such as a lock or an open file"
