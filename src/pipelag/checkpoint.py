@@ -124,12 +124,19 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
         of: whose it should be.
 
     Raises:
-        PipelagError: it is damaged and cannot be set aside.
+        PipelagError: it cannot be opened, which says nothing against it; or is damaged and cannot be set aside.
     """
     with suppress(OSError):
         path.with_suffix(".tmp").unlink(missing_ok=True)
     if not path.exists():
         return None
+    if path.is_file():  # a pipe is never opened: nobody may write to it
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise PipelagError(
+                f"the checkpoint {path} cannot be opened ({error.strerror}); mend that and start again"
+            ) from error
     try:
         if whole(path, of):
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -150,7 +157,7 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
 def whole(path: Path, of: str = "") -> bool:
     """Whether every member of the archive has the sum that it was written with, and it is whose it should be."""
     try:
-        if not path.is_file():  # a pipe is never opened: nobody may write to it
+        if not path.is_file():  # as above
             return False
         with zipfile.ZipFile(path) as archive:
             return archive.comment == of.encode() and archive.testzip() is None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,26 @@ def test_a_pipe_in_a_checkpoints_place_is_set_aside_and_not_waited_for(tmp_path:
     os.mkfifo(pipe)
     assert not checkpoint.whole(pipe) and checkpoint.load(pipe) is None
     assert not pipe.exists() and pipe.with_suffix(".damaged").is_fifo()
+
+
+def test_a_checkpoint_that_cannot_be_opened_now_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    """As when a process has as many files open as it may: the next start can go on from it."""
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save({"step": 3}, path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, limits[1]))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(PipelagError, match="cannot be opened .Too many open files.; mend that and start again"):
+            checkpoint.load(path)
+    finally:
+        for number in taken:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert checkpoint.load(path) == {"step": 3}
 
 
 def test_a_model_that_is_not_what_its_run_wrote_is_made_anew(tmp_path: Path) -> None:
