@@ -6,7 +6,7 @@ if "at_scale" in config["papers"]:
         input:
             [f for p, r in plan if p == "at_scale" for f in products(p, r) + log_files(p, r)],
         params:
-            figures=scale.figures,
+            figures=lambda wildcards, input: [file for file in input if file.endswith(".svg")],
             scale=scale.name,
             published=config["published"],
         log:
@@ -14,6 +14,6 @@ if "at_scale" in config["papers"]:
         conda:
             "../envs/pipelag.yaml"
         shell:
-            "(for n in 1 2 3 4 5; do cp {params.figures:q}/at_scale/figure_$n.svg docs/images/at_scale_$n.svg; done"
+            "(for file in {params.figures:q}; do cp \"$file\" docs/images/at_scale_${{file##*figure_}}; done"
             " && pipelag digest docs/scale.md --scale {params.scale:q} --published={params.published:q})"
             " > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
