@@ -402,6 +402,16 @@ def test_the_negative_loss_maximized_is_the_same_training(name: str) -> None:
     assert equal(trained(1), trained(-1))
 
 
+def test_spike_compensation_with_a_momentum_of_one_is_its_limit() -> None:
+    def trained(momentum: float) -> Any:
+        model = convolutional()
+        make = partial(torch.optim.SGD, lr=0.005, momentum=momentum)
+        pipelag.train(model, Noise(), method="spike_compensation", cuts=CUTS, steps=8, loss=loss_of, optimizer=make)
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    torch.testing.assert_close(trained(1.0), trained(1 - 1e-3), atol=1e-3, rtol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("kind", "in_the_gradient"),
     [(torch.optim.SGD, True), (torch.optim.Adam, True), (torch.optim.NAdam, True), (torch.optim.AdamW, False)]

@@ -308,7 +308,7 @@ class Spike(Change):
             if gradient is not None:
                 momentum, rate = group["momentum"], group["lr"]
                 a = momentum**stage.delay
-                b = (1 - a) / (1 - momentum)
+                b = (1 - a) / (1 - momentum) if momentum != 1 else stage.delay  # 1 + m + ... + m^(D-1)
                 step = optimizer.state[parameter].get("momentum_buffer")
                 step = gradient if step is None else step
                 parameter.data.sub_((a - 1) * step + b * gradient, alpha=rate)
