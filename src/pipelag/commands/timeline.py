@@ -20,9 +20,18 @@ from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 MOST_TRACE = 256 * 2**20  # bytes
 DRAWN = (".pdf", ".svg", ".png")
 MOST_ACTIONS = 200_000  # that a drawing is of: beyond, no page has room and no browser time
-# What only a schedule is asked for, with what it is unless said otherwise.
-OF_SCHEDULES: dict[str, Any] = {"stages": None, "minibatches": 8, "microbatches": 1, "replicas": (), "depth": None}
-OF_SCHEDULES |= {"forward": 1.0, "backward": 2.0, "transfer": 0.0, "segment": 0}
+# What only a schedule is asked for.
+OF_SCHEDULES = (
+    "stages",
+    "minibatches",
+    "microbatches",
+    "replicas",
+    "depth",
+    "forward",
+    "backward",
+    "transfer",
+    "segment",
+)
 KINDS = {"forward": "F", "backward": "B", "recompute": "R", "transfer": "send"}
 Time = Annotated[float, Field(ge=0, le=1e15)]
 Number = Annotated[int, Field(ge=0, le=MOST_STEPS)]
@@ -92,8 +101,10 @@ def main(args: argparse.Namespace) -> int:
             f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"
         )
     if folder.is_dir():
-        for name, usual in OF_SCHEDULES.items():
-            if getattr(args, name) != usual:
+        unasked = argparse.ArgumentParser()
+        configure(unasked)
+        for name in OF_SCHEDULES:
+            if getattr(args, name) != unasked.get_default(name):
                 raise PipelagError(f"--{name} is of a schedule, and '{folder}' a run, which has its own; leave it out")
         rows, unit = recorded(folder), "seconds"
     else:

@@ -29,8 +29,8 @@ NETWORKS = {
     "residual_lstm": "Residual LSTM",
     "sentiment_transformer": "Sentiment Transformer",
 }
-# Those without an official release to be fetched; generated ones are told by what they are.
-DATA_SETS = {"imagenet": "ImageNet", "digits": "UCI digits"}
+# Those without an official release to be fetched, as their loaders call them; generated ones are called by their names.
+DATA_SETS = {"imagenet": "ImageNet", "digits": "UCI handwritten digits"}
 
 
 def network(name: str) -> str:
