@@ -92,3 +92,9 @@ def test_its_environment_is_the_extra() -> None:
     names = [re.match(r"[\w.-]+", each)[0] for each in extra]  # type: ignore[index]
     assert all(f"\n{name}==" in f"\n{lock}" for name in names)
     assert "://" not in lock and "--hash=sha256:" in lock
+
+
+def test_pages_load_nothing_from_elsewhere() -> None:
+    (worker,) = SITE["extra"]["polyfills"]  # one of this name keeps mkdocs-material from asking another server for it
+    assert "iframe-worker" in worker and SITE["theme"]["font"] is False
+    assert [path for path in (worker, *SITE["extra_css"]) if not (ROOT / "docs" / path).is_file()] == []
