@@ -21,6 +21,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.experiments import load_paper, result_of
 from pipelag.experiments.schema import Scale
 from pipelag.report.gather import title_of
+from pipelag.results.conditions import Notes
 from pipelag.results.context import Context
 from pipelag.results.loading import load_results
 from pipelag.results.verdict import WORDS, Verdict, verdicts
@@ -45,7 +46,10 @@ def fill(text: str, scale: Scale, where: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         named = list(_named(match["named"], where))
-        lines = [_line(name, verdict, judged, where) for name, verdict in named]
+        claims = [_checked(name, verdict, judged, where) for name, verdict in named]
+        notes = Notes([verdict for _, verdict in claims])
+        lines = [_line(context, verdict, notes) for context, verdict in claims]
+        lines += [line for note in notes.lines for line in ("", _escaped(note))]
         return match[1] + "\n".join([_FOLD.format(_counted(named)), "", *lines, "", "</details>"]) + "\n" + match[3]
 
     return _BLOCK.sub(block, text)
@@ -79,8 +83,8 @@ def _judged(paper_name: str, result: str, scale: Scale) -> tuple[Context, dict[s
     return context, {verdict.claim: verdict for verdict in verdicts(context)}
 
 
-def _line(name: str, verdict: str, judged: Judged, where: str) -> str:
-    """A claim with what the logs say of it."""
+def _checked(name: str, verdict: str, judged: Judged, where: str) -> tuple[Context, Verdict]:
+    """A claim's runs, and what the logs say of it, which has to be the verdict named."""
     paper, result, claim = name.split(".")
     context, by_claim = judged(paper, result)
     if claim not in by_claim:
@@ -91,9 +95,18 @@ def _line(name: str, verdict: str, judged: Judged, where: str) -> str:
             f"{where} rests on {name}, of which it says {verdict!r}; the logs say {logged.verdict!r} ({logged.why}): "
             "write the sentence above it again"
         )
-    why = " ".join(logged.why.split()).replace("*", "\\*")
-    where = f"{context.paper.short}, {title_of(context.paper, result)}"
-    return f"- {where}, “{logged.text}” {logged.verdict}: {why} ({_logs(context)})"
+    return context, logged
+
+
+def _line(context: Context, verdict: Verdict, notes: Notes) -> str:
+    """A claim with what the logs say of it."""
+    where = f"{context.paper.short}, {title_of(context.paper, context.name)}"
+    return f"- {where}, “{verdict.text}” {verdict.verdict}: {_escaped(notes.why(verdict))} ({_logs(context)})"
+
+
+def _escaped(text: str) -> str:
+    """For Markdown, in one line."""
+    return " ".join(text.split()).replace("*", "\\*")
 
 
 def _logs(context: Context) -> str:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelag.experiments import load_paper
 from pipelag.experiments.schema import Paper, Scale, reading_order
+from pipelag.results.conditions import Notes
 
 HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
 NO_LOG = "no log"  # the status of a run that is asked for and not there; of one left out it is the reason
@@ -86,6 +87,7 @@ class Judged(Part):
     p: float | None = None
     learnt: bool = False  # about what networks learn, and not a count or a time alone
     own: bool = False  # pipelag's, and not the paper's
+    conditions: str = ""  # the part of `why` that says how the runs differ from the paper's
 
 
 class Cells(Part):
@@ -150,6 +152,11 @@ class Entry:
     def verdicts(self) -> list[Judged]:
         """Its claims."""
         return self.record.verdicts if self.record else []
+
+    @property
+    def notes(self) -> Notes:
+        """Of the conditions that its claims share."""
+        return Notes(self.verdicts)
 
     @property
     def counts(self) -> Counter[str]:

@@ -94,8 +94,9 @@ def entry_of(entry: Entry) -> dict[str, Any]:
     """A result for the template."""
     content: dict[str, Any] = {
         "id": f"{entry.paper.id}-{entry.name}", "title": entry.title, "trouble": entry.trouble, "figure": None,
-        "table": None, "verdicts": [verdict.model_dump() for verdict in entry.verdicts], "caption": "", "runs": "",
-        "shortfall": "", "unlike": unlike(entry.paper),
+        "table": None, "caption": "", "runs": "", "shortfall": "", "unlike": unlike(entry.paper),
+        "verdicts": [verdict.model_dump() | {"why": entry.notes.why(verdict)} for verdict in entry.verdicts],
+        "notes": entry.notes.lines,
     }  # fmt: skip
     record = entry.record
     if record is None:

@@ -56,7 +56,7 @@ def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
 def measured(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """For times; names how the timed runs fall short of the paper's. `labels`: of the runs that the claim rests on."""
     short = context.shortfall(**labels)
-    return Finding(holds, why + (f" (here {short})" if short else ""), tolerance)
+    return Finding(holds, why + (f" (here {short})" if short else ""), tolerance, conditions=short)
 
 
 def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
@@ -71,7 +71,8 @@ def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **la
 def trend(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """For an order among trained arms, judged at any scale, which the sentence names."""
     short = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
-    return Finding(holds, why + (f" (at this scale: {short})" if short else ""), tolerance, learnt=True)
+    why += f" (at this scale: {short})" if short else ""
+    return Finding(holds, why, tolerance, learnt=True, conditions=short)
 
 
 def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
@@ -79,9 +80,10 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
     short = context.shortfall(**labels)
     if short:
         (TESTS.get() or []).clear()  # whatever they say, they do not decide
-        return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance, learnt=True)
+        return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance, learnt=True, conditions=short)
     release = context.releases(**labels)
-    return Finding(holds, why + (f" ({release})" if release else ""), tolerance, learnt=True)
+    why += f" ({release})" if release else ""
+    return Finding(holds, why, tolerance, learnt=True, conditions=release)
 
 
 def by_seed(context: Context, **labels: str) -> dict[int, float]:

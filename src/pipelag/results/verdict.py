@@ -25,12 +25,14 @@ class Finding:
     holds: True, False, or None where it cannot be told. why: the numbers that it rests on, in words.
     tolerance: how far off the claim may be and where that comes from; "exact" where nothing may be off.
     learnt: whether it is about what networks learn, and not a count or a time alone.
+    conditions: the part of `why` that says how the runs differ from the paper's.
     """
 
     holds: bool | None
     why: str
     tolerance: str
     learnt: bool = False
+    conditions: str = ""
 
 
 class SeedTest(NamedTuple):
@@ -84,8 +86,8 @@ class Verdict:
     """What became of a claim.
 
     p: the greatest p-value (two-sided) with which the tests over seeds that it rests on speak for it; None where it
-    rests on none, or cannot be judged for another reason than what they tell. learnt: as of a `Finding`. own: as of a
-    `Claim`.
+    rests on none, or cannot be judged for another reason than what they tell. learnt, conditions: as of a `Finding`.
+    own: as of a `Claim`.
     """
 
     claim: str
@@ -96,6 +98,7 @@ class Verdict:
     p: float | None = None
     learnt: bool = False
     own: bool = False
+    conditions: str = ""
 
 
 def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
@@ -159,4 +162,4 @@ def judged(context: Context, claim: Claim) -> Verdict:
         finding = replace(finding, holds=None, why=why)
     p = max((test.favour for test in tests), default=None)
     what = (WORDS[finding.holds], finding.why, finding.tolerance, p, finding.learnt)
-    return Verdict(claim.id, claim.text, *what, claim.ours)
+    return Verdict(claim.id, claim.text, *what, claim.ours, finding.conditions)
