@@ -27,13 +27,15 @@ def load_plugins() -> list[str]:
     if names and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise PipelagError(f"the plugin '{name}' is no name of a module, such as my_models for my_models.py")
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             raise PipelagError(
                 f"the plugin '{name}' cannot be imported: {error}; put its file into {os.getcwd()}, or install it"
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PipelagError(f"the plugin '{name}' fails: {type(error).__name__}: {error}") from error
     return names
 

@@ -124,9 +124,9 @@ def _carried_out(spec_json: str) -> RunLog:
     from pipelag.commands.run import read_spec
     from pipelag.runs.carry_out import carry_out
 
-    folder = Path(tempfile.mkdtemp(prefix="pipelag-judges-"))
-    carry_out(read_spec(spec_json, None), folder, "cpu", 1)
-    found = read_log(folder)
+    with tempfile.TemporaryDirectory(prefix="pipelag-judges-") as folder:
+        carry_out(read_spec(spec_json, None), Path(folder), "cpu", 1)
+        found = read_log(Path(folder))
     assert found is not None
     return found
 

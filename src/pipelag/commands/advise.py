@@ -10,12 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipelag.catalogue import check_model
 from pipelag.commands.arguments import number, whole
 from pipelag.commands.partition import DRAWN, read_profile
 from pipelag.commands.run import read_spec
 from pipelag.commands.subject import Subject, options_of, subject
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers
+from pipelag.experiments.names import models
 from pipelag.experiments.schema import USUAL
 from pipelag.files import write_whole, yaml_of
 from pipelag.partitioner.advice import best, choices
@@ -29,6 +31,7 @@ from pipelag.timing.by_batch import Profiles
 from pipelag.typed import MOST_BATCH, MOST_STEPS, mistake
 
 RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # of a run that is told no rate; those of Adam's kin below
+STEPS = 1000
 FORMATS = ("md", "csv", "json", "tex")
 
 
@@ -63,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, help="draw throughput against memory here: .svg, .pdf or .png")
     parser.add_argument("--config", type=Path, help="write the advised method as a run's config here: .yaml")
     parser.add_argument("--model", help="the registered model that a profile's file is of, for --config")
-    parser.add_argument("--steps", type=whole(1, MOST_STEPS), default=1000, help="of the run in --config (1000)")
+    parser.add_argument("--steps", type=whole(1, MOST_STEPS), help=f"of the run in --config ({STEPS:,})")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -96,6 +99,16 @@ def check(args: argparse.Namespace) -> None:
         raise PipelagError("a run's config needs a data set; name it by --data, such as --data shapes")
     if args.config is not None and is_file(args.profile) and not args.model:
         raise PipelagError("a run's config needs the model that the profile is of; name it by --model")
+    if args.config is None and args.steps is not None:
+        raise PipelagError("--steps are of the run in --config, which is not asked for; leave them out")
+    if is_file(args.profile):
+        if args.options is not None or (args.data is not None and args.config is None):
+            name = "--options" if args.options is not None else "--data"
+            raise PipelagError(f"{name} is of a registered model, and '{args.profile}' is a file; leave it out")
+        if args.model is not None:
+            check_model(args.model, {}, models())
+    elif args.model is not None:
+        raise PipelagError(f"--model is of a profile's file, and '{args.profile}' is a model; leave it out")
 
 
 def is_file(text: str) -> bool:
@@ -164,7 +177,10 @@ def evidence_of(args: argparse.Namespace) -> tuple[list[Evidence], list[str]]:
     if not known:
         return [], ["No logs: this project has no papers."]
     logs = list(
-        gathered([load_paper(name) for name in args.sources], [load_scale(name, args.published) for name in args.scale])
+        gathered(
+            [load_paper(name) for name in args.sources],
+            [load_scale(name, args.published if name == "published" else USUAL) for name in args.scale],
+        )
     )
     where = f"{' and '.join(args.sources)} at the scales {' and '.join(args.scale)}"
     return logs, [] if logs else [f"There are no logs of {where}: `snakemake leaderboard_table_1` makes some."]
@@ -227,12 +243,13 @@ def config_of(args: argparse.Namespace, row: Ranked, optimizer: OptimizerSpec) -
     one, name = row.choice, args.model if is_file(args.profile) else args.profile
     network = subject(name, options_of(args.options, "--options"), DataSpec(name=args.data))
     together = max(one.updates) if one.method.data_parallel else 1  # its replicas divide the minibatch
-    phase: dict[str, Any] = {"method": one.method.name, "steps": args.steps, "microbatches": one.microbatches}
+    steps = args.steps or STEPS
+    phase: dict[str, Any] = {"method": one.method.name, "steps": steps, "microbatches": one.microbatches}
     if not one.method.data_parallel:
         phase |= {"cuts": network.cuts(one.plan.cuts), "recompute": one.recompute}
         replicas = [stage.replicas for stage in one.plan.stages]
         rounds = lcm(*replicas)
-        phase |= {"replicas": replicas, "steps": -(-args.steps // rounds) * rounds} if max(replicas) > 1 else {}
+        phase |= {"replicas": replicas, "steps": -(-steps // rounds) * rounds} if max(replicas) > 1 else {}
     return {
         "kind": "train",
         "model": network.model.model_dump(),
@@ -240,7 +257,7 @@ def config_of(args: argparse.Namespace, row: Ranked, optimizer: OptimizerSpec) -
         "batch": one.batch * together,
         "optimizer": optimizer.model_dump(exclude_defaults=True),
         "phases": [phase],
-        "evaluate_every": max(1, args.steps // 10),
+        "evaluate_every": max(1, steps // 10),
         "executor": "real",
         "workers": one.plan.workers,
     }

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         action="append",
-        type=Path,
+        type=_folder,
         required=True,
         help="the run's folder; several runs, each with its --out, are trained in one process, in turns",
     )
@@ -45,6 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=whole(1, MOST_WORKERS),
         help="CPU threads to use (default: as many as the run had that left the --config, else all cores)",
     )
+
+
+def _folder(text: str) -> Path:
+    if not text:  # a variable of a shell that is not set; the path would be the working directory
+        raise argparse.ArgumentTypeError("it is empty; name the run's folder")
+    return Path(text)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -168,6 +168,19 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows + transfer_rows(timing)
 
 
+def _check_seal(path: Path) -> None:
+    """Refuse a trace that is not the one whose sum the run's summary holds."""
+    from pipelag.runs.folder import sum_of
+
+    summary = path.with_name("summary.json")
+    if not summary.exists():
+        return  # the run is not finished
+    content = json_of(read_text(summary, "a run's summary"), f"'{summary}'")
+    sums = content.get("files") if isinstance(content, dict) else None
+    if isinstance(sums, dict) and sums.get(path.name, sum_of(path)) != sum_of(path):
+        raise PipelagError(f"'{path}' is not what its run wrote; make the run again: pipelag run")
+
+
 def recorded(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's `trace.json`; raises `PipelagError` where the run has left none."""
     path = folder / "trace.json"
@@ -176,6 +189,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
             f"'{folder}' has no trace.json; timeline runs and training runs of the real executor leave one"
         )
     content = json_of(read_text(path, "a trace", MOST_TRACE), f"'{path}'", 100 * MOST_ACTIONS)
+    _check_seal(path)
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
         raise PipelagError(f"'{path}' is no trace: it should be a mapping with the list traceEvents")

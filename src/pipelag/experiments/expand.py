@@ -66,6 +66,7 @@ def load_paper(name: str) -> Paper:
     if name not in papers():
         raise unknown("paper", name, papers())
     paper: Paper = read(Paper, CONFIG / "papers" / f"{name}.yaml")
+    _check_named("papers", name, "id", paper.id)
     for key, result in paper.results.items():
         for runs in result.runs:
             if runs.use and runs.use not in paper.results:
@@ -73,6 +74,14 @@ def load_paper(name: str) -> Paper:
             if runs.setup and "{" not in runs.setup and runs.setup not in paper.setups:
                 raise PipelagError(f"{name}, results.{key}: {unknown('setup', runs.setup, paper.setups)}")
     return paper
+
+
+def _check_named(kind: str, file: str, key: str, name: str) -> None:
+    """Refuse a file that says that it is another: scales, figures and folders go by what it says."""
+    if name != file:
+        raise PipelagError(
+            f"{CONFIG / kind / file}.yaml says {key}: {name}; let it say {file}, or give the file that name"
+        )
 
 
 def result_of(paper: Paper, name: str) -> Result:
@@ -93,6 +102,7 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
     if name not in scales():
         raise unknown("scale", name, scales())
     scale = read(Scale, CONFIG / "scales" / f"{name}.yaml")
+    _check_named("scales", name, "name", scale.name)
     if name == "published":
         folder = Path("results/published") / published
         if not (folder / "scale.yaml").is_file():
@@ -100,6 +110,8 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
             raise unknown("published device", published, known)
         of_device = read(Scale, folder / "scale.yaml")
         scale = of_device.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
+    if published != USUAL and name != "published" and not scale.extends and not above:
+        raise PipelagError(f"the scale '{name}' has no logs of a device '{published}'; the scale 'published' has such")
     if scale.extends:
         base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)

@@ -16,8 +16,10 @@ from pipelag.runs.spec import DataSpec, ModelSpec
 from pipelag.typed import MOST_BATCH, MOST_STEPS, MOST_WORKERS, Name, Options, Seed, Stage, Typed, mistake
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 Share = Annotated[tuple[int, int], Field(strict=False), AfterValidator(lambda share: proper(share))]
 Places = list[int | str]
+Seeds = Annotated[list[Seed], Field(max_length=1000), AfterValidator(lambda seeds: distinct(seeds, "seed"))]
 
 
 def proper(share: tuple[int, int]) -> tuple[int, int]:
@@ -25,6 +27,14 @@ def proper(share: tuple[int, int]) -> tuple[int, int]:
     if not 0 < share[0] <= share[1] <= MOST_STEPS:
         raise ValueError(f"a share is [numerator, denominator], above 0 and at most 1, not {list(share)}")
     return share
+
+
+def distinct(values: list[T], what: str) -> list[T]:
+    """Values of which none stands twice: runs of one seed are one run, and no spread would be one."""
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the {what} {twice} stands there twice; name each once")
+    return values
 
 
 class Setup(Typed):
@@ -54,7 +64,7 @@ class Setup(Typed):
     options: Options = Field(default_factory=dict)
     shares: dict[str, Share] = Field(default_factory=dict)
     checkpoints: dict[str, int] = Field(default_factory=dict)
-    seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
+    seeds: Seeds = Field(default_factory=list)
     note: str = ""
 
 
@@ -103,7 +113,7 @@ class Runs(Typed):
     note: str = ""
     use: str = ""
     where: dict[str, str | list[str]] = Field(default_factory=dict)
-    seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
+    seeds: Seeds = Field(default_factory=list)
 
 
 class Claim(Typed):
@@ -138,6 +148,12 @@ class Result(Typed):
     reported: Any = None
     claims: list[Claim] = Field(default_factory=list)
     options: Options = Field(default_factory=dict)
+
+    @field_validator("claims")
+    @classmethod
+    def _each_once(cls, claims: list[Claim]) -> list[Claim]:
+        distinct([claim.id for claim in claims], "claim")
+        return claims
 
 
 class Citation(Typed):
@@ -201,7 +217,7 @@ class LeaveOut(Typed):
     result: str = ""
     setups: list[str] = Field(default_factory=list)
     where: dict[str, str | list[str]] = Field(default_factory=dict)
-    seeds: Annotated[list[Seed], Field(max_length=1000)] = Field(default_factory=list)
+    seeds: Seeds = Field(default_factory=list)
     why: str
 
 
@@ -222,7 +238,7 @@ class Scale(Typed):
     note: str
     extends: str = ""
     setups: dict[str, dict[str, dict[str, Any] | None]] = Field(default_factory=dict)  # paper -> setup -> overrides
-    seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1, max_length=1000)
+    seeds: Seeds = Field(default_factory=lambda: [0], min_length=1)
     leave_out: list[LeaveOut] = Field(default_factory=list)
     least_seeds: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=dict)
     hours: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
@@ -257,7 +273,7 @@ class Workflow(Typed):
 
     scale: Name
     device: Literal["auto", "cpu", "cuda"]
-    papers: list[Name] = Field(min_length=1)
+    papers: Annotated[list[Name], Field(min_length=1), AfterValidator(lambda papers: distinct(papers, "paper"))]
     published: Name
     retrain: bool
     threads_per_run: int = Field(ge=1, le=MOST_WORKERS)

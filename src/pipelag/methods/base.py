@@ -159,6 +159,7 @@ class Method:
 
     def delays(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Delays:
         """Steady-state staleness per stage, as the weight policy leaves it. Random delays: their upper bound."""
+        check_counts(stages, 1, microbatches)
         if microbatches > 1:
             self._splits()
         build, rounds = self._builder(replicas, stages)

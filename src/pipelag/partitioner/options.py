@@ -24,7 +24,8 @@ class ProfileOptions(Typed):
 
     roofline: a device's data sheet, with the inputs of the model; precision: fp16 for half; loss: the last layer
     computes the cross-entropy of its output too, as the last stage of a training does.
-    published: a profile of PipeDream's authors; batch: the minibatch that it was measured with.
+    published: a profile of PipeDream's authors, in place of the roofline's; batch: the minibatch that it was measured
+    with.
     """
 
     roofline: str | None = None
@@ -33,6 +34,14 @@ class ProfileOptions(Typed):
     loss: bool = False
     published: str | None = None
     batch: Count = 1
+
+    @model_validator(mode="after")
+    def _given_inputs(self) -> ProfileOptions:
+        if self.roofline is not None and self.published is None and not self.inputs:
+            raise ValueError(
+                "a roofline's profile needs inputs, such as [{shape: [3, 32, 32]}], one for each of the model's"
+            )
+        return self
 
 
 class GivenPlan(Typed):

@@ -74,6 +74,7 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         PipelagError: a log that is not whole, or of another run.
     """
     lines, ending, machine = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
+    beside = (machine, folder / "config.yaml")
     if not (lines.exists() and ending.exists()):
         return None
     try:
@@ -85,7 +86,12 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         objects = all(isinstance(part, dict) for part in (summary, environment, *rows))
     except (ValueError, RecursionError) as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    whole = objects and summary.get("log", sealed) == sealed and is_as_written(summary) and _whole(summary, machine)
+    whole = (
+        objects
+        and summary.get("log", sealed) == sealed
+        and is_as_written(summary)
+        and all(_whole(summary, path) for path in beside)
+    )
     if not whole:
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:

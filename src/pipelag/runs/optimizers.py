@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
-from pipelag.errors import unknown
+from pipelag.errors import PipelagError, kind_of, unknown
 from pipelag.registry import free
 from pipelag.typed import Options, Typed, check_keywords
 
@@ -81,6 +81,10 @@ class OptimizerSpec(Typed):
         for key, field in type(self).model_fields.items():
             if key not in ("name", "lr", "options", *known.settings) and getattr(self, key) != field.default:
                 raise ValueError(f"the optimizer '{self.name}' has no {key}")
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError(
+                "nesterov looks ahead along a momentum; give a momentum above 0 and no dampening, or leave it out"
+            )
         check_keywords(known.make, 1, self.options, f"option of the optimizer '{self.name}'")
         return self
 
@@ -91,7 +95,13 @@ class OptimizerSpec(Typed):
 
 def factory(spec: OptimizerSpec) -> OptimizerFactory:
     """What makes the optimizer of a spec from parameters or parameter groups."""
-    return OPTIMIZERS[spec.name].make(spec, **spec.options)
+    make = OPTIMIZERS[spec.name].make(spec, **spec.options)
+    if not callable(make):
+        raise PipelagError(
+            f"the optimizer '{spec.name}' gives {kind_of(make)}; it should give a function from parameters to a "
+            "torch.optim.Optimizer"
+        )
+    return make
 
 
 def _decaying(make: Callable[[OptimizerSpec], OptimizerFactory]) -> Callable[..., OptimizerFactory]:

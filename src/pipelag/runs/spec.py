@@ -98,6 +98,9 @@ LATER: dict[str, dict[str, Any]] = {
 }
 
 
+ALWAYS = ("kind", "options", "seed")  # of a run of any kind
+
+
 class RunSpec(Typed):
     """One run, of one of the kinds of `pipelag.runs.kinds`; `options` are the kind's."""
 
@@ -123,6 +126,11 @@ class RunSpec(Typed):
         missing = [key for key in kind.needs if key != spared and not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
+        if kind.fields is not None:
+            others = [key for key in type(self).model_fields if key not in (*ALWAYS, *kind.fields)]
+            spare = next((key for key in others if getattr(self, key) != _usual(key)), None)
+            if spare is not None:
+                raise ValueError(f"a run of kind '{self.kind}' has no {spare}; leave it out")
         kind.check(self.options)
         if self.workers > 1 and self.kind == "train" and self.executor == "simulated":
             raise ValueError(
@@ -203,3 +211,8 @@ class RunSpec(Typed):
         if self.revisions:
             content += json.dumps(self.revisions, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _usual(field: str) -> Any:
+    """What a spec has that does not say otherwise."""
+    return RunSpec.model_fields[field].get_default(call_default_factory=True)

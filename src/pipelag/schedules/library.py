@@ -28,7 +28,7 @@ def register_schedule(function: Callable[..., Schedule]) -> Callable[..., Schedu
 def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
     """Refuse counts that are no whole numbers from 1 on, or make more actions than there is memory for."""
     counts = (stages, minibatches, microbatches)
-    if not all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in counts):
+    if not all(map(_from_one, counts)):
         raise PipelagError(
             "a schedule needs at least 1 stage, 1 minibatch and 1 microbatch, in whole numbers, not "
             f"{stages!r:.40}, {minibatches!r:.40} and {microbatches!r:.40}"
@@ -38,6 +38,10 @@ def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
             f"{stages} stages x {minibatches} minibatches x {microbatches} microbatches are more than {MOST_PASSES:,} "
             "passes, too many to write down; take fewer minibatches"
         )
+
+
+def _from_one(count: Any) -> bool:
+    return isinstance(count, int) and not isinstance(count, bool) and count >= 1
 
 
 def schedule(name: str, /, *, stages: int, minibatches: int, **options: object) -> Schedule:
@@ -103,6 +107,8 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
 
     DualPipe (the spectrain paper, section 3.1) is the colocated form.
     """
+    if not isinstance(colocated, bool):
+        raise PipelagError(f"colocated is {colocated!r:.40}; it should be True or False")
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
         forward_worker = stage - 1
@@ -128,6 +134,8 @@ def pipemare(stages: int, minibatches: int, microbatches: int = 1, segment: int 
     segment's S stages, from 1, runs its forward again 2(S-j) cycles before its backward, so that the last one's
     activation "arrives right at the time" when its backward needs it.
     """
+    if segment != 0 and not _from_one(segment):
+        raise PipelagError(f"a segment has a whole number of stages, 1 at least (0: none), not {segment!r:.40}")
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
         back = 2 * stages - stage
@@ -222,10 +230,10 @@ def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), 
     first stage; NOAM by default (`minibatches_held`).
     """
     replicas = tuple(replicas) or (1,) * stages
-    if len(replicas) != stages or min(replicas) < 1:
+    if len(replicas) != stages or not all(map(_from_one, replicas)):
         raise PipelagError(f"replicas {list(replicas)} must give each of the {stages} stages 1 or more")
-    if depth is not None and depth < 1:
-        raise PipelagError(f"a pipeline holds at least 1 minibatch, not {depth}")
+    if depth is not None and not _from_one(depth):
+        raise PipelagError(f"a pipeline holds at least 1 minibatch, in a whole number, not {depth!r:.40}")
     rows = []
     for stage, (count, held) in enumerate(zip(replicas, minibatches_held(replicas, depth), strict=True), start=1):
         for replica in range(count):
@@ -254,6 +262,8 @@ def parameter_server(stages: int, minibatches: int, workers: int | None = None) 
     reads weights that miss the n-1 minibatches which the others have under way. `workers` = `stages` by default.
     """
     workers = stages if workers is None else workers
+    if not _from_one(workers):
+        raise PipelagError(f"a parameter server has a whole number of workers, 1 at least, not {workers!r:.40}")
     rows: list[list[Action]] = [[] for _ in range(workers + 1)]
     clocks: list[list[int]] = [[] for _ in range(workers + 1)]
     for m in range(minibatches):

@@ -203,7 +203,8 @@ def _small(weights: StageWeights) -> bool:
 
 
 def _like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
-    return (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
+    alike = (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
+    return alike and value.layout is torch.strided  # the momentum of sparse gradients is sparse
 
 
 def _settings(group: State) -> tuple[Any, ...]:

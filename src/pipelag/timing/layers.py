@@ -28,9 +28,9 @@ class LayerRow(Typed):
     name: str
     forward_ms: Milliseconds
     backward_ms: Milliseconds
-    output_bytes: Bytes = 0
-    kept_bytes: Bytes = 0
-    weight_bytes: Bytes = 0
+    output_bytes: Bytes
+    kept_bytes: Bytes
+    weight_bytes: Bytes
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class LayerTime:
     """One layer: its number (from 1), its name, and the median milliseconds of a forward and a backward pass.
 
     In bytes: its output (which crosses the boundary where the model is cut after it), the tensors that autograd keeps
-    for its backward besides weights and the layer's own input, and its weights. 0 in profiles made before these were
-    counted.
+    for its backward besides weights and the layer's own input, and its weights.
     """
 
     layer: int

@@ -26,6 +26,7 @@ class Kind:
     """A kind of run.
 
     needs: fields of the spec that it cannot be without.
+    fields: those of the spec that it may have beside its options and a seed; None: any.
     options: what `spec.options` may hold; or from the options to that.
     home: "module:function", called with (spec, folder, device, threads); returns the summary that it has written.
     computes: whether it needs torch; on_gpu: whether it works on the device asked for (else `device` is "cpu").
@@ -38,6 +39,7 @@ class Kind:
     needs: tuple[str, ...]
     options: type[Typed] | Callable[[Mapping[str, Any]], type[Typed]]
     home: str
+    fields: tuple[str, ...] | None = None
     computes: bool = True
     on_gpu: bool = False
     times: bool = False
@@ -102,11 +104,21 @@ register(
         ("model", "data"),
         options.ProfileOptions,
         f"{HERE}.profile:profile",
+        fields=("model", "data", "batch", "optimizer", "lr_schedule", "evaluate_every"),  # a training's setup
         on_gpu=True,
         times=True,
     )
 )
-register(Kind("count", "count weights and activations", ("model",), options.CountOptions, f"{HERE}.count:count"))
+register(
+    Kind(
+        "count",
+        "count weights and activations",
+        ("model",),
+        options.CountOptions,
+        f"{HERE}.count:count",
+        fields=("model", "batch"),
+    )
+)
 register(
     Kind(
         "timeline",
@@ -114,6 +126,7 @@ register(
         ("phases",),
         options.TimelineOptions,
         f"{HERE}.timeline:lay_out",
+        fields=("phases",),
         computes=False,
     )
 )
@@ -124,6 +137,7 @@ register(
         ("model",),
         PlanOptions,
         f"{HERE}.plan:plan",
+        fields=("model", "batch", "optimizer"),
         # depths, 2: of fewer minibatches than NOAM, every stage holds its share
         revisions=lambda given: {"depths": 2} if given.get("depths") else {},
     )
@@ -136,6 +150,7 @@ register(
         ("options",),
         options.study_of,
         f"{HERE}.theory:study",
+        fields=(),
         computes=False,
         revisions=lambda given: {name: n for name, n in REVISED_STUDIES.items() if given.get("study") == name},
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipelag.errors import PipelagError
 from pipelag.models import count as counting
+from pipelag.models.taking import taking
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import CountOptions
 from pipelag.runs.spec import RunSpec
@@ -17,14 +19,20 @@ def count(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
     `options.words`: the model takes words; then activations are not counted.
     """
     assert spec.model is not None
-    folder = RunFolder(out, spec)
-    folder.rewind(0)
     options = spec.asked(CountOptions)
     shape = tuple(options.sample_shape)
     if options.words:
         rows = counting.parameters_only(spec.model.name, spec.model.options)
     else:
-        rows = counting.rows(spec.model.name, spec.model.options, shape)
+        with taking(spec.model.name, f"images of {'x'.join(map(str, shape))}"):
+            rows = counting.rows(spec.model.name, spec.model.options, shape)
+    if options.cuts and options.cuts[-1] >= rows[-1]["layer"]:
+        raise PipelagError(
+            f"a cut after layer {options.cuts[-1]} leaves nothing to the last stage: '{spec.model.name}' has "
+            f"{rows[-1]['layer']} layers"
+        )
+    folder = RunFolder(out, spec)
+    folder.rewind(0)
     for row in rows:
         folder.log(row)
     summary = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, shown, unknown
 from pipelag.runs.objectives import LOSSES, METRICS
-from pipelag.typed import MOST_BATCH, Typed
+from pipelag.typed import MOST_BATCH, MOST_PASSES, MOST_STAGES, MOST_STEPS, Cut, Typed
 
 
 class TaskOptions(Typed):
@@ -45,7 +46,7 @@ class DiscrepancyOptions(Typed):
     predictions so many updates ahead from what came.
     """
 
-    horizons: list[int] = Field(default_factory=list)
+    horizons: list[Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=list)
     every: int = Field(default=10, ge=1)
 
 
@@ -98,12 +99,21 @@ class ProfileOptions(TaskOptions):
     threads: int | None = Field(default=None, ge=1)
 
 
+Shape = Annotated[list[Annotated[int, Field(ge=1, le=100_000)]], Field(min_length=1, max_length=8)]
+
+
 class CountOptions(Typed):
     """sample_shape: (C, H, W) of an input; words: the model takes words; cuts: noted in the summary."""
 
-    sample_shape: list[int] = Field(default_factory=lambda: [3, 32, 32])
+    sample_shape: Shape = Field(default_factory=lambda: [3, 32, 32])
     words: bool = False
-    cuts: list[int] = Field(default_factory=list)
+    cuts: list[Cut] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _increasing(self) -> CountOptions:
+        if any(later <= cut for cut, later in pairwise(self.cuts)):
+            raise ValueError(f"cuts are the layers after which a stage ends, increasing, not {shown(self.cuts)}")
+        return self
 
 
 class TimelineOptions(Typed):
@@ -125,12 +135,18 @@ class TimelineOptions(Typed):
         return self
 
 
+MOST_LOSSES = 10**8  # 800 MB
+Delay = Annotated[int, Field(ge=0, le=1000)]  # in updates: an eigenvalue of a matrix as large takes a second
+Depth = Annotated[int, Field(ge=1, le=1000)]  # of a pipeline whose every pass is timed
+V = TypeVar("V", "Variant", "Trajectories")
+
+
 class Variant(Typed):
     """A variant of the quadratic model (`pipelag.theory.quadratic`): delays, discrepancy, correction, or momentum."""
 
-    forward: int = Field(ge=0)
-    backward: int | None = Field(default=None, ge=0)
-    recompute: int | None = Field(default=None, ge=0)
+    forward: Delay
+    backward: Delay | None = None
+    recompute: Delay | None = None
     delta: float = 0.0
     phi: float = 0.0
     curvature: float = Field(default=1.0, gt=0)
@@ -142,22 +158,41 @@ class Variant(Typed):
         others = sorted(self.model_fields_set & {"backward", "recompute", "delta", "deltas", "phi", "D"})
         if self.momentum is not None and others:
             raise ValueError(f"the model with momentum has a forward delay and a curvature alone, no {others[0]}")
-        return self
+        return _older_first(self)
 
 
-Span = tuple[float, float, int]  # first, last, how many
+def _older_first(variant: V) -> V:
+    """PipeMare's model: the backward reads weights that are no older than the forward's."""
+    if variant.backward is not None and variant.backward > variant.forward:
+        raise ValueError(
+            f"a backward reads weights no older than its forward's: backward is {variant.backward}, forward "
+            f"{variant.forward}"
+        )
+    return variant
+
+
+Span = tuple[float, float, Annotated[int, Field(ge=1, le=100_000)]]  # first, last, how many
 
 
 class Trajectories(Typed):
     """`pipelag.runs.kinds.theory.trajectories`."""
 
-    forward: int = Field(ge=0)
-    backward: int | None = Field(default=None, ge=0)
+    forward: Delay
+    backward: Delay | None = None
     delta: float = 0.0
-    alpha: float
-    steps: int = Field(ge=1)
-    runs: int = Field(default=1, ge=1)
+    alpha: float = Field(gt=0)
+    steps: int = Field(ge=1, le=MOST_STEPS)
+    runs: int = Field(default=1, ge=1, le=MOST_LOSSES)
     every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _held(self) -> Trajectories:
+        if self.steps * self.runs > MOST_LOSSES:
+            raise ValueError(
+                f"{self.steps:,} steps of {self.runs:,} runs are more than {MOST_LOSSES:,} losses, which are held "
+                "together; take fewer"
+            )
+        return _older_first(self)
 
 
 class Radius(Variant):
@@ -175,14 +210,14 @@ class StableOverDelta(Variant):
 class StableOverPairs(Typed):
     """`pipelag.runs.kinds.theory.stable_over_pairs`."""
 
-    most: int = Field(ge=1)
-    deltas: list[float]
+    most: int = Field(ge=1, le=200)
+    deltas: list[float] = Field(min_length=1)
 
 
 class Lemmas(Typed):
     """`pipelag.runs.kinds.theory.lemmas`."""
 
-    taus: list[int]
+    taus: list[Delay] = Field(min_length=1)
     deltas: list[float]
     betas: list[float]
 
@@ -191,27 +226,41 @@ class Regression(Typed):
     """`pipelag.runs.kinds.theory.regression`."""
 
     alphas: Span = Field(strict=False)
-    taus: list[int]
-    steps: int = Field(ge=1)
-    batch: int = Field(default=64, ge=1)
+    taus: list[Delay] = Field(min_length=1)
+    steps: int = Field(ge=1, le=MOST_STEPS)
+    batch: int = Field(default=64, ge=1, le=MOST_BATCH)
     data: str | None = None
     file: str | None = None
+
+    @model_validator(mode="after")
+    def _one_set(self) -> Regression:
+        if self.data is not None and self.file is not None:
+            raise ValueError("data and file are two sets, and a regression is on one; leave one of them out")
+        if min(self.alphas[:2]) <= 0:
+            raise ValueError(f"alphas are step sizes, first and last above 0, not {shown(list(self.alphas))}")
+        return self
 
 
 class Caching(Typed):
     """`pipelag.runs.kinds.theory.caching`."""
 
-    stages: list[int]
-    segment: int | Literal["root"]
-    microbatches: list[int] | None = None
+    stages: list[Annotated[int, Field(ge=1, le=MOST_STAGES)]] = Field(min_length=1)
+    segment: Annotated[int, Field(ge=1, le=MOST_STAGES)] | Literal["root"]
+    microbatches: Annotated[list[Annotated[int, Field(ge=1, le=MOST_PASSES)]], Field(min_length=1)] | None = None
 
 
 class Compute(Typed):
     """`pipelag.runs.kinds.theory.compute`."""
 
     model: str
-    sample: list[int] | None = None
-    words: int | None = Field(default=None, ge=1)
+    sample: Shape | None = None
+    words: int | None = Field(default=None, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Compute:
+        if (self.sample is None) == (self.words is None):
+            raise ValueError("a model takes numbers or words; give the shape of a sample, or of how many words it is")
+        return self
 
 
 class Copies(Typed):
@@ -224,15 +273,18 @@ class Predictions(Typed):
     """`pipelag.theory.foreseen.study`."""
 
     optimizer: str
-    horizons: list[int] = Field(default_factory=lambda: [1, 2, 3])
-    steps: int = Field(default=600, ge=1)
+    horizons: list[Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=lambda: [1, 2, 3], min_length=1)
+    steps: int = Field(default=600, ge=1, le=10**6)
     noise: float = Field(default=0.0, ge=0)
+
+
+Pipeline = Annotated[tuple[Depth, Annotated[int, Field(ge=1, le=10_000)]], Field(strict=False)]  # stages, microbatches
 
 
 class Pipelines(Typed):
     """`pipelag.runs.kinds.theory.pipelines`."""
 
-    pipelines: list[list[int]]
+    pipelines: list[Pipeline] = Field(min_length=1)
 
 
 class Servers(Typed):

@@ -119,10 +119,12 @@ def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Pro
     import torch
 
     from pipelag.models import build
+    from pipelag.models.taking import taking
     from pipelag.timing.loss import with_loss
     from pipelag.timing.roofline import roofline
 
     assert spec.model is not None
+    name, shapes = spec.model.name, [entry.shape for entry in source.inputs]
     half = source.precision == "fp16"
     kinds = [torch.long if entry.of == "words" else torch.half if half else torch.float for entry in source.inputs]
     with torch.device("meta"):
@@ -135,7 +137,8 @@ def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Pro
             values = tuple(
                 torch.empty(samples, *entry.shape, dtype=kind) for entry, kind in zip(source.inputs, kinds, strict=True)
             )
-            return roofline(model, values if len(values) > 1 else values[0], device)
+            with taking(name, f"the profile's inputs, {shapes}"):
+                return roofline(model, values if len(values) > 1 else values[0], device)
 
     sizes = [math.prod(entry.shape) * kind.itemsize for entry, kind in zip(source.inputs, kinds, strict=True)]
     return Profiles(make, sum(sizes))

@@ -225,6 +225,7 @@ def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from pipelag.models import build
+    from pipelag.models.taking import taking
 
     with torch.device("meta"):
         model = build(options["model"])
@@ -233,7 +234,8 @@ def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
             value: Any = (sentence, sentence)
         else:
             value = torch.empty(2, *options["sample"])
-    with FlopCounterMode(display=False) as forward:
+    shape = f"{options['words']} words" if "words" in options else f"a sample of {options['sample']}"
+    with taking(options["model"], shape), FlopCounterMode(display=False) as forward:
         out = model(value)
     with FlopCounterMode(display=False) as backward:
         out.sum().backward()

@@ -34,6 +34,10 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         clock: with costs, "free" (the default) or "lockstep": all workers begin every time unit together.
         replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only.
     """
+    if len(spec.phases) > 1:
+        raise PipelagError(
+            f"a timeline is of one phase, and the run has {len(spec.phases)}; give each a run of its own"
+        )
     (phase,) = spec.phases
     method = methods.get(phase.method, **phase.options)
     stages = phase.stages
@@ -96,11 +100,14 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
     """The costs that a config gives; refused where they are no fields of `StageCost`."""
     per_stage = value if isinstance(value, list) else [value] * stages
     try:
-        return [StageCost(**costs) for costs in per_stage]
+        stage_costs = [StageCost(**costs) for costs in per_stage]
     except TypeError as error:
         raise PipelagError(
             f"a stage's costs are forward, backward and the other fields of StageCost: {error}"
         ) from error
+    if not any(cost.forward + cost.backward for cost in stage_costs):
+        raise PipelagError("no pass takes any time by these costs; let a forward or a backward take some")
+    return stage_costs
 
 
 def topology_of(content: dict[str, Any]) -> Topology:

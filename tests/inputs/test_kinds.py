@@ -1,0 +1,91 @@
+"""What a run of a kind that needs no training may be asked: refused in a sentence before it computes anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.commands.run import read_spec
+from pipelag.errors import PipelagError
+from pipelag.runs.carry_out import carry_out
+
+LENET: dict[str, Any] = {"kind": "count", "model": {"name": "lenet5"}}
+PHASE: dict[str, Any] = {"method": "gpipe", "steps": 2, "cuts": [1, 2], "microbatches": 4}
+TIMELINE: dict[str, Any] = {"kind": "timeline", "phases": [PHASE]}
+CLUSTER: dict[str, Any] = {"levels": [{"workers": 4, "bandwidth": 1e9}]}
+INPUT = {"shape": [3, 32, 32]}
+
+
+def theory(study: str, **options: Any) -> dict[str, Any]:
+    return {"kind": "theory", "options": {"study": study, **options}}
+
+
+def planned(*inputs: dict[str, Any]) -> dict[str, Any]:
+    options = {"profile": {"roofline": "v100", "inputs": list(inputs)}, "cluster": CLUSTER}
+    return {"kind": "plan", "model": {"name": "vgg16"}, "batch": 8, "options": options}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (theory("lemmas", taus=[10**7], deltas=[1.0], betas=[0.5]), "'taus.0' of a theory run is 10000000"),
+    (theory("lemmas", taus=[], deltas=[], betas=[]), "'taus'"),
+    (theory("trajectories", forward=5, alpha=0.1, steps=10**9), "1,000,000,000 steps of 1 runs are more than"),
+    (theory("trajectories", forward=5, alpha=0.1, steps=10, runs=10**9), "'runs' of a theory run is 1000000000"),
+    (theory("trajectories", forward=5, alpha=-0.1, steps=10), "'alpha' of a theory run is -0.1"),
+    (theory("trajectories", forward=2, backward=5, alpha=0.1, steps=10), "no older than its forward's"),
+    (theory("radius", forward=2, backward=5, alphas=[0.0, 0.3, 5]), "no older than its forward's"),
+    (theory("radius", forward=5, alphas=[0.0, 0.3, 0]), "'alphas.2' of a theory run is 0"),
+    (theory("radius", forward=5, alphas=[0.0, 0.3, 10**9]), "'alphas.2' of a theory run is 1000000000"),
+    (theory("radius", forward=10**6, alphas=[0.0, 0.3, 2]), "'forward' of a theory run is 1000000"),
+    (theory("stable_over_pairs", most=10**5, deltas=[0.0]), "'most' of a theory run is 100000"),
+    (theory("stable_over_pairs", most=3, deltas=[]), "'deltas'"),
+    (theory("regression", alphas=[-1.0, 1.0, 3], taus=[1], steps=10), "first and last above 0"),
+    (theory("regression", alphas=[0.0, 1.0, 3], taus=[1], steps=10), "first and last above 0"),
+    (theory("regression", alphas=[0.1, 1.0, 3], taus=[-1], steps=10), "'taus.0' of a theory run is -1"),
+    (theory("regression", alphas=[0.1, 1.0, 3], taus=[1], steps=10, data="a", file="b"), "leave one of them out"),
+    (theory("pipelines", pipelines=[[0, 1]]), "'pipelines.0.0' of a theory run is 0"),
+    (theory("pipelines", pipelines=[[1, 2, 3]]), "'pipelines.0"),
+    (theory("pipelines", pipelines=[[10**6, 10**6]]), "'pipelines.0.0' of a theory run is 1000000"),
+    (theory("caching", stages=[-3], segment=2), "'stages.0' of a theory run is -3"),
+    (theory("compute", model="resnet50"), "a model takes numbers or words"),
+    (theory("compute", model="resnet50", words=5), "model 'resnet50' cannot take 5 words"),
+    (theory("predictions", optimizer="adam", horizons=[0]), "'horizons.0' of a theory run is 0"),
+    (theory("copies", optimizer="sgd") | {"phases": [PHASE]}, "a run of kind 'theory' has no phases; leave it out"),
+    (LENET | {"options": {"sample_shape": []}}, "'sample_shape'"),
+    (LENET | {"options": {"sample_shape": [1, -28, 28]}}, "'sample_shape.1' of a count run is -28"),
+    (LENET | {"options": {"sample_shape": [1, 4, 4]}}, "model 'lenet5' cannot take images of 1x4x4"),
+    (LENET | {"options": {"sample_shape": [1, 28, 28], "cuts": [99]}}, "a cut after layer 99 leaves nothing"),
+    (LENET | {"options": {"sample_shape": [1, 28, 28], "cuts": [3, 1]}}, "increasing, not [3, 1]"),
+    (LENET | {"executor": "real", "workers": 7}, "a run of kind 'count' has no executor"),
+    (LENET | {"optimizer": {"lr": 0.1}}, "a run of kind 'count' has no optimizer"),
+    (TIMELINE | {"phases": [PHASE, PHASE]}, "a timeline is of one phase, and the run has 2"),
+    (TIMELINE | {"options": {"costs": {"forward": 0, "backward": 0}}}, "no pass takes any time"),
+    (TIMELINE | {"model": {"name": "lenet5"}}, "a run of kind 'timeline' has no model"),
+    (planned(), "a roofline's profile needs inputs"),
+    (planned(INPUT, INPUT), "model 'vgg16' cannot take the profile's inputs"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"), REFUSED, ids=[f"{n}-{sentence[:30]}" for n, (_, sentence) in enumerate(REFUSED)]
+)
+def test_a_run_that_cannot_be_is_refused_at_once(spec: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelagError) as refusal:
+        carry_out(read_spec(json.dumps(spec), None), tmp_path, "cpu", 1)
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_model_of_ones_own_keeps_its_traceback() -> None:
+    from pipelag.models.taking import taking
+
+    with pytest.raises(ZeroDivisionError), taking("lenet5", "images"):
+        _ = 1 / 0
+    with pytest.raises(IndexError), taking("their_model", "images"):
+        _ = [][0]
+    sentence = "model 'lenet5' cannot take images: list index out of range"
+    with pytest.raises(PipelagError, match=sentence), taking("lenet5", "images"):
+        _ = [][0]
