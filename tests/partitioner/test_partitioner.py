@@ -26,7 +26,7 @@ from pipelag.partitioner.plan import (
     time_plan,
     timed_period,
 )
-from pipelag.partitioner.plan_rows import swept
+from pipelag.partitioner.plan_rows import swept, under_gpipe
 from pipelag.partitioner.published import chain, order, read_graph
 from pipelag.partitioner.search import partition
 from pipelag.schedules import check
@@ -270,6 +270,15 @@ def test_bytes_and_memory() -> None:
     assert bytes_per_minibatch(profile, Plan((PlanStage(1, 2, 4),))) == pytest.approx(2 * 3 * 100 / 4)
     assert bytes_per_minibatch(profile, Plan((PlanStage(1, 1), PlanStage(2, 2)))) == 200
     assert memory_of(profile, Plan((PlanStage(1, 1), PlanStage(2, 2)))) == [2 * 47 + 40, 165 + 60]
+
+
+def test_gpipe_keeps_the_input_of_each_microbatch_once() -> None:
+    """The one that is computed again starts from its kept input: of 2 microbatches 2 inputs are held, of 3 three."""
+    profile = layers((1.0, 1.0, 100, 7, 40), (1.0, 1.0, 50, 5, 60))
+    line = Plan((PlanStage(1, 1), PlanStage(2, 2)))
+    noam, most = under_gpipe(profile, flat(2), line, memory=60 + 60 + 5 + 3 * 100)
+    assert (noam["microbatches"], noam["memory"]) == (2, [40 + 40 + 7, 60 + 60 + 5 + 2 * 100])
+    assert (most["microbatches"], most["memory"]) == (3, [40 + 40 + 7, 60 + 60 + 5 + 3 * 100])
 
 
 def test_timed_straight_pipeline_runs_at_its_slowest_stage() -> None:
