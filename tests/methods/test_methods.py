@@ -22,7 +22,7 @@ from pipelag.methods import METHODS, Method, get
 from pipelag.methods.prediction import Scaled, coupled_decay, moments, prediction_rule, rule_of
 from pipelag.methods.reads import Predict
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
-from pipelag.simulate.discrepancy import Discrepancy
+from pipelag.simulate.discrepancy import Discrepancy, rms
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import CaffeSGD, group_by_stage
 from pipelag.stage.phase import Phase
@@ -584,6 +584,23 @@ def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discre
     assert found["pipedream"]["discrepancy"] == [0.0] * 4
     assert found["pipedream"]["forward_distance"][0] > found["pipedream"]["forward_distance"][2] > 0
     assert found["1f1b"]["discrepancy"] == pytest.approx(found["1f1b"]["forward_distance"])
+
+
+def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:
+    """Backwards over live weights: these are the ones that the update starts from."""
+    for recompute, microbatches in ((False, 2), (True, 2), (2, 1), (2, 2)):
+        phase = Phase(get("pipemare_naive"), 12, CUTS, recompute=recompute, microbatches=microbatches)
+        training = SimulatedTraining(convolutional(), [phase], sgd, loss_of)
+        watch, oldest = Discrepancy(training.pipeline, every=2), list[float]()
+        for t in range(12):
+            live = training.pipeline.weights[0]
+            lag = min(t, training.pipeline.delays.forward[0])
+            old = [buffer.clone() for buffer in (live.plain[(t - lag) % len(live.plain)] if lag else live.live)]
+            oldest += [rms(old, live.live, watch.sizes[0])] if t % 2 == 0 else []
+            training.step(*Noise()[t])
+        row = watch.row()
+        assert row["forward_distance"][0] == pytest.approx(sum(oldest) / len(oldest))
+        assert row["discrepancy"] == pytest.approx(row["forward_distance"])
 
 
 def test_foreseen_weights_are_compared_with_those_of_their_own_step() -> None:
