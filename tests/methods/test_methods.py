@@ -20,7 +20,7 @@ from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
 from pipelag.methods.prediction import Scaled, coupled_decay, moments, prediction_rule, rule_of
-from pipelag.methods.reads import Predict
+from pipelag.methods.reads import DelayCompensation, Predict, SpikeCompensation, Update
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
 from pipelag.simulate.discrepancy import Discrepancy, rms
 from pipelag.simulate.training import SimulatedTraining
@@ -365,6 +365,20 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
         corrected = g + 0.5 * g * g * (w[t] - w[max(0, t - 1)])
         w.append(w[t] - 0.05 * corrected)
     torch.testing.assert_close(stage.weight.detach(), w[-1])
+
+
+@pytest.mark.parametrize("update", [DelayCompensation(), SpikeCompensation()])
+def test_a_mean_gradient_of_replicas_that_are_unequally_late_is_not_compensated(update: Update) -> None:
+    """On PipeMare's pipeline the two replicas of the first stage are 3 and 2 updates late, in 1F1B both 1."""
+    for base, lags in (("pipedream", (1, 1)), ("pipedream_cycle", (3, 2))):
+        method = replace(get(base), name="compensated", update=update)
+        phase = Phase(method, 8, (1, 2), replicas=(2, 1, 1))
+        assert phase.delays.forward_lags[0] == lags
+        if len(set(lags)) == 1:
+            SimulatedTraining(convolutional(), [phase], sgd, loss_of)
+            continue
+        with pytest.raises(PipelagError, match="stage 1 are 3, 2 updates late"):
+            SimulatedTraining(convolutional(), [phase], sgd, loss_of)
 
 
 def test_dc_asgd_compensates_from_what_a_forward_that_looks_ahead_has_read() -> None:
