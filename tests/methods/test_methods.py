@@ -367,6 +367,25 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
     torch.testing.assert_close(stage.weight.detach(), w[-1])
 
 
+def test_t2_follows_by_the_greatest_own_difference_where_the_printed_one_is_none() -> None:
+    """Forwards 2 and 2 updates late, backwards 2 and 1: the second microbatch is corrected, gamma = D^(1/1)."""
+    stage = Slope(1.0)
+    flat = FlatParameters(stage.parameters())
+    optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert optimizer is not None
+    method = get("pipemare_t2", decay=0.25, reading="own")
+    late = replace(method.delays(2, 2), forward_lags=((2, 2), (1, 1)), backward_lags=((2, 1), (0, 0)))
+    policy = StageWeights(flat, method, 1, 2, late, optimizer, flat.parameters, back=2)
+    policy.begin_at(0)
+    stage.weight.grad = torch.ones(3)
+    policy.before_step()
+    optimizer.step()
+    policy.after_step()
+    policy.prepare()
+    policy.load("B", 1, 1)
+    torch.testing.assert_close(stage.weight.detach(), torch.full((3,), -0.05 + 0.75 * 0.05))
+
+
 @pytest.mark.parametrize("update", [DelayCompensation(), SpikeCompensation()])
 def test_a_mean_gradient_of_replicas_that_are_unequally_late_is_not_compensated(update: Update) -> None:
     """On PipeMare's pipeline the two replicas of the first stage are 3 and 2 updates late, in 1F1B both 1."""

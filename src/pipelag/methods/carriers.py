@@ -142,12 +142,12 @@ class Along(Reading):
 
 
 class Correction(Reading):
-    """w - amount * delta."""
+    """w - amount * delta, of which a share `decay` is left after so many updates as `distance`."""
 
-    def __init__(self, stage: StageWeights, decay: float) -> None:
+    def __init__(self, stage: StageWeights, decay: float, distance: float) -> None:
         super().__init__(stage)
         self.trajectory = stage.remember("delta", Trajectory)
-        self.trajectory.gamma = decay ** (1 / stage.distance)
+        self.trajectory.gamma = decay ** (1 / distance)
 
     def write(self, out: Buffers, amount: float) -> None:
         """Go back along the trajectory."""
