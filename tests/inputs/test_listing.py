@@ -106,7 +106,7 @@ def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatc
 def test_of_double_buffering_over_a_hundred_stages_few_numbers_of_microbatches_are_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A schedule for every number to 101 took seconds; where even numbers alone are taken, each is tried all the same."""
+    """A schedule for every number to 101 took seconds. Where only even ones are taken, each is tried all the same."""
     tried: list[int] = []
     one_by_one = pipelag.commands.methods._fits
     monkeypatch.setattr(pipelag.commands.methods, "_fits", lambda *given: tried.append(given[2]) or one_by_one(*given))
