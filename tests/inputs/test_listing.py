@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ import pytest
 import pipelag
 from pipelag.__main__ import COMMANDS, main
 from pipelag.commands.listing import first_sentence
+from pipelag.commands.methods import fewest
+from pipelag.errors import PipelagError
 from pipelag.methods import METHODS
 from pipelag.models import MODELS
 from pipelag.runs.spec import RunSpec
 from pipelag.schedules import SCHEDULES
+from pipelag.schedules.library import one_f_one_b
 
 pytestmark = pytest.mark.usefixtures("in_project")
 Captured = pytest.CaptureFixture[str]
@@ -91,12 +95,30 @@ def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatc
         name for name in METHODS if "forward reads: an older version, which is held" in said(capsys, "methods", name)
     }
     assert held == {"pipedream_vertical_sync", "pipedream_2bw", "dualpipe_stashed"}
-    for name, fewest in [("pipedream_2bw", "3, 4, 5"), ("bidirectional", "2, 4, 6"), ("1f1b_interleaved", "2, 4, 6")]:
-        assert f"  microbatches: over 4 stages: {fewest}, ...\n" in said(capsys, "methods", name)
+    for name, numbers in [("pipedream_2bw", "3, 4, 5"), ("bidirectional", "2, 4, 6"), ("1f1b_interleaved", "2, 4, 6")]:
+        assert f"  microbatches: over 4 stages: {numbers}, ...\n" in said(capsys, "methods", name)
     assert "over 8 stages: 4, 8, 12, ...\n" in said(capsys, "methods", "pipedream_interleaved", "--stages", "8")
     assert "  microbatches: none over 3 stages\n" in said(capsys, "methods", "bidirectional", "--stages", "3")
     assert "  microbatches: any number\n" in said(capsys, "methods", "pipedream")
     assert "  microbatches: 1\n" in said(capsys, "methods", "asp")
+
+
+def test_of_double_buffering_over_a_hundred_stages_few_numbers_of_microbatches_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A schedule for every number to 101 took seconds. Where only even ones are taken, each is tried all the same."""
+    tried: list[int] = []
+    one_by_one = pipelag.commands.methods._fits
+    monkeypatch.setattr(pipelag.commands.methods, "_fits", lambda *given: tried.append(given[2]) or one_by_one(*given))
+    assert fewest(METHODS["pipedream_2bw"], 100) == [99, 100, 101]
+    assert len(tried) < 20
+
+    def even(stages: int, minibatches: int, microbatches: int = 1) -> pipelag.Schedule:
+        if microbatches % 2:
+            raise PipelagError("an even number")
+        return one_f_one_b(stages, minibatches, microbatches)
+
+    assert fewest(replace(METHODS["pipedream_2bw"], name="even", build=even), 6) == [6, 8, 10]
 
 
 def test_models_and_schedules_are_described_with_their_options(capsys: Captured) -> None:

@@ -20,9 +20,9 @@ from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method, get
 from pipelag.methods.prediction import Scaled, coupled_decay, moments, prediction_rule, rule_of
-from pipelag.methods.reads import Predict
+from pipelag.methods.reads import DelayCompensation, Predict, SpikeCompensation, Update
 from pipelag.schedules import SCHEDULES, check, delays, schedule, steady_delays
-from pipelag.simulate.discrepancy import Discrepancy
+from pipelag.simulate.discrepancy import Discrepancy, rms
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import CaffeSGD, group_by_stage
 from pipelag.stage.phase import Phase
@@ -367,6 +367,39 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
     torch.testing.assert_close(stage.weight.detach(), w[-1])
 
 
+def test_t2_follows_by_the_greatest_own_difference_where_the_printed_one_is_none() -> None:
+    """Forwards 2 and 2 updates late, backwards 2 and 1: the second microbatch is corrected, gamma = D^(1/1)."""
+    stage = Slope(1.0)
+    flat = FlatParameters(stage.parameters())
+    optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert optimizer is not None
+    method = get("pipemare_t2", decay=0.25, reading="own")
+    late = replace(method.delays(2, 2), forward_lags=((2, 2), (1, 1)), backward_lags=((2, 1), (0, 0)))
+    policy = StageWeights(flat, method, 1, 2, late, optimizer, flat.parameters, back=2)
+    policy.begin_at(0)
+    stage.weight.grad = torch.ones(3)
+    policy.before_step()
+    optimizer.step()
+    policy.after_step()
+    policy.prepare()
+    policy.load("B", 1, 1)
+    torch.testing.assert_close(stage.weight.detach(), torch.full((3,), -0.05 + 0.75 * 0.05))
+
+
+@pytest.mark.parametrize("update", [DelayCompensation(), SpikeCompensation()])
+def test_a_mean_gradient_of_replicas_that_are_unequally_late_is_not_compensated(update: Update) -> None:
+    """On PipeMare's pipeline the two replicas of the first stage are 3 and 2 updates late, in 1F1B both 1."""
+    for base, lags in (("pipedream", (1, 1)), ("pipedream_cycle", (3, 2))):
+        method = replace(get(base), name="compensated", update=update)
+        phase = Phase(method, 8, (1, 2), replicas=(2, 1, 1))
+        assert phase.delays.forward_lags[0] == lags
+        if len(set(lags)) == 1:
+            SimulatedTraining(convolutional(), [phase], sgd, loss_of)
+            continue
+        with pytest.raises(PipelagError, match="stage 1 are 3, 2 updates late"):
+            SimulatedTraining(convolutional(), [phase], sgd, loss_of)
+
+
 def test_dc_asgd_compensates_from_what_a_forward_that_looks_ahead_has_read() -> None:
     stage = Slope(1.0)
     flat = FlatParameters(stage.parameters())
@@ -584,6 +617,23 @@ def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discre
     assert found["pipedream"]["discrepancy"] == [0.0] * 4
     assert found["pipedream"]["forward_distance"][0] > found["pipedream"]["forward_distance"][2] > 0
     assert found["1f1b"]["discrepancy"] == pytest.approx(found["1f1b"]["forward_distance"])
+
+
+def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:
+    """Backwards over live weights: these are the ones that the update starts from."""
+    for recompute, microbatches in ((False, 2), (True, 2), (2, 1), (2, 2)):
+        phase = Phase(get("pipemare_naive"), 12, CUTS, recompute=recompute, microbatches=microbatches)
+        training = SimulatedTraining(convolutional(), [phase], sgd, loss_of)
+        watch, oldest = Discrepancy(training.pipeline, every=2), list[float]()
+        for t in range(12):
+            live = training.pipeline.weights[0]
+            lag = min(t, training.pipeline.delays.forward[0])
+            old = [buffer.clone() for buffer in (live.plain[(t - lag) % len(live.plain)] if lag else live.live)]
+            oldest += [rms(old, live.live, watch.sizes[0])] if t % 2 == 0 else []
+            training.step(*Noise()[t])
+        row = watch.row()
+        assert row["forward_distance"][0] == pytest.approx(sum(oldest) / len(oldest))
+        assert row["discrepancy"] == pytest.approx(row["forward_distance"])
 
 
 def test_foreseen_weights_are_compared_with_those_of_their_own_step() -> None:

@@ -244,14 +244,22 @@ class Wrong(nn.Module):
 
 
 class WrongAndMasked(Wrong):
-    """One of its scores is that of a word that may not come."""
+    """Half of its scores are those of words that may not come."""
+
+    least = -torch.inf
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores = super().forward(x)
-        return torch.cat((scores, torch.full_like(scores, -torch.inf)), 1)
+        return torch.cat((scores, torch.full_like(scores, self.least)), 1)
 
 
-@pytest.mark.parametrize("kind", [Wrong, WrongAndMasked])
+class WrongAndMaskedByTheLeast(WrongAndMasked):
+    """The same by the least number that there is, as transformers masks: plus a score, it is itself."""
+
+    least = torch.finfo(torch.float32).min
+
+
+@pytest.mark.parametrize("kind", [Wrong, WrongAndMasked, WrongAndMaskedByTheLeast])
 def test_a_row_that_gives_something_else_is_refused(kind: type[nn.Module]) -> None:
     sentence = rf"the layers of {kind.__name__} give something else than the model does \(by [\d.]+\)"
     with pytest.raises(PipelagError, match=sentence):

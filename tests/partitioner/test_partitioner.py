@@ -26,8 +26,8 @@ from pipelag.partitioner.plan import (
     time_plan,
     timed_period,
 )
-from pipelag.partitioner.plan_rows import swept
-from pipelag.partitioner.published import chain, order, read_graph
+from pipelag.partitioner.plan_rows import swept, under_gpipe
+from pipelag.partitioner.published import Graph, Node, chain, order, read_graph, thinned
 from pipelag.partitioner.search import partition
 from pipelag.schedules import check
 from pipelag.schedules.library import one_f_one_b_rr
@@ -272,6 +272,15 @@ def test_bytes_and_memory() -> None:
     assert memory_of(profile, Plan((PlanStage(1, 1), PlanStage(2, 2)))) == [2 * 47 + 40, 165 + 60]
 
 
+def test_gpipe_keeps_the_input_of_each_microbatch_once() -> None:
+    """The one that is computed again starts from its kept input: of 2 microbatches 2 inputs are held, of 3 three."""
+    profile = layers((1.0, 1.0, 100, 7, 40), (1.0, 1.0, 50, 5, 60))
+    line = Plan((PlanStage(1, 1), PlanStage(2, 2)))
+    noam, most = under_gpipe(profile, flat(2), line, memory=60 + 60 + 5 + 3 * 100)
+    assert (noam["microbatches"], noam["memory"]) == (2, [40 + 40 + 7, 60 + 60 + 5 + 2 * 100])
+    assert (most["microbatches"], most["memory"]) == (3, [40 + 40 + 7, 60 + 60 + 5 + 3 * 100])
+
+
 def test_timed_straight_pipeline_runs_at_its_slowest_stage() -> None:
     profile = layers((1.0, 2.0, 0, 0, 8), (2.0, 3.0, 0, 0, 8), (1.0, 1.0, 0, 0, 8))
     plan = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
@@ -344,6 +353,30 @@ def test_published_profiles_become_a_chain(tmp_path: Path) -> None:
     assert len(thinned.layers) == 3
     assert "1 boundaries" in notes[0]
     assert sum(layer.total_ms for layer in thinned.layers) == pytest.approx(12.0)
+
+
+def test_profiles_as_long_as_they_may_be_become_a_chain_at_once() -> None:
+    """10,000 operators in a row, which a third of a second is enough for, and of a U-shaped network 6,000."""
+    nodes = {str(i): Node("ReLU()", i % 7, i % 3, 4.0, 1.0) for i in range(10_000)}
+    row = tuple((str(i), str(i + 1)) for i in range(9_999))
+    ends = {str(i): nodes[str(i)] for i in range(6_000)}
+    across = tuple((str(i), str(5_999 - i)) for i in range(2_999))
+    begun = time.process_time()
+    profile, _ = chain(Graph(nodes, row))
+    assert (len(profile.layers), profile.layers[63].output_bytes) == (128, 4)
+    profile, _ = chain(Graph(ends, row[:5_999] + across), most=6_000)
+    assert [layer.output_bytes for layer in profile.layers] == [4 * min(i, 5_999 - i, 2_999) + 4 for i in range(6_000)]
+    assert time.process_time() - begun < 5  # seconds: the bound is for a busy machine
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(1, 12))
+def test_the_least_neighbours_are_merged_first_and_of_equal_ones_the_earlier(costs: list[int], most: int) -> None:
+    groups, cost = [[i] for i in range(len(costs))], list(costs)
+    while len(groups) > most:
+        at = min(range(len(groups) - 1), key=lambda i: cost[i] + cost[i + 1])
+        groups[at] += groups.pop(at + 1)
+        cost[at] += cost.pop(at + 1)
+    assert [list(places) for places in thinned(costs, most)] == groups
 
 
 def test_bad_profile_files_are_refused(tmp_path: Path) -> None:

@@ -82,6 +82,14 @@ def naive(plan: Schedule, costs: list[StageCost], topology: Topology) -> dict[Ac
     return start
 
 
+def test_of_a_schedule_that_takes_no_time_nothing_is_told_per_second() -> None:
+    timing = time_schedule(schedule("1f1b", stages=2, minibatches=4), uniform(2, 0.0, 0.0))
+    assert timing.makespan == 0
+    for name in ("utilisation", "bubble", "throughput"):
+        with pytest.raises(PipelagError, match="'1f1b' takes no time with these costs"):
+            getattr(timing, name)
+
+
 @given(
     name=st.sampled_from(NAMES),
     stages=st.integers(1, 5),

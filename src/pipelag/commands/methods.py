@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from bisect import bisect_left
+from functools import partial
 from inspect import signature
 from itertools import islice
 
@@ -66,11 +68,21 @@ def microbatches(method: Method, stages: int) -> str:
     """How many a minibatch may have: any number, 1, or the three smallest numbers that it takes."""
     if "microbatches" not in signature(method.build).parameters or method.random or method.update:
         return "1"
-    fitting = (count for count in range(1, MOST_FACTOR * stages + 1) if _fits(method, stages, count))
-    fewest = list(islice(fitting, 3))
-    if fewest == [1, 2, 3]:
+    numbers = fewest(method, stages)
+    if numbers == [1, 2, 3]:
         return "any number"
-    return f"over {stages} stages: {', '.join(map(str, fewest))}, ..." if fewest else f"none over {stages} stages"
+    return f"over {stages} stages: {', '.join(map(str, numbers))}, ..." if numbers else f"none over {stages} stages"
+
+
+def fewest(method: Method, stages: int) -> list[int]:
+    """The three smallest numbers of microbatches that a method takes, of those that are tried."""
+    counts, takes = range(1, MOST_FACTOR * stages + 1), partial(_fits, method, stages)
+    if method.held is not None:  # the more microbatches, the less old live weights are: where some do, more do
+        first = bisect_left(counts, True, key=takes)
+        numbers = list(filter(takes, counts[first : first + 3]))
+        if len(numbers) == 3:
+            return numbers
+    return list(islice(filter(takes, counts), 3))
 
 
 def _fits(method: Method, stages: int, count: int) -> bool:

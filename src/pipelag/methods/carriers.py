@@ -142,12 +142,12 @@ class Along(Reading):
 
 
 class Correction(Reading):
-    """w - amount * delta."""
+    """w - amount * delta, of which a share `decay` is left after so many updates as `distance`."""
 
-    def __init__(self, stage: StageWeights, decay: float) -> None:
+    def __init__(self, stage: StageWeights, decay: float, distance: float) -> None:
         super().__init__(stage)
         self.trajectory = stage.remember("delta", Trajectory)
-        self.trajectory.gamma = decay ** (1 / stage.distance)
+        self.trajectory.gamma = decay ** (1 / distance)
 
     def write(self, out: Buffers, amount: float) -> None:
         """Go back along the trajectory."""
@@ -283,7 +283,21 @@ class Change:
         """The optimizer has stepped."""
 
 
-class Spike(Change):
+class ByDelay(Change):
+    """One that goes by how late the gradient is, which then is one number."""
+
+    def __init__(self, stage: StageWeights) -> None:
+        super().__init__(stage)
+        lags = stage.passes["F"].lags
+        if len(set(lags)) > 1:
+            raise PipelagError(
+                f"the gradients that make an update of stage {stage.stage} are {', '.join(map(str, lags))} updates "
+                f"late, and '{stage.method.name}' compensates their mean by one delay; give the stage replicas that "
+                "are equally late (as those of 1F1B are), or none"
+            )
+
+
+class Spike(ByDelay):
     """What a v + b g adds to the v that SGD subtracts already."""
 
     def __init__(self, stage: StageWeights) -> None:
@@ -314,7 +328,7 @@ class Spike(Change):
                 parameter.data.sub_((a - 1) * step + b * gradient, alpha=rate)
 
 
-class Compensation(Change):
+class Compensation(ByDelay):
     """g + strength * g * g * (w_now - w_stale)."""
 
     def __init__(self, stage: StageWeights, strength: float) -> None:

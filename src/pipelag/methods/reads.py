@@ -91,7 +91,8 @@ class Correct:
 
     reading: what tau_fwd is where a minibatch has several microbatches, whose forwards read different versions.
         "printed": ceil((2(P-i)+1)/N), the largest, for all of them (appendix A.1).
-        "own": each microbatch's own lag; gamma stays that of the printed one.
+        "own": each microbatch's own lag; gamma stays that of the printed one, or where that leaves no difference to
+            correct is that of the greatest own one.
     """
 
     decay: float = 0.1
@@ -110,7 +111,7 @@ class Correct:
         """The correction on a stage."""
         from pipelag.methods import carriers
 
-        return carriers.Correction(stage, self.decay)
+        return carriers.Correction(stage, self.decay, stage.distance or max(self.amounts(stage.passes["B"])))
 
 
 @dataclass(frozen=True)

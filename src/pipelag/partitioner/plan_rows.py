@@ -100,12 +100,12 @@ def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -
         replace(cost, backward=cost.backward + cost.forward, kept_bytes=inputs)
         for cost, inputs in zip(stage_costs(profile, cluster, line), entering(profile, line), strict=True)
     ]
-    alone = memory_of(profile, line, 1)  # weights, gradients, and the activations of one
-    room = [(memory - fixed) // cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True) if cost.kept_bytes]
-    most = max(1, int(min([*room, 8 * stages])))  # no further: the bubble is down to a ninth
+    alone = memory_of(profile, line, 1)  # weights, gradients, and one microbatch's input and activations
+    more = [(memory - fixed) // cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True) if cost.kept_bytes]
+    most = max(1, int(min([*(1 + beside for beside in more), 8 * stages])))  # no further: the bubble is down to a ninth
     for name, micro in (("GPipe, NOAM", line.noam), ("GPipe, most that fit", most)):
         short, long = (time_schedule(gpipe(stages, n, micro), costs, links(cluster, line)).makespan for n in (2, 4))
-        held = [fixed + micro * cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True)]
+        held = [fixed + (micro - 1) * cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True)]
         yield row_of(profile, cluster, name, line, memory=held, timed=(long - short) / (2 * micro)) | {
             "microbatches": micro
         }

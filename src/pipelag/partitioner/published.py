@@ -7,7 +7,11 @@ parameter_size=...` (milliseconds, bytes), and a line per edge, a tab and `node3
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from pathlib import Path
 
 from pipelag.errors import PipelagError
@@ -86,41 +90,41 @@ def order(graph: Graph) -> list[str]:
     for source, target in graph.edges:
         into[target].append(source)
         out.add(source)
-    done: dict[str, int] = {}  # depth: the longest way from a source
+    before = ancestors(into)
+    done: set[str] = set()
     ordered: list[str] = []
-    for sink in [*(name for name in graph.nodes if name not in out), *graph.nodes]:  # a cycle of its own has no sink
-        under_way: dict[str, None] = {}
-        stack = [sink]
-        while stack:
-            name = stack[-1]
-            if name in done:
-                stack.pop()
-                continue
-            waiting = [before for before in into[name] if before not in done]
-            if not waiting:
-                done[name] = 1 + max((done[before] for before in into[name]), default=0)
+    stack = [name for name in reversed(graph.nodes) if name not in out]
+    while stack:
+        name = stack[-1]
+        waiting = [] if name in done else [source for source in into[name] if source not in done]
+        if not waiting:
+            stack.pop()
+            if name not in done:
+                done.add(name)
                 ordered.append(name)
-                under_way.pop(name, None)
-                stack.pop()
-                continue
-            under_way[name] = None
-            cycle = [before for before in waiting if before in under_way]
-            if cycle:
-                raise PipelagError(f"the profile has a cycle through '{cycle[0]}'; layers must form an acyclic graph")
-            # the longer branch first: what hangs on it (an embedding of the decoder) runs late
-            stack += sorted(waiting, key=lambda before: _reach(into, before))
+        # the longer branch first: what hangs on it (an embedding of the decoder) runs late
+        stack += sorted(waiting, key=lambda source: before[source])
     return ordered
 
 
-def _reach(into: dict[str, list[str]], name: str) -> int:
-    """How many nodes come before one."""
-    seen, stack = {name}, [name]
-    while stack:
-        for before in into[stack.pop()]:
-            if before not in seen:
-                seen.add(before)
-                stack.append(before)
-    return len(seen)
+def ancestors(into: dict[str, list[str]]) -> dict[str, int]:
+    """How many nodes come before each one, from the nodes that feed it.
+
+    Raises:
+        PipelagError: there is a cycle.
+    """
+    try:
+        running = list(TopologicalSorter(into).static_order())
+    except CycleError as error:
+        raise PipelagError(
+            f"the profile has a cycle through '{error.args[1][0]}'; layers must form an acyclic graph"
+        ) from error
+    sets: dict[str, int] = {}  # a bit per node
+    for number, name in enumerate(running):
+        sets[name] = 1 << number
+        for source in into[name]:
+            sets[name] |= sets[source]
+    return {name: nodes.bit_count() - 1 for name, nodes in sets.items()}
 
 
 def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
@@ -141,18 +145,14 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
     for source, target in graph.edges:
         if source in place and target in place:
             last_use[place[source]] = max(last_use[place[source]], place[target])
-    crossing = [0.0] * len(names)
-    for i, name in enumerate(names):
-        for at in range(i, last_use[i]):
-            crossing[at] += graph.nodes[name].output_bytes
-    crossing[-1] = graph.nodes[names[-1]].output_bytes
-    groups = [[i] for i in range(len(names))]
-    cost = [graph.nodes[name].forward_ms + graph.nodes[name].backward_ms for name in names]
-    merged = max(0, len(groups) - most)
-    while len(groups) > most:
-        at = min(range(len(groups) - 1), key=lambda i: cost[i] + cost[i + 1])
-        groups[at] += groups.pop(at + 1)
-        cost[at] += cost.pop(at + 1)
+    outputs = [round(graph.nodes[name].output_bytes) for name in names]
+    change = [0] * len(names)  # of what crosses, from one boundary to the next
+    for i, last in enumerate(last_use):
+        change[i] += outputs[i]
+        change[last] -= outputs[i]
+    crossing = [*accumulate(change[:-1]), outputs[-1]]
+    groups = thinned([graph.nodes[name].forward_ms + graph.nodes[name].backward_ms for name in names], most)
+    merged = len(names) - len(groups)
     layers = []
     for number, group in enumerate(groups, start=1):
         nodes = [graph.nodes[names[i]] for i in group]
@@ -164,7 +164,7 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
                 label,
                 sum(node.forward_ms for node in nodes),
                 sum(node.backward_ms for node in nodes),
-                round(crossing[group[-1]]),
+                crossing[group[-1]],
                 # its backward needs what the layer wrote; the published files say no more
                 round(sum(0.0 if "inplace" in node.name else node.output_bytes for node in nodes)),
                 round(sum(node.weight_bytes for node in nodes)),
@@ -172,3 +172,24 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
         )
     notes = [f"{merged} boundaries between quick layers merged, {len(groups)} layers left"] if merged else []
     return Profile(tuple(layers)), notes
+
+
+def thinned(costs: Sequence[float], most: int) -> list[range]:
+    """A row's places in at most so many groups: the neighbours with the least cost together are merged first."""
+    cost = list(costs)
+    end = {i: i + 1 for i in range(len(cost))}  # of the groups by their beginnings, in order
+    begin = {i + 1: i for i in range(len(cost))}  # and their beginnings by their ends
+    pairs = [(cost[i] + cost[i + 1], i, i + 1, i + 2) for i in range(len(cost) - 1)]
+    heapify(pairs)
+    while len(end) > most:
+        _, a, b, c = heappop(pairs)
+        if end.get(a) != b or end.get(b) != c:  # one of the two is another group by now
+            continue
+        cost[a] += cost[b]
+        del end[b]
+        end[a], begin[c] = c, a
+        if c in end:
+            heappush(pairs, (cost[a] + cost[c], a, c, end[c]))
+        if a in begin:
+            heappush(pairs, (cost[begin[a]] + cost[a], begin[a], a, c))
+    return [range(a, b) for a, b in end.items()]

@@ -34,7 +34,8 @@ class Ranked:
     def accepted(self, accept: float | None) -> bool:
         """Whether it fits and costs no more accuracy than that.
 
-        A method without staleness computes what sequential training does, and needs no log.
+        A method without staleness computes what sequential training does, and needs no log; one that there is counts
+        all the same, for batch norm's statistics are those of a microbatch.
         """
         harmless = self.evidence is None and not self.choice.stale
         return self.choice.usable and (accept is None or harmless or self.loss <= accept)

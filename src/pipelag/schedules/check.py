@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelag.errors import PipelagError, expect
-from pipelag.schedules.actions import SUCH_AS, Action, Kind, Schedule
+from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 
 
 def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
@@ -23,8 +23,9 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
         gradients = [Action("B", stage, m) for m in range(index * period, (index + 1) * period)]
         if kind == "S":
             return gradients
-        before = [Action("S", stage, index), Action("U", stage, index - 1)]
-        return gradients + [action for action in before if action in schedule.places]
+        before = [Action("U", stage, index - 1)] if index else []
+        summing = Action("S", stage, index)
+        return gradients + before + [summing] * (("S", stage) in schedule.owners and summing in schedule.places)
     raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B, R, S and U")
 
 
@@ -34,17 +35,23 @@ def check(schedule: Schedule) -> None:
     _check_complete(schedule)
     rows, position = [list(row) for row in schedule.workers], [0] * len(schedule.workers)
     done: set[Action] = set()
+    waits: list[list[Action]] = [[] for _ in rows]  # what each worker's next action still needs; asked for once
+
+    def come(worker: int) -> None:
+        if position[worker] < len(rows[worker]):
+            waits[worker] = inputs_of(rows[worker][position[worker]], schedule)
 
     def possible(worker: int) -> bool:
-        if position[worker] == len(rows[worker]):
+        if position[worker] == len(rows[worker]) or not done.issuperset(waits[worker]):
             return False
         action = rows[worker][position[worker]]
         if action.kind == "S":  # the replicas meet: each must have come to it
             others = schedule.replicas[action.stage - 1]
-            if any(position[w] == len(rows[w]) or rows[w][position[w]] != action for w in others):
-                return False
-        return done.issuperset(inputs_of(action, schedule))
+            return all(position[w] < len(rows[w]) and rows[w][position[w]] == action for w in others)
+        return True
 
+    for worker in range(len(rows)):
+        come(worker)
     moved = True
     while moved:
         moved = False
@@ -53,6 +60,7 @@ def check(schedule: Schedule) -> None:
                 action, moved = row[position[worker]], True
                 for each in schedule.replicas[action.stage - 1] if action.kind == "S" else (worker,):
                     position[each] += 1
+                    come(each)
                 done.add(action)
     if any(place < len(row) for place, row in zip(position, rows, strict=True)):
         stuck = zip(rows, position, strict=True)
@@ -62,29 +70,33 @@ def check(schedule: Schedule) -> None:
 
 def _check_complete(schedule: Schedule) -> None:
     """Every pass once, every update once on each of the stage's workers."""
-    seen: set[tuple[int, Action]] = set()
-    updated: dict[int, set[int]] = {}  # by stage
-    for worker, action in schedule:
-        # What all replicas of a stage do, each does.
-        key = (worker if action.kind in ("S", "U") else -1, action)
-        if key in seen:
-            raise PipelagError(f"schedule '{schedule.name}' performs {action} twice")
-        seen.add(key)
-        if action.kind == "U":
-            updated.setdefault(action.stage, set()).add(action.number)
-    total = schedule.minibatches * schedule.microbatches
-    for stage in range(1, schedule.stages + 1):
-        updates = len(updated.get(stage, ()))
-        passes: tuple[Kind, ...] = ("F", "B")
-        for kind in passes:
-            for index in range(total):
-                if Action(kind, stage, index) not in schedule.places:
-                    raise PipelagError(f"schedule '{schedule.name}' never performs {stage}{kind}{index}")
+    import numpy as np
+
+    from pipelag.schedules.table import KINDS, B, F, U
+
+    table, total = schedule.table, schedule.minibatches * schedule.microbatches
+    # What all replicas of a stage do, each does.
+    keys = np.stack([np.where(table.kinds >= U, table.workers, -1), table.kinds, table.stages, table.numbers])
+    order = np.lexsort(keys)
+    again = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
+    if len(again):
+        raise PipelagError(f"schedule '{schedule.name}' performs {table.action(again.min())} twice")
+    performed = {kind: table.places(kind, total) >= 0 for kind in (F, B)}
+    here = table.kinds == U
+    at, numbers = table.stages[here] - 1, table.numbers[here]
+    distinct = np.bincount(np.unique(np.stack([at, numbers]), axis=1)[0], minlength=schedule.stages)
+    updating = np.zeros((schedule.stages, total), np.int32)  # on how many workers
+    np.add.at(updating, (at[numbers < total], numbers[numbers < total]), 1)
+    for stage, workers in enumerate(schedule.replicas, start=1):
+        for kind, there in performed.items():
+            if not there[stage - 1].all():
+                raise PipelagError(
+                    f"schedule '{schedule.name}' never performs {stage}{KINDS[kind]}{there[stage - 1].argmin()}"
+                )
+        updates = int(distinct[stage - 1])
         expected = updates if updates and total % updates == 0 else schedule.minibatches
-        workers = set(schedule.replicas[stage - 1])
-        summed = ("S", stage) in schedule.owners
-        for index in range(expected):
-            updating = {worker for worker in workers if (worker, Action("U", stage, index)) in seen}
-            # Who has gradients summed updates on every replica; else (1F1B-RR as it is drawn) whose minibatch it is.
-            if not updating or (summed and updating != workers):
-                raise PipelagError(f"schedule '{schedule.name}' never performs {stage}U{index}")
+        # Who has gradients summed updates on every replica; else (1F1B-RR as it is drawn) whose minibatch it is.
+        least = len(workers) if ("S", stage) in schedule.owners else 1
+        lacking = updating[stage - 1, :expected] < max(1, least)
+        if lacking.any():
+            raise PipelagError(f"schedule '{schedule.name}' never performs {stage}U{lacking.argmax()}")

@@ -3,7 +3,8 @@
 Two questions, on every `every`-th minibatch of a phase:
 
 * per stage, the root mean square of (forward's weights - the weights that the minibatch's own update starts from), and
-  of (forward's - backward's weights): staleness and discrepancy as distances, for any method;
+  of (forward's - backward's weights): staleness and discrepancy as distances, for any method. Of a minibatch in several
+  microbatches those of the first, whose forward reads the oldest weights: the delay that papers print is its own;
 * for methods that predict, SpecTrain's figure 9: RMSE of the weights foreseen s updates ahead against the true ones,
   beside RMSE of the weights as they were s updates ago, for each s of `horizons`.
 """
@@ -46,7 +47,10 @@ class Discrepancy:
         self.most[key] = max(self.most.get(key, 0.0), value)
 
     def observe(self, kind: str, t: int, index: int) -> None:
-        """The pipeline has loaded what stage `index` reads in minibatch t's forward or backward, or ("U") its own."""
+        """The pipeline has loaded what stage `index` reads in minibatch t's forward or backward, or ("U") its own.
+
+        Of several microbatches it tells of the first.
+        """
         weights = self.pipeline.weights[index]
         if kind == "start":
             self._compare(t)

@@ -202,11 +202,16 @@ class SimulatedPipeline:
                 value = self._handed_on(stage(value), number)
         return self.part_of_loss(value, target)
 
-    def _observed(self, kind: str, t: int) -> None:
-        """Tell who looks on: the start of a minibatch, or what each stage's weights hold for its passes and update."""
+    def _observed(self, kind: str, t: int, among: range | None = None) -> None:
+        """Tell who looks on: the start of a minibatch, or what each stage's weights hold for its passes and update.
+
+        Args:
+            among: these stages alone, from 1.
+        """
         if self.observe is not None:
             for index, _ in self.moved if kind != "start" else [(0, None)]:
-                self.observe(kind, t, index)
+                if among is None or index + 1 in among:
+                    self.observe(kind, t, index)
 
     def _statistics(self, stage: nn.Module, number: int, m: int) -> Any:
         """Batch norm's statistics are those of a stage's first replica."""
@@ -269,6 +274,8 @@ class SimulatedPipeline:
                 value = self.part_of_loss(value, target)
             for number in segment:
                 self.weights[number - 1].load("B", *self.version(number - 1, m, self.delays.backward_lags))
+            if m % self.microbatches == 0:
+                self._observed("B", m // self.microbatches, segment)
             gradients = backward_through(value, gradients, inputs)
 
     def _drawn(self, t: int) -> list[int]:

@@ -33,8 +33,9 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """Rows of one optimizer: {optimizer, horizons: [1, 2, 3], steps: 600, noise: 0.0}.
 
     Yields:
-        Per horizon s: `predicted`, the root mean square of foreseen minus true weights over the last third of the
-        steps; `stale`, that of the weights as they were s updates ago; `share`, the one over the other.
+        Per horizon s: `predicted`, the root of the mean squares of foreseen minus true weights, summed over the last
+        third of the steps; `stale`, that of the weights as they were s updates ago; `share`, the one over the other, in
+        which the number of steps cancels.
     """
     import torch
 

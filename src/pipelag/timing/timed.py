@@ -121,7 +121,7 @@ class Timing:
     @property
     def utilisation(self) -> float:
         """Busy seconds over worker seconds, fill and drain included."""
-        return sum(self.busy) / (len(self.schedule.workers) * self.makespan)
+        return sum(self.busy) / (len(self.schedule.workers) * self._some(self.makespan))
 
     @property
     def bubble(self) -> float:
@@ -148,7 +148,16 @@ class Timing:
     @property
     def throughput(self) -> float:
         """Minibatches per second in the steady state."""
-        return 1 / self.steady_period
+        return 1 / self._some(self.steady_period)
+
+    def _some(self, seconds: float) -> float:
+        """Refuse to divide by no time at all."""
+        if not seconds:
+            raise PipelagError(
+                f"schedule '{self.schedule.name}' takes no time with these costs, so nothing is told per second; give "
+                "its stages a forward or a backward above 0"
+            )
+        return seconds
 
     @cached_property
     def peak_memory(self) -> tuple[float, ...]:
