@@ -236,6 +236,7 @@ def steps_of(batches: Any, steps: Any, epochs: Any = None) -> int:
     except TypeError as error:
         raise PipelagError(
             "how long to train is not given: pass steps=..., since the batches have no length"
+            + ("" if epochs is None else ", by which epochs=... counts")
         ) from error
     if not count:
         raise PipelagError("there are no minibatches to train on")

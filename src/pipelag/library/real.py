@@ -28,6 +28,7 @@ from pipelag.errors import Stop
 from pipelag.library.kept import refuse_simulated
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
+from pipelag.methods.prediction import prediction_rule, rules_of_users
 from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
@@ -86,7 +87,7 @@ def train_real(
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
             given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
             given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": store}
-            given |= {"resume": resume, "meanwhile": follower, "patience": patience}
+            given |= {"resume": resume, "meanwhile": follower, "patience": patience, "rules": rules_of_users()}
             try:
                 state, losses = launch(_task, workers, device, threads, **given, **how)
                 if follower is not None:
@@ -174,9 +175,11 @@ class Follower:
 
 
 def _task(
-    job: Any, model: nn.Sequential, batches: Supply, resume: int, **how: Any
+    job: Any, model: nn.Sequential, batches: Supply, resume: int, rules: Sequence[Any], **how: Any
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """What every worker does."""
+    """What every worker does. rules: predictions that the caller has registered."""
+    for kind, rule, velocity in rules:
+        prediction_rule(kind, velocity)(rule)
     training = RealTraining(job, model.train(), **how)
     if resume:
         training.resume(resume)

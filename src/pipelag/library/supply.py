@@ -90,10 +90,10 @@ class Supply:
         return asked.check_pair(item if self.unpack is None else self.unpack(item), step, self.unpack is not None)
 
     def _too_few(self, count: int, there: str) -> PipelagError:
-        return PipelagError(
-            f"{count} steps need {count} minibatches, and there {there}; train fewer steps, or go through them more "
-            "often with epochs=..."
-        )
+        more = "go through them more often with epochs=..."
+        if self.length is None:
+            more = "give a list or a loader with a length, through which epochs=... goes more often"
+        return PipelagError(f"{count} steps need {count} minibatches, and there {there}; train fewer steps, or {more}")
 
 
 def to(value: Any, device: torch.device) -> Any:

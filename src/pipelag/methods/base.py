@@ -114,6 +114,11 @@ class Method:
         return replicated, replicated.rounds
 
     def _splits(self) -> None:
+        if self.update is not None and "microbatches" in signature(self.build).parameters:
+            raise PipelagError(
+                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), and microbatches may be "
+                "of different weights each; use microbatches=1"
+            )
         if "microbatches" not in signature(self.build).parameters or self.random or self.update:
             raise PipelagError(
                 f"method '{self.name}' takes a minibatch in one piece; use microbatches=1, or a method that splits "

@@ -51,6 +51,15 @@ def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Calla
     return add
 
 
+def rules_of_users() -> list[tuple[type[Optimizer], Rule, bool]]:
+    """(optimizer, rule, whether it keeps a velocity) of the rules that a user's script or module has registered."""
+    return [
+        (kind, rule, kind in KEEP_VELOCITY)
+        for kind, rule in RULES.items()
+        if not str(getattr(rule, "__module__", "")).startswith("pipelag.")
+    ]
+
+
 def step_by(rule: Rule, state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
     """What a rule answers, as a direction and its factor."""
     step = rule(state, group)
