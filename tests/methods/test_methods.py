@@ -484,10 +484,6 @@ def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
 # Optimizers and options -------------------------------------------------------------------------------------------
 
 
-class Mine(torch.optim.SGD):
-    """A third-party optimizer: known to nobody, though SGD's rule fits by inheritance."""
-
-
 class Alien(torch.optim.Optimizer):
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})
