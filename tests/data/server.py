@@ -51,13 +51,13 @@ def serving(**files: bytes) -> Iterator[Site]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            site.asked.append((self.path, wanted))
+            header = self.headers.get("Range")
+            site.asked.append((self.path, header))
             content = site.files.get(self.path)
             if self.path in site.status or content is None:
                 self.send_error(site.status.get(self.path, 404))
                 return
-            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and site.ranges else 0
+            start = int(header.removeprefix("bytes=").rstrip("-")) if header and site.ranges else 0
             if start and start >= len(content):
                 self.send_error(416)
                 return

@@ -117,16 +117,16 @@ def test_augmentation_is_a_crop_of_the_padded_image_or_its_mirror_image() -> Non
             crop = padded[:, top : top + 8, left : left + 8]
             crops[crop.numpy().tobytes()] = (top, left, False)
             crops[crop.flip(2).contiguous().numpy().tobytes()] = (top, left, True)
-    found = []
+    places = []
     for t in range(10):
         images = (batches.inputs(t) * dataset.std.view(-1, 1, 1) + dataset.mean.view(-1, 1, 1)).mul(255).round()
-        found += [crops[image.to(torch.uint8).contiguous().numpy().tobytes()] for image in images]
+        places += [crops[image.to(torch.uint8).contiguous().numpy().tobytes()] for image in images]
     # 4,000 draws: each of 9 offsets is expected 444 times, standard deviation 20; mirror images 2,000 times, 32.
     for axis in (0, 1):
-        counts = [sum(place[axis] == offset for place in found) for offset in range(9)]
+        counts = [sum(place[axis] == offset for place in places) for offset in range(9)]
         assert all(abs(count - 444) < 100 for count in counts), counts
-    assert abs(sum(place[2] for place in found) - 2000) < 160
-    assert len(set(found)) == 9 * 9 * 2
+    assert abs(sum(place[2] for place in places) - 2000) < 160
+    assert len(set(places)) == 9 * 9 * 2
 
 
 def test_a_part_of_the_image_can_be_enlarged_instead() -> None:
@@ -134,13 +134,13 @@ def test_a_part_of_the_image_can_be_enlarged_instead() -> None:
     labels = torch.zeros(60, dtype=torch.int64)
     dataset = Dataset("toy", "Toy", "", True, "", ("a",), images, labels, images, labels)
     batches = Batches(dataset, 60, 4, augment="crop")
-    made = batches.inputs(2) * dataset.std.view(-1, 1, 1) + dataset.mean.view(-1, 1, 1)
+    enlarged = batches.inputs(2) * dataset.std.view(-1, 1, 1) + dataset.mean.view(-1, 1, 1)
     shares, flips = [], 0
     for place, index in enumerate(batches.indices(2).tolist()):
         (left, top, right, bottom), flip = random_box(random.Random(mix(4, 2, 2, place)))(9, 12)
         part = images[index : index + 1, :, int(top) : int(bottom), int(left) : int(right)].float()
-        wanted = torch.nn.functional.interpolate(part, (12, 9), mode="bilinear", align_corners=False)[0] / 255
-        torch.testing.assert_close(made[place], wanted.flip(2) if flip else wanted, rtol=0, atol=1e-4)
+        expected = torch.nn.functional.interpolate(part, (12, 9), mode="bilinear", align_corners=False)[0] / 255
+        torch.testing.assert_close(enlarged[place], expected.flip(2) if flip else expected, rtol=0, atol=1e-4)
         shares.append(part[0, 0].numel() / 108)
         flips += flip
     assert min(shares) < 0.2 and max(shares) > 0.8 and 15 < flips < 45

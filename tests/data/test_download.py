@@ -174,8 +174,8 @@ def test_a_server_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.
     began = time.monotonic()
     with serving(a_gz=CONTENT) as site:
         site.trickle, site.slow_head = 0.01, slow_head
-        said = "no whole answer in 0.5 s" if slow_head else "gives less than 1,000 bytes a second"
-        with pytest.raises(Unavailable, match=said):
+        sentence = "no whole answer in 0.5 s" if slow_head else "gives less than 1,000 bytes a second"
+        with pytest.raises(Unavailable, match=sentence):
             download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
         assert len(site.asked) == module.RETRIES + 1
         assert time.monotonic() - began < 240  # else it takes hours

@@ -22,7 +22,7 @@ def listed(part: Any) -> Any:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def generated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many training images were asked for each time that the generator worked; in a workflow."""
     counts: list[int] = []
 
@@ -36,17 +36,17 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_the_second_run_of_a_workflow_reads_what_the_first_made(made: list[int], tmp_path: Path) -> None:
+def test_the_second_run_of_a_workflow_reads_what_the_first_made(generated: list[int], tmp_path: Path) -> None:
     first, second = data.load("shapes", train=20), data.load("shapes", train=20)
-    assert made == [20] and second.summary() == first.summary()
+    assert generated == [20] and second.summary() == first.summary()
     assert all(torch.equal(getattr(first, name), getattr(second, name)) for name in TENSORS)
-    assert len(data.load("shapes", train=21).train_labels) == 21 and made == [20, 21]
+    assert len(data.load("shapes", train=21).train_labels) == 21 and generated == [20, 21]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".pickle", ".pickle"]
 
 
 @pytest.mark.parametrize("name", ["phrases", "opinions", "grammar"])
 def test_texts_are_the_same_read_as_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[int], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generated: list[int], name: str
 ) -> None:
     made_here, read = data.load(name, train=600, test=10), data.load(name, train=600, test=10)
     monkeypatch.delenv("PIPELAG_WARM")
@@ -57,31 +57,31 @@ def test_texts_are_the_same_read_as_made(
         assert listed(other.train) == listed(alone.train) and listed(other.test) == listed(alone.test)
 
 
-def test_a_file_that_is_not_whole_is_made_anew(made: list[int], tmp_path: Path) -> None:
+def test_a_file_that_is_not_whole_is_made_anew(generated: list[int], tmp_path: Path) -> None:
     data.load("shapes")
     (path,) = tmp_path.iterdir()
     for content in (b"", path.read_bytes()[:100]):
         path.write_bytes(content)
         data.load("shapes")
-    assert made == [20, 20, 20] and len(path.read_bytes()) > 100
+    assert generated == [20, 20, 20] and len(path.read_bytes()) > 100
 
 
-def test_a_folder_that_others_can_open_is_neither_read_nor_written(made: list[int], tmp_path: Path) -> None:
+def test_a_folder_that_others_can_open_is_neither_read_nor_written(generated: list[int], tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     data.load("shapes")
-    assert not [*tmp_path.iterdir()] and made == [20]
+    assert not [*tmp_path.iterdir()] and generated == [20]
 
 
 def test_outside_of_a_workflow_nothing_is_written(
-    made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    generated: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PIPELAG_WARM")
     monkeypatch.chdir(tmp_path)
     data.load("shapes")
-    assert not [*tmp_path.iterdir()] and made == [20]
+    assert not [*tmp_path.iterdir()] and generated == [20]
 
 
-def test_a_run_logs_the_same_on_data_that_another_made(made: list[int], tmp_path: Path) -> None:
+def test_a_run_logs_the_same_on_data_that_another_made(generated: list[int], tmp_path: Path) -> None:
     spec = RunSpec.model_validate(
         {
             "kind": "train",
@@ -93,4 +93,4 @@ def test_a_run_logs_the_same_on_data_that_another_made(made: list[int], tmp_path
         }
     )
     ends = [train(spec, tmp_path / name, torch.device("cpu"), 1)["final"] for name in ("makes", "reads")]
-    assert made == [40] and ends[0] == ends[1]
+    assert generated == [40] and ends[0] == ends[1]

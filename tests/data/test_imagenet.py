@@ -37,10 +37,10 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_minibatches_depend_on_seed_and_number_alone(mirror: Path) -> None:
     folders = data.load("imagenet", size=16)
     assert folders.classes == ("ants", "bees") and len(folders.train) == 12 and not folders.official
-    first, again = (FolderBatches(folders, 4, seed=3, augment=True) for _ in range(2))
-    again[0], again[2]
+    first, second = (FolderBatches(folders, 4, seed=3, augment=True) for _ in range(2))
+    second[0], second[2]
     images, labels = first[1]
-    assert torch.equal(images, again[1][0]) and torch.equal(labels, again[1][1])
+    assert torch.equal(images, second[1][0]) and torch.equal(labels, second[1][1])
     assert images.shape == (4, 3, 16, 16) and images.dtype == torch.float32
     assert not torch.equal(images, FolderBatches(folders, 4, seed=4, augment=True)[1][0])
     plain = FolderBatches(folders, 4, seed=3)
@@ -51,10 +51,16 @@ def test_minibatches_depend_on_seed_and_number_alone(mirror: Path) -> None:
 
 
 def test_a_crop_lies_inside_and_has_the_ratio_that_it_should() -> None:
+    shares, ratios, flips = [], [], 0
     for seed in range(200):
-        (left, top, right, bottom), _ = random_box(random.Random(seed))(60, 40)
+        (left, top, right, bottom), flip = random_box(random.Random(seed))(60, 40)
         assert 0 <= left < right <= 60 and 0 <= top < bottom <= 40
-        assert 0.07 <= (right - left) * (bottom - top) / 2400 <= 1.0
+        shares.append((right - left) * (bottom - top) / 2400)
+        ratios.append((right - left) / (bottom - top))
+        flips += flip
+    assert 0.07 <= min(shares) < 0.15 and 0.85 < max(shares) <= 1.0
+    assert 0.7 <= min(ratios) < 0.8 and 1.25 < max(ratios) <= 1.43  # 3/4 to 4/3, but for whole pixels
+    assert 60 < flips < 140
     assert middle_box(64, 32) == ((18.0, 2.0, 46.0, 30.0), False)
 
 

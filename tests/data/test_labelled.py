@@ -24,12 +24,12 @@ TEXTS = [(["a", "b", "c", "d"], 0), (["b", "c"], 1), (["b"], 1)]
 
 
 def test_words_are_numbered_by_how_often_they_occur_and_the_last_place_is_a_word() -> None:
-    found = numbered("toy", TEXTS, [(["c", "z"], 0), ([], 1)], length=3)
-    assert found["words"] == ("<pad>", "<unk>", "b", "c", "a", "d")
-    assert found["train"].tolist() == [[4, 2, 3], [PAD, 2, 3], [PAD, PAD, 2]]
-    assert found["test"].tolist() == [[PAD, 3, UNKNOWN], [PAD, PAD, UNKNOWN]]
-    assert found["unknown"] == pytest.approx(2 / 3, abs=1e-4)
-    assert found["train_labels"].tolist() == [0, 1, 1]
+    numbering = numbered("toy", TEXTS, [(["c", "z"], 0), ([], 1)], length=3)
+    assert numbering["words"] == ("<pad>", "<unk>", "b", "c", "a", "d")
+    assert numbering["train"].tolist() == [[4, 2, 3], [PAD, 2, 3], [PAD, PAD, 2]]
+    assert numbering["test"].tolist() == [[PAD, 3, UNKNOWN], [PAD, PAD, UNKNOWN]]
+    assert numbering["unknown"] == pytest.approx(2 / 3, abs=1e-4)
+    assert numbering["train_labels"].tolist() == [0, 1, 1]
     assert numbered("toy", TEXTS, TEXTS, length=3, last=True)["train"][0].tolist() == [2, 3, 5]
     assert numbered("toy", TEXTS, TEXTS, length=3, least_count=2)["words"][2:] == ("b", "c")
     assert numbered("toy", TEXTS, TEXTS, length=3, most_words=3)["words"][2:] == ("b",)
@@ -55,8 +55,8 @@ def test_a_minibatch_depends_on_the_seed_and_its_number_alone() -> None:
     assert len(batches) == 3
     later = [batches[t] for t in (7, 2, 0)]
     for (words, labels), t in zip(later, (7, 2, 0), strict=True):
-        again = LabelledBatches(toy(), batch=3, seed=5)[t]
-        assert torch.equal(words, again[0]) and torch.equal(labels, again[1])
+        alone = LabelledBatches(toy(), batch=3, seed=5)[t]
+        assert torch.equal(words, alone[0]) and torch.equal(labels, alone[1])
         assert words.shape == (3, 2) and labels.shape == (3,) and words.dtype == labels.dtype == torch.int64
     seen = torch.cat([batches.inputs(t)[:, 1] for t in range(3)])
     assert len(set(seen.tolist())) == 9  # no text twice in an epoch
@@ -189,8 +189,8 @@ def test_both_layouts_of_imdb_give_the_same_texts(tmp_path: Path, monkeypatch: p
     assert text.train_labels.tolist() == [0, 1, 0] and text.test_labels.tolist() == [0, 1]
     assert text.note == "as lines" and not text.official and text.summary()["unknown"] == pytest.approx(1 / 3, abs=1e-4)
     monkeypatch.setattr("pipelag.data.sets.imdb.LAYOUTS", {"jsonl-xz": None})  # not read again
-    again = data.load("imdb", length=3, test=1)
-    assert torch.equal(again.train, text.train) and len(again.test) == 1
+    fewer = data.load("imdb", length=3, test=1)
+    assert torch.equal(fewer.train, text.train) and len(fewer.test) == 1
     with pytest.raises(PipelagError, match="has 2 reviews to test on; choose 1 to so many, not 9984"):
         data.load("imdb", length=3, test=9984)
 

@@ -24,8 +24,8 @@ def test_the_target_is_the_next_word() -> None:
         words, after = batches[t]
         assert words.shape == after.shape == (3, 5)
         assert torch.equal(words[:, 1:], after[:, :-1])
-    again = LanguageBatches(text, batch=3, length=5, seed=0)
-    assert torch.equal(batches.inputs(7), again.inputs(7))
+    same_seed = LanguageBatches(text, batch=3, length=5, seed=0)
+    assert torch.equal(batches.inputs(7), same_seed.inputs(7))
     first, second = batches.inputs(0), batches.inputs(1)
     assert torch.equal(batches.targets(0)[:, -1], second[:, 0]) and first.shape == second.shape  # the text goes on
 

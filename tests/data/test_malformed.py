@@ -163,9 +163,9 @@ def test_a_changed_file_is_read_or_refused_in_one_sentence(kind: str, tmp_path: 
         try:
             reader(path)
         except PipelagError as error:
-            said = str(error)
-            assert "\n" not in said and ("/" in said or name in said or "layout" in said), said
-            assert len(said) < 1000
+            message = str(error)
+            assert "\n" not in message and ("/" in message or name in message or "layout" in message), message
+            assert len(message) < 1000
 
     attempt()
 
@@ -228,8 +228,8 @@ def test_a_forged_batch_is_refused_by_name(case: str, tmp_path: Path, peak: Call
 def test_arrays_in_fortran_order_and_of_labels_are_read(tmp_path: Path) -> None:
     batch = {"data": np.asfortranarray(PIXELS), "labels": np.array([1, 0])}
     for protocol in (2, 5):
-        found = cifar.batch_of(pickle.dumps(batch, protocol), "a")
-        assert np.array_equal(found["data"], PIXELS) and found["labels"].tolist() == [1, 0]
+        decoded = cifar.batch_of(pickle.dumps(batch, protocol), "a")
+        assert np.array_equal(decoded["data"], PIXELS) and decoded["labels"].tolist() == [1, 0]
 
 
 def zip_with(**fields: Any) -> bytes:

@@ -25,9 +25,9 @@ def test_official_sums_agree_with_torchvision() -> None:
     datasets = pytest.importorskip("torchvision.datasets")
     images = ("mnist", "cifar10", "cifar100")
     ours = {file.name: file.md5 for name in images for file in manifest.official(name).files}
-    theirs = dict(datasets.MNIST.resources)
-    theirs |= {kind.filename: kind.tgz_md5 for kind in (datasets.CIFAR10, datasets.CIFAR100)}
-    assert ours == theirs
+    torchvisions = dict(datasets.MNIST.resources)
+    torchvisions |= {kind.filename: kind.tgz_md5 for kind in (datasets.CIFAR10, datasets.CIFAR100)}
+    assert ours == torchvisions
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def test_digits_keep_their_pixels_at_the_original_size() -> None:
 
 
 def test_shapes_are_the_same_every_time(shapes: Dataset) -> None:
-    again = load("shapes", train=1200, test=300)
+    reloaded = load("shapes", train=1200, test=300)
     for name in ("train_images", "train_labels", "test_images", "test_labels"):
-        assert torch.equal(getattr(again, name), getattr(shapes, name))
+        assert torch.equal(getattr(reloaded, name), getattr(shapes, name))
 
 
 def test_fewer_shapes_are_the_first_of_more(shapes: Dataset) -> None:
@@ -116,18 +116,18 @@ def own_name() -> Iterator[str]:
 
 def test_a_users_own_set(own_name: str) -> None:
     @register(own_name)
-    def own(flip: bool = False) -> Dataset:
+    def small_shapes(flip: bool = False) -> Dataset:
         small = load("shapes", train=20, test=10)
         return replace(small, name=own_name, train_images=small.train_images.flip(3)) if flip else small
 
     assert load("own", flip=True).summary()["name"] == "own"
     with pytest.raises(PipelagError, match="'own' is registered already; choose another name"):
-        register(own_name)(own)
+        register(own_name)(small_shapes)
 
 
 def test_an_error_inside_a_users_set_is_shown_as_it_is(own_name: str) -> None:
     @register(own_name)
-    def own() -> Dataset:
+    def failing() -> Dataset:
         raise TypeError("inside")
 
     with pytest.raises(TypeError, match="inside"):

@@ -161,11 +161,11 @@ def test_decoded_once_for_equal_files(tmp_path: Path, monkeypatch: pytest.Monkey
     one = mirror(tmp_path / "one", mnist_files(), name="mnist", layout="idx-gz")
     same = mirror(tmp_path / "same", mnist_files(), name="mnist", layout="idx-gz")
     other = mirror(tmp_path / "other", mnist_files(train=20), name="mnist", layout="idx-gz")
-    first, again = (data.load("mnist", mirrors=(str(folder),)) for folder in (one, same))
-    assert len(calls) == 1 and torch.equal(first.train_images, again.train_images)
+    first, second = (data.load("mnist", mirrors=(str(folder),)) for folder in (one, same))
+    assert len(calls) == 1 and torch.equal(first.train_images, second.train_images)
     assert len(data.load("mnist", mirrors=(str(other),)).train_labels) == 20 and len(calls) == 2
-    (kept, _) = sorted((tmp_path / "downloads" / "mnist").glob("decoded-*.pt"))
-    kept.write_bytes(kept.read_bytes()[:1000])
+    (cached, _) = sorted((tmp_path / "downloads" / "mnist").glob("decoded-*.pt"))
+    cached.write_bytes(cached.read_bytes()[:1000])
     for folder in (one, other):
         data.load("mnist", mirrors=(str(folder),))
     assert len(calls) == 3, "a torn file is decoded again"

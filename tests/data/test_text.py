@@ -35,12 +35,12 @@ def test_phrases_are_one_to_one_and_tested_on_unseen_numbers() -> None:
 
 
 def test_long_pairs_are_dropped_and_counted() -> None:
-    found = corpus(
+    text = corpus(
         "toy", "toy", [("a b", "x"), ("a b c d", "x"), ("", "x")], [("a q", "x")], most_tokens=3, most_unknown=0.5
     )
-    assert (len(found.train), found.dropped) == (1, 2)
-    assert found.test[0][0][1] == UNKNOWN
-    assert found.unknown == {"source": 0.5, "target": 0.0}
+    assert (len(text.train), text.dropped) == (1, 2)
+    assert text.test[0][0][1] == UNKNOWN
+    assert text.unknown == {"source": 0.5, "target": 0.0}
 
 
 def test_bad_corpora_are_refused() -> None:
@@ -60,11 +60,11 @@ def test_minibatches_depend_on_seed_and_number_alone() -> None:
     list(first[t] for t in range(6))
     for a, b in zip(first.inputs(5), second.inputs(5), strict=True):
         assert torch.equal(a, b)
-    (source, given), wanted = second[5]
-    assert given.shape == wanted.shape
-    assert (given[:, 0] == BEGIN).all()
-    assert ((wanted == END).sum(1) == 1).all() and ((source == END).sum(1) == 1).all()
-    assert torch.equal(given[:, 1:][wanted[:, 1:] != PAD], wanted[:, :-1][wanted[:, 1:] != PAD])
+    (source, decoder_inputs), targets = second[5]
+    assert decoder_inputs.shape == targets.shape
+    assert (decoder_inputs[:, 0] == BEGIN).all()
+    assert ((targets == END).sum(1) == 1).all() and ((source == END).sum(1) == 1).all()
+    assert torch.equal(decoder_inputs[:, 1:][targets[:, 1:] != PAD], targets[:, :-1][targets[:, 1:] != PAD])
     seen = sorted(pair for t in range(4) for pair in second.pairs(t))
     assert seen == sorted(phrases.train)  # an epoch is every pair once
 
@@ -79,7 +79,7 @@ def test_multi30k_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     files = {name: gzip.compress(text.encode()) for name, text in texts.items()}
     folder = mirror(tmp_path / "m", files, name="multi30k", layout="parallel-text-gz", note="tiny")
     monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
-    found = data.load("multi30k", least_count=1)
-    assert (len(found.train), found.references) == (2, ("a dog sleeps .",))
-    assert not found.official
-    assert "schläft" in found.source_words
+    loaded = data.load("multi30k", least_count=1)
+    assert (len(loaded.train), loaded.references) == (2, ("a dog sleeps .",))
+    assert not loaded.official
+    assert "schläft" in loaded.source_words

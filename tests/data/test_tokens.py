@@ -38,10 +38,10 @@ def test_an_epoch_is_every_sentence_once_but_for_the_left_over(
     for epoch in (0, 1):
         seen: Counter[object] = Counter()
         for t in range(epoch * len(batches), (epoch + 1) * len(batches)):
-            (source, given_), (wanted, share) = batches[t]
-            assert source.shape[0] == given_.shape[0] == wanted.shape[0] == len(share) > 0
+            (source, decoder_inputs), (targets, share) = batches[t]
+            assert source.shape[0] == decoder_inputs.shape[0] == targets.shape[0] == len(share) > 0
             assert source.shape[0] % multiple == 0
-            assert max(source.numel(), wanted.numel()) <= tokens
+            assert max(source.numel(), targets.numel()) <= tokens
             seen.update(batches.pairs(t))
         left = batches.summary()["left_over"]
         assert 0 <= left < multiple and set(seen.values()) == {1} and seen.total() == count - left
@@ -58,11 +58,11 @@ def test_a_minibatch_depends_on_seed_and_number_alone() -> None:
     assert first.pairs(0) != TokenBatches(data, 120, 4, 4).pairs(0)
     orders = [[len(first.pairs(t)) for t in range(e * len(first), (e + 1) * len(first))] for e in (0, 1)]
     assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
-    source, given_ = first.inputs(2)
-    wanted, share = first.targets(2)
-    assert (given_[:, 0] == BEGIN).all() and ((wanted == END).sum(1) == 1).all()
-    assert torch.equal(given_[:, 1:][wanted[:, 1:] != PAD], wanted[:, :-1][wanted[:, 1:] != PAD])
-    assert share[0] == pytest.approx(len(wanted) / int((wanted != PAD).sum()))
+    source, decoder_inputs = first.inputs(2)
+    targets, share = first.targets(2)
+    assert (decoder_inputs[:, 0] == BEGIN).all() and ((targets == END).sum(1) == 1).all()
+    assert torch.equal(decoder_inputs[:, 1:][targets[:, 1:] != PAD], targets[:, :-1][targets[:, 1:] != PAD])
+    assert share[0] == pytest.approx(len(targets) / int((targets != PAD).sum()))
 
 
 def test_sentences_of_like_length_come_together() -> None:
@@ -74,13 +74,13 @@ def test_sentences_of_like_length_come_together() -> None:
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_the_mean_over_microbatches_is_that_over_all_words(parts: int) -> None:
     batches = TokenBatches(sentences(80, 9), 200, 0, 4)
-    wanted, share = batches.targets(0)
-    scores = torch.randn(*wanted.shape, 100, generator=torch.Generator().manual_seed(0))
+    targets, share = batches.targets(0)
+    scores = torch.randn(*targets.shape, 100, generator=torch.Generator().manual_seed(0))
     loss = shared_token_loss(0.1)
     whole = torch.nn.functional.cross_entropy(
-        scores.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=0.1
+        scores.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=0.1
     )
-    chunks = zip(scores.chunk(parts), wanted.chunk(parts), share.chunk(parts), strict=True)
+    chunks = zip(scores.chunk(parts), targets.chunk(parts), share.chunk(parts), strict=True)
     assert sum(loss(s, (w, r)) / parts for s, w, r in chunks) == pytest.approx(float(whole), rel=1e-5)
 
 

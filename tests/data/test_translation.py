@@ -56,18 +56,20 @@ def iwslt14(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_iwslt14_as_fairseq_prepares_it(iwslt14: Path, tmp_path: Path) -> None:
-    found = data.load("iwslt14", merges=60)
+    corpus = data.load("iwslt14", merges=60)
     # 54 sentences, a title and a description; every 23rd is held out
-    assert (len(found.train), len(found.test), found.dropped) == (54, 5, 0)
+    assert (len(corpus.train), len(corpus.test), corpus.dropped) == (54, 5, 0)
     assert len(data.load("iwslt14", merges=60, tested_on="valid").test) == 2
-    assert found.references[0] == "the big dog saw two houses , isn &apos;t it ?"
-    assert found.sentence(found.test[0][1]) == found.references[0]
-    assert any(word.endswith("@@") for word in found.target_words)
-    assert found.source_words != found.target_words
-    assert found.release.startswith("not verified ") and "nobody states a sum of de-en.tgz" in found.note
-    assert "BLEU of lower-cased Moses tokens" in found.note
-    kept = [path for path in (tmp_path / "downloads" / "iwslt14").iterdir() if path.name.startswith("pieces-")]
-    assert sum(path.is_dir() for path in kept) == 1  # both were read from what was prepared once
+    assert corpus.references[0] == "the big dog saw two houses , isn &apos;t it ?"
+    assert corpus.sentence(corpus.test[0][1]) == corpus.references[0]
+    assert any(word.endswith("@@") for word in corpus.target_words)
+    assert corpus.source_words != corpus.target_words
+    assert corpus.release.startswith("not verified ") and "nobody states a sum of de-en.tgz" in corpus.note
+    assert "BLEU of lower-cased Moses tokens" in corpus.note
+    prepared_paths = [
+        path for path in (tmp_path / "downloads" / "iwslt14").iterdir() if path.name.startswith("pieces-")
+    ]
+    assert sum(path.is_dir() for path in prepared_paths) == 1  # both were read from what was prepared once
 
 
 def test_iwslt14_over_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,19 +133,19 @@ def wmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[
 
 def test_wmt17_as_fairseq_prepares_it(wmt: Callable[[str, dict[str, bytes]], Path]) -> None:
     wmt("wmt17", wmt_archives("v12", "training"))
-    found = data.load("wmt17", merges=60)
-    assert found.official and len(found.train) == 3 * 54 - 1 and found.title == "WMT17 en-de"
-    assert found.source_words == found.target_words  # one dictionary
-    assert found.references == (GERMAN[3].replace(".", " ."),)  # cased
+    corpus = data.load("wmt17", merges=60)
+    assert corpus.official and len(corpus.train) == 3 * 54 - 1 and corpus.title == "WMT17 en-de"
+    assert corpus.source_words == corpus.target_words  # one dictionary
+    assert corpus.references == (GERMAN[3].replace(".", " ."),)  # cased
 
 
 def test_wmt16_as_gnmts_script_prepares_it(wmt: Callable[[str, dict[str, bytes]], Path], tmp_path: Path) -> None:
     wmt("wmt16", wmt_archives("v11", "training-parallel-nc-v11"))
-    found = data.load("wmt16", merges=60)
-    assert found.official and len(found.train) == 3 * 54 and found.title == "WMT16 en-de"
-    assert found.source_words == found.target_words and "Der" in found.target_words
-    assert found.references == (GERMAN[3].replace(".", " ."),) and found.dropped == 0
-    assert "BLEU of cased Moses tokens" in found.note
+    corpus = data.load("wmt16", merges=60)
+    assert corpus.official and len(corpus.train) == 3 * 54 and corpus.title == "WMT16 en-de"
+    assert corpus.source_words == corpus.target_words and "Der" in corpus.target_words
+    assert corpus.references == (GERMAN[3].replace(".", " ."),) and corpus.dropped == 0
+    assert "BLEU of cased Moses tokens" in corpus.note
     pieces = [max(len(a), len(b)) for a, b in data.load("wmt16", merges=20).train]
     short = data.load("wmt16", merges=20, most_pieces=max(pieces) - 1)
     assert max(pieces) <= 48 and len(short.train) == 162 - pieces.count(max(pieces)) > 0
@@ -172,8 +174,8 @@ def test_parallel_text_of_a_mirror_is_prepared_alike(tmp_path: Path, monkeypatch
     files = {f"{part}.{x}.gz": gzip.compress(texts[x].encode()) for part in ("train", "test") for x in texts}
     folder = mirror(tmp_path / "m", files, name="iwslt14_de_en", layout="parallel-text-gz", note="mine")
     monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
-    found = data.load("iwslt14", merges=40)
-    assert len(found.train) == 52 and found.release.startswith("parallel-text-gz ")
+    corpus = data.load("iwslt14", merges=40)
+    assert len(corpus.train) == 52 and corpus.release.startswith("parallel-text-gz ")
 
 
 def anki(pairs: list[tuple[str, str]]) -> str:
@@ -193,9 +195,9 @@ def test_tatoeba_from_either_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         content = whole.getvalue()
     folder = mirror(tmp_path / "m", {"deu-eng.zip": content}, name="tatoeba_de_en", layout=layout)
     monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
-    found = data.load("tatoeba", test=2, merges=40)
-    assert (len(found.train), len(found.test)) == (7, 2)
-    assert "hund" in found.source_words or any(word.startswith("h") for word in found.source_words)
+    corpus = data.load("tatoeba", test=2, merges=40)
+    assert (len(corpus.train), len(corpus.test)) == (7, 2)
+    assert corpus.references[0].startswith("the ") and corpus.sentence(corpus.test[0][1]) == corpus.references[0]
     back = data.load("tatoeba", test=2, merges=40, source="en", target="de")
     assert back.references[0].startswith("der")
     with pytest.raises(PipelagError, match="German and English; choose"):
@@ -220,10 +222,10 @@ def test_no_sentence_is_in_training_and_test() -> None:
 def test_the_clean_up_counts_what_it_leaves_out(tmp_path: Path) -> None:
     train = [(g, e) for g, e in zip(GERMAN, ENGLISH, strict=True)]
     bad = [("", "x"), ("a b c d", "x y"), ("w " * 9, "w " * 9), ("a b c", "x y")]
-    made = prepared(Parts(train + bad, train[:1]), Recipe("de", "en", merges=30, most=8), tmp_path / "a" / "pieces")
-    assert made.dropped == {"empty": 1, "sides differ by more than 1.5": 1, "more than 8 tokens": 1}
-    assert len(made.train) == len(train) + 1
-    assert (tmp_path / "a" / "pieces" / "train.de").read_text("utf-8").count("\n") == len(made.train)
+    pieces = prepared(Parts(train + bad, train[:1]), Recipe("de", "en", merges=30, most=8), tmp_path / "a" / "pieces")
+    assert pieces.dropped == {"empty": 1, "sides differ by more than 1.5": 1, "more than 8 tokens": 1}
+    assert len(pieces.train) == len(train) + 1
+    assert (tmp_path / "a" / "pieces" / "train.de").read_text("utf-8").count("\n") == len(pieces.train)
     with pytest.raises(PipelagError, match="no training pair is left of 4"):
         prepared(Parts(bad, train[:1]), Recipe("de", "en", most=1), tmp_path / "b" / "pieces")
     assert not (tmp_path / "b" / "pieces").exists()
@@ -256,9 +258,9 @@ def test_pairs_beyond_latin_1_can_be_left_out(tmp_path: Path) -> None:
         ("a", "b b b b"),
     ]
     recipe = Recipe("de", "en", merges=30, ratio=3, latin1=True)
-    made = prepared(Parts(train, train[:1]), recipe, tmp_path / "a" / "pieces")
-    assert made.dropped == {"not in Latin-1": 2, "sides differ by more than 3": 1}
-    assert len(made.train) == len(GERMAN) + 1
+    pieces = prepared(Parts(train, train[:1]), recipe, tmp_path / "a" / "pieces")
+    assert pieces.dropped == {"not in Latin-1": 2, "sides differ by more than 3": 1}
+    assert len(pieces.train) == len(GERMAN) + 1
     assert (
         len(prepared(Parts(train, train), replace(recipe, latin1=False), tmp_path / "b" / "pieces").train)
         == len(train) - 1
@@ -267,9 +269,9 @@ def test_pairs_beyond_latin_1_can_be_left_out(tmp_path: Path) -> None:
 
 def test_a_recipe_without_the_later_rule_keeps_its_folder() -> None:
     plain = Recipe("de", "en")
-    said = {name: value for name, value in asdict(plain).items() if name != "latin1"}
+    described = {name: value for name, value in asdict(plain).items() if name != "latin1"}
     tools = [metadata.version(name) for name in ("sacremoses", "subword-nmt")]
-    before = hashlib.sha256(json.dumps([said, ["sums"], tools], sort_keys=True).encode()).hexdigest()[:12]
+    before = hashlib.sha256(json.dumps([described, ["sums"], tools], sort_keys=True).encode()).hexdigest()[:12]
     assert key(plain, "sums") == before != key(replace(plain, latin1=True), "sums")
 
 
@@ -292,5 +294,5 @@ def test_lines_end_at_line_feeds_alone() -> None:
 
 def test_the_real_tatoeba(real_mirror: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPELAG_MIRROR", real_mirror)
-    found = data.load("tatoeba", train=2000, test=100, merges=500)
-    assert 1800 < len(found.train) <= 2000 and len(found.test) == 100 and max(found.unknown.values()) < 0.02
+    corpus = data.load("tatoeba", train=2000, test=100, merges=500)
+    assert 1800 < len(corpus.train) <= 2000 and len(corpus.test) == 100 and max(corpus.unknown.values()) < 0.02

@@ -46,7 +46,7 @@ MESSAGES = st.lists(st.lists(st.tuples(SHAPES, st.sampled_from(TYPES)), max_size
 
 
 @given(MESSAGES, st.lists(st.booleans(), min_size=8, max_size=8))
-def test_what_is_put_is_taken_whatever_is_kept_of_it(messages: list[list[Any]], kept: list[bool]) -> None:
+def test_what_is_put_is_taken_whatever_is_kept_of_it(messages: list[list[Any]], keep: list[bool]) -> None:
     here, there = pair()
     alive: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
     most = 0
@@ -56,7 +56,7 @@ def test_what_is_put_is_taken_whatever_is_kept_of_it(messages: list[list[Any]], 
         taken = read(there, sent)
         assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(taken, sent, strict=True))
         most = max(most, len(alive) + 1)
-        if kept[number]:
+        if keep[number]:
             alive.append((taken, sent))
         del taken
         for old, originals in alive:  # nothing that is kept is written over
@@ -74,11 +74,11 @@ def test_a_piece_is_free_again_once_the_backward_has_read_it() -> None:
         loss.backward()
         assert value.grad is not None and torch.equal(value.grad, torch.full((4, 4), 2.0 * step))
         del value, loss
-    kept = []
+    received = []
     for step in range(5):  # one whose receiver keeps everything gets new memory, and does not wait
         here.put([torch.full((3,), float(step))])
-        kept.append(there.take().tensor((3,), torch.float32))
-    assert [float(value[0]) for value in kept] == [0, 1, 2, 3, 4] and len(here.pieces) == 5
+        received.append(there.take().tensor((3,), torch.float32))
+    assert [float(value[0]) for value in received] == [0, 1, 2, 3, 4] and len(here.pieces) == 5
 
 
 def test_a_larger_message_gets_larger_memory_in_the_same_place() -> None:
@@ -113,12 +113,12 @@ def test_as_many_messages_may_wait_as_a_channel_is_used_for() -> None:
 def test_no_open_file_is_left_behind() -> None:
     here, there = pair()
     before = len(os.listdir("/proc/self/fd"))
-    kept = []
+    received = []
     for step in range(20):
         here.put([torch.tensor([step])])
-        kept.append(there.take().tensor((1,), torch.int64))
+        received.append(there.take().tensor((1,), torch.int64))
     assert len(os.listdir("/proc/self/fd")) == before + 2 * 20  # of a mapping Python keeps a descriptor of its own
-    del kept, here, there
+    del received, here, there
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before - 2
 
@@ -179,12 +179,12 @@ def test_a_fork_gives_nothing_back() -> None:
 def test_whoever_collects_what_it_receives_has_it_in_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "MOST_KEPT", 3)
     here, there = pair()
-    kept = []
+    received = []
     for step in range(10):
         here.put([torch.tensor([step])])
-        kept.append(there.take().tensor((1,), torch.int64))
-    assert [int(value) for value in kept] == list(range(10)) and len(here.pieces) == 4
-    kept.clear()
+        received.append(there.take().tensor((1,), torch.int64))
+    assert [int(value) for value in received] == list(range(10)) and len(here.pieces) == 4
+    received.clear()
     for step in range(10):
         here.put([torch.tensor([step])])
         assert int(there.take().tensor((1,), torch.int64)) == step
@@ -222,7 +222,7 @@ def trained(job: Job, how: str) -> tuple[list[dict[str, torch.Tensor]], list[str
     if how == "apart":
         job.near = ()
     if how == "deep":
-        channel.MOST_UNREAD = 3  # PipeDream has so few under way, GPipe of two microbatches more
+        channel.MOST_UNREAD = 3  # fewer than may wait in either phase
     ends, carriers = [], []
     for batches in (Noise(), Uneven()):
         model, loss = convolutional(), nn.functional.cross_entropy
@@ -237,14 +237,14 @@ def trained(job: Job, how: str) -> tuple[list[dict[str, torch.Tensor]], list[str
 
 @pytest.mark.real
 def test_workers_of_one_machine_talk_through_memory_and_learn_the_same_as_without() -> None:
-    found = {how: launch(trained, 2, how=how) for how in ("near", "apart", "deep")}
-    carriers = {how: carriers for how, (_, carriers) in found.items()}
+    results = {how: launch(trained, 2, how=how) for how in ("near", "apart", "deep")}
+    carriers = {how: carriers for how, (_, carriers) in results.items()}
     assert set(carriers["near"]) == {"shared memory"} and set(carriers["apart"]) == {"gloo"}
-    assert carriers["deep"] == ["gloo", "gloo"] * 2 or set(carriers["deep"]) == {"gloo", "shared memory"}
+    assert set(carriers["deep"]) == {"gloo"}
     for number, batches in enumerate((Noise(), Uneven())):
         model = convolutional()
         pipelag.train(model, batches, phases=PHASES, optimizer=sgd, seed=5, uneven=True)
-        assert all(equal(states[number], model.state_dict()) for states, _ in found.values())
+        assert all(equal(states[number], model.state_dict()) for states, _ in results.values())
 
 
 class Turning(nn.Module):

@@ -56,12 +56,12 @@ def listening(process: int) -> list[str]:
 
 def listeners(job: Job, launcher: int) -> list[str]:
     """Addresses that the launcher and all workers listen on, in the middle of a phase of two workers."""
-    found: list[str] = []
+    addresses: list[str] = []
 
     class Looking(Noise):
         def inputs(self, t: int) -> torch.Tensor:
             if t == 3:
-                found.extend(listening(os.getpid()) + (listening(launcher) if job.rank == 0 else []))
+                addresses.extend(listening(os.getpid()) + (listening(launcher) if job.rank == 0 else []))
             return super().inputs(t)
 
     batches = Looking()
@@ -72,12 +72,12 @@ def listeners(job: Job, launcher: int) -> list[str]:
             job, convolutional(), phases, optimizer_for(name), nn.functional.cross_entropy, lambda s: 1.0, 5
         )
         training.run(batches.inputs, batches.targets)
-    return [address for part in gather.gathered(found, job.device) for address in part]
+    return [address for part in gather.gathered(addresses, job.device) for address in part]
 
 
 def test_nothing_of_a_run_on_one_machine_can_be_reached_from_another() -> None:
-    found = launch(listeners, 2, launcher=os.getpid())
-    assert len(found) >= 4 and set(found) == {"127.0.0.1"}
+    addresses = launch(listeners, 2, launcher=os.getpid())
+    assert len(addresses) >= 4 and set(addresses) == {"127.0.0.1"}
 
 
 def unpickling_nothing(job: Job, cases: list[list[Phase]]) -> int:
@@ -120,8 +120,8 @@ def attacked(job: Job, mark: Path) -> str:
 
 
 def test_a_rank_that_sends_code_is_refused(tmp_path: Path) -> None:
-    said = launch(attacked, 2, mark=tmp_path / "mark")
-    assert "hold more than tensors, numbers, strings" in said and not (tmp_path / "mark").exists()
+    refusal = launch(attacked, 2, mark=tmp_path / "mark")
+    assert "hold more than tensors, numbers, strings" in refusal and not (tmp_path / "mark").exists()
 
 
 def test_a_record_travels_whole() -> None:
@@ -164,9 +164,9 @@ def test_of_failed_workers_the_one_that_began_it_is_named(tmp_path: Path) -> Non
     def cause(**codes: int) -> str:
         return str(first_cause({int(rank[1:]): code for rank, code in codes.items()}, tmp_path, 4))
 
-    said = {"message": "rank 0 lost its connection to rank 1", "peer_lost": True, "bad_input": False}
-    (tmp_path / "error-0.json").write_text(json.dumps(said))
-    (tmp_path / "error-3.json").write_text(json.dumps(said | {"message": "ValueError: mine", "peer_lost": False}))
+    report = {"message": "rank 0 lost its connection to rank 1", "peer_lost": True, "bad_input": False}
+    (tmp_path / "error-0.json").write_text(json.dumps(report))
+    (tmp_path / "error-3.json").write_text(json.dumps(report | {"message": "ValueError: mine", "peer_lost": False}))
     assert "rank 3 of 4 workers failed: ValueError: mine" in cause(r0=1, r3=1)
     assert "rank 1 of 4 workers failed: it exited with status 7" in cause(r0=1, r1=7, r3=1)
     assert "rank 2 of 4 workers failed: it was ended by signal 9 (SIGKILL)" in cause(r0=1, r2=-9)
@@ -276,8 +276,8 @@ def test_an_error_in_the_loss_of_a_worker_says_so() -> None:
 
 
 def test_signal_handlers_are_given_back() -> None:
-    mine = lambda number, frame: None  # noqa: E731
-    before = signal.signal(signal.SIGHUP, mine)
+    handler = lambda number, frame: None  # noqa: E731
+    before = signal.signal(signal.SIGHUP, handler)
     try:
         handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
         assert launch(slow_not, 1) == "done"
@@ -331,16 +331,16 @@ def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, numbe
 
 def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left, mine = tmp_path / f"{processes.OURS}left", tmp_path / "another"
-    for folder in (left, mine):
+    left, foreign = tmp_path / f"{processes.OURS}left", tmp_path / "another"
+    for folder in (left, foreign):
         folder.mkdir()
         (folder / "error-0.json").write_text("{}")
     with processes.workers_folder() as first:
         assert left.exists()  # it may be one that is just being made
-        for folder in (left, mine, first):
+        for folder in (left, foreign, first):
             os.utime(folder, (0, 0))
         with processes.workers_folder() as second:
-            assert not left.exists() and mine.exists()
+            assert not left.exists() and foreign.exists()
             assert first.exists() and first != second  # in use
     assert [path.name for path in tmp_path.iterdir()] == ["another"]
 

@@ -213,10 +213,10 @@ def test_gradients_are_summed_in_whole_buckets() -> None:
 def test_the_timed_rates_are_those_of_their_definitions() -> None:
     """Two equal layers: the pipeline waits for its messages; data parallelism adds its ring."""
     layers = tuple(LayerTime(n, "l", 10.0, 20.0, 10_000_000, 0, 500_000) for n in (1, 2))
-    found, phase = Profile(layers), Phase(get("pipedream"), 8, (1,))
+    profile, phase = Profile(layers), Phase(get("pipedream"), 8, (1,))
     # two minibatches in flight: two stages' passes and two messages of 0.8 ms, half of that each
-    assert pipeline_period(found, phase, Links(100.0)) == pytest.approx((0.06 + 2 * 0.0008) / 2)
-    assert pipeline_period(found, phase, Links(1.0)) >= 0.08  # 10 MB at 125 MB/s, each way
+    assert pipeline_period(profile, phase, Links(100.0)) == pytest.approx((0.06 + 2 * 0.0008) / 2)
+    assert pipeline_period(profile, phase, Links(1.0)) >= 0.08  # 10 MB at 125 MB/s, each way
     # one bucket of 1 MB: ready at the end of the backward, half of it sent and received twice
-    assert data_parallel_step(found, 2, Links(1.0)) == pytest.approx(0.06 + 1e6 / 125e6)
-    assert data_parallel_step(found, 2, Links(1.0, latency_ms=5)) == pytest.approx(0.06 + 1e6 / 125e6 + 0.01)
+    assert data_parallel_step(profile, 2, Links(1.0)) == pytest.approx(0.06 + 1e6 / 125e6)
+    assert data_parallel_step(profile, 2, Links(1.0, latency_ms=5)) == pytest.approx(0.06 + 1e6 / 125e6 + 0.01)

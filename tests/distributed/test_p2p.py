@@ -24,6 +24,7 @@ def test_a_header_tells_the_shapes_that_went_into_it(shapes: list[tuple[int, ...
 def test_a_channels_last_tensor_comes_back_as_it_was(n: int, c: int, h: int, w: int) -> None:
     tensor = torch.randn(n, c, h, w).to(memory_format=torch.channels_last)
     meta = TensorMeta.of(tensor)
+    assert meta.channels_last is not tensor.is_contiguous()  # of one channel it is both
     sent = meta.wire(tensor)
     buffer = meta.buffer(torch.device("cpu"))
     assert sent.is_contiguous() and buffer.shape == sent.shape

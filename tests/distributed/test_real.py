@@ -124,8 +124,10 @@ def test_data_parallel_replicas_learn_what_as_many_microbatches_do() -> None:
     assert losses == pytest.approx([row["loss"] for row in run.metrics[4:]], abs=1e-4)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), state[name], rtol=1e-4, atol=1e-5)
-    again = pipelag.train(convolutional(), Noise(), method="bsp", steps=3, executor="real", workers=2, optimizer=sgd)
-    assert len(again.metrics) == 3
+    by_library = pipelag.train(
+        convolutional(), Noise(), method="bsp", steps=3, executor="real", workers=2, optimizer=sgd
+    )
+    assert len(by_library.metrics) == 3
     with pytest.raises(PipelagError, match=r"replicates the whole model, so the cuts \[3\] mean nothing"):
         pipelag.train(convolutional(), Noise(), method="bsp", cuts=(3,), steps=2, executor="real")
 
@@ -150,48 +152,48 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
     records = training.run(inputs, batches.targets)
     all_taken: list[list[int]] = [[] for _ in range(job.world)]
     dist.all_gather_object(all_taken, taken)
-    given = [step for rank in all_taken for step in rank if step >= 4 or job.world == 1]
-    return training.losses, records[-1][0].ages, given, model.state_dict()
+    minibatches = [step for rank in all_taken for step in rank if step >= 4 or job.world == 1]
+    return training.losses, records[-1][0].ages, minibatches, model.state_dict()
 
 
 def counted(job: Job, phases: list[Phase], optimizer: Any) -> tuple[int, list[float], dict[str, torch.Tensor]]:
     """Training, and how many of rank 0's updates were made over flat buffers."""
-    made, taken = [], flat_step.FlatState.taken
+    flat_updates, taken = [], flat_step.FlatState.taken
 
     def counting(state: flat_step.FlatState) -> None:
-        made.append(state)
+        flat_updates.append(state)
         taken(state)
 
     flat_step.FlatState.taken = counting  # type: ignore[method-assign]
     model, batches = convolutional(), Noise()
     training = RealTraining(job, model.train(), phases, optimizer, nn.functional.cross_entropy, lambda step: 1.0, 5)
     training.run(batches.inputs, batches.targets)
-    return len(made), training.losses, model.state_dict()
+    return len(flat_updates), training.losses, model.state_dict()
 
 
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 def test_workers_update_small_tensors_over_flat_buffers_too(optimizer: Any) -> None:
     phases = [Phase(get("pipedream"), 12, (3,)), Phase(get("spectrain"), 8, (2,))]
-    made, losses, state = launch(counted, 2, "cpu", 1, phases=phases, optimizer=optimizer)
-    assert made >= 18  # all but each phase's first
+    flat_updates, losses, state = launch(counted, 2, "cpu", 1, phases=phases, optimizer=optimizer)
+    assert flat_updates >= 18  # all but each phase's first
     model = convolutional()
     plain = pipelag.train(model, Noise(), phases=phases, optimizer=optimizer, seed=5)
     assert losses == [row["loss"] for row in plain.metrics] and equal(state, model.state_dict())
 
 
 def test_one_asynchronous_worker_is_plain_training_bit_for_bit() -> None:
-    losses, ages, given, state = launch(asynchronous, 1, "cpu", 1, steps=12)
+    losses, ages, minibatches, state = launch(asynchronous, 1, "cpu", 1, steps=12)
     model = convolutional()
     model[3].requires_grad_(False)
     rate = lambda step: 1.0 if step < 9 else 0.5  # noqa: E731
     plain = pipelag.train(model, Noise(), method="sequential", steps=12, optimizer=sgd, seed=5, rate=rate)
     assert losses == [row["loss"] for row in plain.metrics] and equal(state, model.state_dict())
-    assert ages == [0] * 12 and given == list(range(12))
+    assert ages == [0] * 12 and minibatches == list(range(12))
 
 
 def test_asynchronous_workers_wait_for_nobody_and_share_all_minibatches() -> None:
-    losses, ages, given, state = launch(asynchronous, 2, "cpu", 1, steps=400)
-    assert sorted(given) == list(range(4, 404))  # each once
+    losses, ages, minibatches, state = launch(asynchronous, 2, "cpu", 1, steps=400)
+    assert sorted(minibatches) == list(range(4, 404))  # each once
     assert len(losses) == 404 and len(ages) == 400
     assert ages[0] == 0 and max(ages) > 1  # the other worker has made updates while this one slept
     assert all(0 <= age < 400 for age in ages)
@@ -205,9 +207,9 @@ def test_the_schedules_of_torch_learn_what_ours_learn(cuts: tuple[int, ...]) -> 
     pairs = (("gpipe_torch", "gpipe"), ("1f1b_torch", "1f1b_flush"))
     cases = [[Phase(get("pipedream"), 4, cuts), Phase(get(name), 8, cuts, microbatches=4)] for name, _ in pairs]
     ends = launch(all_cases, len(cuts) + 1, "cpu", 1, cases=cases)
-    for (name, own), real, phases in zip(pairs, ends, cases, strict=True):
+    for (name, counterpart), real, phases in zip(pairs, ends, cases, strict=True):
         model = convolutional()
-        ours = [phases[0], replace(phases[1], method=get(own))]
+        ours = [phases[0], replace(phases[1], method=get(counterpart))]
         pipelag.train(model, Noise(), phases=ours, optimizer=optimizer_for(name), seed=5, rate=falling)
         for key, value in model.state_dict().items():
             torch.testing.assert_close(real[key], value, rtol=1e-5, atol=1e-6, msg=f"{name}: {key}")
@@ -285,8 +287,8 @@ def alone(warm: bool = False, **more: str) -> dict[str, str]:
 
     warm: with one, for what differs from a test before in little, to start in less time.
     """
-    kept = {key: value for key, value in os.environ.items() if warm or key != "PIPELAG_WARM"}
-    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])} | more
+    environment = {key: value for key, value in os.environ.items() if warm or key != "PIPELAG_WARM"}
+    return environment | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])} | more
 
 
 @pytest.mark.parametrize("victim", [0, 1])

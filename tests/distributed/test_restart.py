@@ -46,7 +46,7 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
     ends = []
     for number, phases in enumerate(cases):
         marks = frozenset({*range(EVERY, STEPS, EVERY), 5, *accumulate(phase.steps for phase in phases)})
-        kept = Checkpoints(folder / str(number), marks)
+        checkpoints = Checkpoints(folder / str(number), marks)
         make, loss = optimizer_for(phases[-1].method.name), nn.functional.cross_entropy
         batches = Noise(device=str(job.device))
         shortened = []
@@ -57,11 +57,11 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
         rate = lambda step: 1.0 if step < 8 else 0.5 if step < 15 else 0.25  # noqa: E731
         whole = RealTraining(job, convolutional().train(), phases, make, loss, rate, 5)
         whole.run(batches.inputs, batches.targets)
-        RealTraining(job, convolutional().train(), shortened, make, loss, rate, 5, kept).run(
+        RealTraining(job, convolutional().train(), shortened, make, loss, rate, 5, checkpoints).run(
             batches.inputs, batches.targets
         )
-        second = RealTraining(job, convolutional(1).train(), phases, make, loss, rate, 5, kept)
-        second.resume(max(kept.steps()))
+        second = RealTraining(job, convolutional(1).train(), phases, make, loss, rate, 5, checkpoints)
+        second.resume(max(checkpoints.steps()))
         second.run(batches.inputs, batches.targets)
         ends.append(
             {
@@ -94,12 +94,13 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
         assert end["weights"] and end["losses"] and end["moments"], end["name"]
 
 
-def train(folder: Path | None, batches: Noise | None = None, **how: Any) -> pipelag.TrainedRun:
+def train(folder: Path | None, batches: Noise | None = None, start: int = 0, **how: Any) -> pipelag.TrainedRun:
+    """start: the seed of the first weights; another one than before, for what goes on has those of its checkpoint."""
     how = {"method": "pipedream", "cuts": (3,), "steps": STEPS} | how
     every = EVERY if folder is not None else 0
     return pipelag.train(
-        convolutional(), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=every,
-        seed=5, **how,
+        convolutional(start), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder,
+        checkpoint_every=every, seed=5, **how,
     )  # fmt: skip
 
 
@@ -111,12 +112,12 @@ def test_a_run_that_broke_goes_on(tmp_path: Path, replicas: tuple[int, ...]) -> 
     assert max(Checkpoints(tmp_path, frozenset()).steps()) == 12
     (tmp_path / "step-000000018").mkdir(exist_ok=True)  # one stage was quicker than the other
     (tmp_path / "step-000000018" / "stage-1-of-2.pt").write_bytes(b"half")
-    again, whole = train(tmp_path, replicas=replicas), train(None, replicas=replicas)
-    assert equal(again.model.state_dict(), whole.model.state_dict())
-    assert again.metrics == whole.metrics and len(whole.metrics) == STEPS
-    kept = {path.parent.name for path in tmp_path.glob("*/resume-*")}
+    resumed, whole = train(tmp_path, start=1, replicas=replicas), train(None, replicas=replicas)
+    assert equal(resumed.model.state_dict(), whole.model.state_dict())
+    assert resumed.metrics == whole.metrics and len(whole.metrics) == STEPS
+    complete = {path.parent.name for path in tmp_path.glob("*/resume-*")}
     # Two sets, for one may be damaged; what is older goes.
-    assert kept >= {"step-000000018", "step-000000022"} and "step-000000006" not in kept
+    assert complete >= {"step-000000018", "step-000000022"} and "step-000000006" not in complete
 
 
 @pytest.mark.real
@@ -135,8 +136,8 @@ def test_a_damaged_set_is_left_out_for_the_one_before_it(
     errors, aside = capfd.readouterr().err, part.parent.with_suffix(".damaged")
     assert f"{part} is damaged; its set is left out" in errors
     assert f"{part.parent} was set aside as {aside.name}" in errors and (aside / part.name).read_bytes() == content
-    again, whole = train(tmp_path), train(None)
-    assert equal(again.model.state_dict(), whole.model.state_dict()) and again.metrics == whole.metrics
+    resumed, whole = train(tmp_path, start=1), train(None)
+    assert equal(resumed.model.state_dict(), whole.model.state_dict()) and resumed.metrics == whole.metrics
 
 
 @pytest.mark.real
@@ -176,11 +177,11 @@ def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path, capfd: pytest
     """More stages and so more minibatches in flight: it fills anew, as after a drain at the checkpoint."""
     with pytest.raises(WorkerFailed):
         train(tmp_path, Breaking())
-    again = train(tmp_path, cuts=(1, 2, 4))
+    resumed = train(tmp_path, start=1, cuts=(1, 2, 4))
     assert "goes on from a training with cuts [3], now [1, 2, 4]\n" in capfd.readouterr().err
     drained = [Phase(get("pipedream"), 12, (3,)), Phase(get("pipedream"), STEPS - 12, (1, 2, 4))]
-    other = pipelag.train(convolutional(), Noise(), phases=drained, optimizer=sgd, seed=5)
-    assert again.metrics == other.metrics and len(again.metrics) == STEPS
+    expected = pipelag.train(convolutional(), Noise(), phases=drained, optimizer=sgd, seed=5)
+    assert resumed.metrics == expected.metrics and len(resumed.metrics) == STEPS
     with pytest.raises(PipelagError, match="are those of another model; go on with that model, or delete them"):
         pipelag.train(
             nn.Sequential(*convolutional()[:5], nn.Linear(16, 5)), Noise(), method="pipedream", cuts=(3,), steps=STEPS,
@@ -193,8 +194,8 @@ def test_a_finished_training_is_told_again_and_never_as_another(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = train(tmp_path, steps=6)
-    again = train(tmp_path, steps=6)
-    assert again.metrics == first.metrics and equal(again.model.state_dict(), first.model.state_dict())
+    second = train(tmp_path, start=1, steps=6)
+    assert second.metrics == first.metrics and equal(second.model.state_dict(), first.model.state_dict())
     assert f"{tmp_path} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
     ours: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 6, "optimizer": sgd, "seed": 5}
     slower = lambda params: torch.optim.SGD(params, lr=0.01)  # noqa: E731
@@ -209,7 +210,7 @@ def test_a_finished_training_is_told_again_and_never_as_another(
     ):
         with pytest.raises(PipelagError, match=f"hold all 6 steps of a training {difference}: nothing is left to tr"):
             pipelag.train(convolutional(), Noise(), executor="real", checkpoints=tmp_path, **(ours | changes))
-    longer = train(tmp_path, steps=9, method="gpipe", cuts=(1, 4))
+    longer = train(tmp_path, start=1, steps=9, method="gpipe", cuts=(1, 4))
     assert longer.metrics[:6] == first.metrics and len(longer.metrics) == 9
 
 
@@ -242,18 +243,17 @@ class Tied(nn.Module):
 
 @pytest.mark.real
 def test_tied_frozen_and_repeated_layers_are_kept(tmp_path: Path) -> None:
-    def model() -> nn.Sequential:
-        torch.manual_seed(0)
-        layers, relu = list(convolutional()), nn.ReLU()
+    def model(start: int) -> nn.Sequential:
+        layers, relu = list(convolutional(start)), nn.ReLU()
         layers[0].requires_grad_(False)
         return nn.Sequential(*layers[:3], relu, layers[3], relu, layers[4], Tied(), nn.Identity(), layers[5])
 
-    def run(executor: str, batches: Noise, **how: Any) -> nn.Sequential:
+    def run(executor: str, batches: Noise, start: int = 0, **how: Any) -> nn.Sequential:
         rate = lambda step: 1.0 if step < 4 else 0.3  # noqa: E731
         how = {"method": "spectrain", "cuts": (4,), "steps": STEPS, "rate": rate, "seed": 5} | how
-        return pipelag.train(model(), batches, optimizer=sgd, executor=executor, **how).model
+        return pipelag.train(model(start), batches, optimizer=sgd, executor=executor, **how).model
 
     with pytest.raises(WorkerFailed):
         run("real", Breaking(), checkpoints=tmp_path, checkpoint_every=EVERY)
-    resumed, simulated = run("real", Noise(), checkpoints=tmp_path), run("simulated", Noise())
+    resumed, simulated = run("real", Noise(), start=1, checkpoints=tmp_path), run("simulated", Noise())
     assert equal(resumed.state_dict(), simulated.state_dict())

@@ -42,11 +42,13 @@ THREE = [
 ]
 
 
-def trained(job: Job, phases: list[Phase], kept: Checkpoints | None = None, resume: bool = False) -> RealTraining:
+def trained(
+    job: Job, phases: list[Phase], checkpoints: Checkpoints | None = None, resume: bool = False
+) -> RealTraining:
     make, model = optimizer_for(phases[0].method.name), convolutional(1 if resume else 0).train()
-    training = RealTraining(job, model, phases, make, cross_entropy, falling, 5, kept, bf16=True)
-    if kept is not None and resume:
-        training.resume(max(kept.steps()))
+    training = RealTraining(job, model, phases, make, cross_entropy, falling, 5, checkpoints, bf16=True)
+    if checkpoints is not None and resume:
+        training.resume(max(checkpoints.steps()))
     training.run(Noise().inputs, Noise().targets)
     return training
 
@@ -66,9 +68,9 @@ def each(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str, Any
     for number, phases in enumerate(cases):
         end = {"whole": in_the_end(trained(job, phases))}
         if len(phases) == 1 and not phases[0].replicas:
-            kept = Checkpoints(folder / str(number), frozenset({4, STEPS}))
-            trained(job, [replace(phases[0], steps=BROKEN)], kept)
-            end["gone on"] = in_the_end(trained(job, phases, kept, resume=True))
+            checkpoints = Checkpoints(folder / str(number), frozenset({4, STEPS}))
+            trained(job, [replace(phases[0], steps=BROKEN)], checkpoints)
+            end["gone on"] = in_the_end(trained(job, phases, checkpoints, resume=True))
         ends.append(end)
     return ends
 
@@ -93,20 +95,20 @@ def test_real_workers_do_what_the_simulated_run_does(in_memory: Path, cases: lis
         for real in end.values():
             assert real["losses"] == losses, name
             assert equal(real["shown"], simulated.model.state_dict()), name
-            for mine, theirs in zip(simulated.masters.values(), real["masters"], strict=True):
-                assert torch.equal(mine, theirs), name
+            for expected, master in zip(simulated.masters.values(), real["masters"], strict=True):
+                assert torch.equal(expected, master), name
 
 
 @pytest.mark.real
 def test_a_run_leaves_the_log_of_the_simulated_one(tmp_path: Path) -> None:
     options = {"precision": "bf16", "save_model": True}
-    made = {}
+    summaries = {}
     for executor, workers in (("real", 2), ("simulated", 1)):
         spec = RunSpec(**RUN | {"executor": executor, "workers": workers, "options": options})
-        made[executor] = carry_out(spec, tmp_path / executor, "cpu", workers)
+        summaries[executor] = carry_out(spec, tmp_path / executor, "cpu", workers)
     assert log_of(tmp_path / "real") == log_of(tmp_path / "simulated")
-    assert {summary["precision"] for summary in made.values()} == {"bf16 over fp32 masters"}
-    real, simulated = (torch.load(tmp_path / executor / "model.pt") for executor in made)
+    assert {summary["precision"] for summary in summaries.values()} == {"bf16 over fp32 masters"}
+    real, simulated = (torch.load(tmp_path / executor / "model.pt") for executor in summaries)
     assert equal(real, simulated) and {value.dtype for value in real.values()} == {torch.bfloat16, torch.float32}
     assert log_of(tmp_path / "real") != []
 

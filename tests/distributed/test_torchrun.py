@@ -109,14 +109,14 @@ def test_machines_with_and_without_gpus_are_refused() -> None:
 def test_two_machines_leave_the_log_of_one(tmp_path: Path) -> None:
     carry_out(RunSpec(**RUN), tmp_path / "one", "cpu", 2)
     with agents((tmp_path, tmp_path), RUN) as started:
-        said = [process.communicate(timeout=240)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+        outputs = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(outputs)
     assert log_of(tmp_path / "out") == log_of(tmp_path / "one")
-    assert sum(text.count("finished after 40 steps") for text in said) == 1  # one process tells
+    assert sum(text.count("finished after 40 steps") for text in outputs) == 1  # one process tells
     assert not (tmp_path / "out" / "partial").exists()
     with agents((tmp_path, tmp_path), RUN, forked=True) as started:
-        said = [process.communicate(timeout=240)[0] for process in started]
-    assert sum(text.count("nothing was done") for text in said) == 1
+        outputs = [process.communicate(timeout=240)[0] for process in started]
+    assert sum(text.count("nothing was done") for text in outputs) == 1
 
 
 def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(t
             time.sleep(0.01)
         (worker,) = psutil.Process(started[1].pid).children()
         worker.send_signal(signal.SIGKILL)
-        said = [process.communicate(timeout=240)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+        outputs = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(outputs)
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["resumed_at"] >= 20
     assert log_of(tmp_path / "out") == log_of(tmp_path / "unbroken")
 
 
 @pytest.mark.parametrize(
-    ("apart", "each", "change", "told"),
+    ("apart", "each", "change", "sentence"),
     [
         (True, 1, {}, "does not see what rank 0 writes to out/partial; let --out be a folder that all machines share"),
         (False, 2, {}, "torchrun has started 4 processes, and this run is for 2; let --nnodes times --nproc-per-node"),
@@ -146,14 +146,14 @@ def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(t
     ids=["folders of their own", "too many processes", "one process's run"],
 )
 def test_what_several_machines_cannot_do_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool, each: int, change: dict[str, Any], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool, each: int, change: dict[str, Any], sentence: str
 ) -> None:
     monkeypatch.setenv("PIPELAG_PATIENCE", "3")
     here, there = tmp_path, tmp_path / "other"
     there.mkdir()
     with agents((here, there if apart else here), RUN | change, each, forked=True) as started:
-        said = "".join(process.communicate(timeout=240)[0] for process in started)
+        output = "".join(process.communicate(timeout=240)[0] for process in started)
     assert all(process.returncode for process in started)
-    assert told in said
-    assert "pipelag/__main__.py" not in said  # through which whatever is no sentence would come, with its traceback
+    assert sentence in output
+    assert "pipelag/__main__.py" not in output  # through which whatever is no sentence would come, with its traceback
     assert not list(tmp_path.glob("**/summary.json"))

@@ -22,17 +22,21 @@ def test_views_of_one_storage_take_its_room_once() -> None:
     views = list(whole)
     text = pickled({"views": views, "half": whole[:, :8], "bits": whole.view(torch.int32)})
     assert len(text) < 1.5 * whole.untyped_storage().nbytes()  # each view by itself: 66 times
-    found = pickle.loads(text)
-    assert all(torch.equal(a, b) for a, b in zip(found["views"], views, strict=True))
-    assert torch.equal(found["half"], whole[:, :8]) and torch.equal(found["bits"], whole.view(torch.int32))
-    assert len({each.untyped_storage().data_ptr() for each in (*found["views"], found["half"], found["bits"])}) == 1
+    arrived = pickle.loads(text)
+    assert all(torch.equal(a, b) for a, b in zip(arrived["views"], views, strict=True))
+    assert torch.equal(arrived["half"], whole[:, :8]) and torch.equal(arrived["bits"], whole.view(torch.int32))
+    assert (
+        len({each.untyped_storage().data_ptr() for each in (*arrived["views"], arrived["half"], arrived["bits"])}) == 1
+    )
 
 
 def test_tied_weights_and_functions_travel_as_ever() -> None:
     layer, bias = nn.Linear(3, 3), torch.ones(2)
     layer.tied = layer.weight
-    found, function = pickle.loads(pickled((layer, lambda: bias)))
-    assert found.tied is found.weight and torch.equal(found.weight, layer.weight) and torch.equal(function(), bias)
+    arrived, function = pickle.loads(pickled((layer, lambda: bias)))
+    assert (
+        arrived.tied is arrived.weight and torch.equal(arrived.weight, layer.weight) and torch.equal(function(), bias)
+    )
 
 
 def test_minibatches_that_nobody_asks_for_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,9 +50,9 @@ def test_minibatches_that_nobody_asks_for_stay_here(monkeypatch: pytest.MonkeyPa
     sent: list[Any] = []
     monkeypatch.setattr(real, "launch", launch)
     batches = [Noise()[t] for t in range(9)]
-    for given, steps, epochs in ((batches, 4, None), (tuple(batches), 4, None), (batches, None, 2)):
+    for supplied, steps, epochs in ((batches, 4, None), (tuple(batches), 4, None), (batches, None, 2)):
         with pytest.raises(Sent):
-            pipelag.train(convolutional(), given, steps=steps, epochs=epochs, cuts=(3,), executor="real")
+            pipelag.train(convolutional(), supplied, steps=steps, epochs=epochs, cuts=(3,), executor="real")
     assert [len(supply.batches) for supply in sent] == [4, 4, 9]
     assert torch.equal(sent[0][3][0], batches[3][0]) and torch.equal(sent[2][11][0], batches[2][0])
 
@@ -63,7 +67,7 @@ class Locked(nn.Module):
 
 
 def holding(lock: Any) -> Any:
-    return lambda *given: lock and nn.functional.cross_entropy(*given)
+    return lambda *arguments: lock and nn.functional.cross_entropy(*arguments)
 
 
 def taking(lock: Any) -> Any:

@@ -93,14 +93,14 @@ def test_real_equals_simulated_bit_for_bit(
 
 @pytest.mark.real
 def test_a_bidirectional_run_goes_on_from_its_checkpoints(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    def run(steps: int, folder: object) -> pipelag.TrainedRun:
+    def run(steps: int, folder: object, start: int = 0) -> pipelag.TrainedRun:
         return pipelag.train(
-            convolutional(), Noise(), method="bidirectional", cuts=(3,), microbatches=2, steps=steps, optimizer=sgd,
-            executor="real", checkpoints=folder, checkpoint_every=3 if folder else 0, seed=5,
+            convolutional(start), Noise(), method="bidirectional", cuts=(3,), microbatches=2, steps=steps,
+            optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=3 if folder else 0, seed=5,
         )  # fmt: skip
 
     run(6, tmp_path)
-    resumed, whole = run(9, tmp_path), run(9, None)
+    resumed, whole = run(9, tmp_path, start=1), run(9, None)  # whose weights are those of the checkpoint
     assert equal(resumed.model.state_dict(), whole.model.state_dict())
     assert [row["loss"] for row in resumed.metrics] == pytest.approx([row["loss"] for row in whole.metrics])
 

@@ -37,8 +37,10 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def ids(result: str, scale: str = "quick", **labels: str) -> set[str]:
-    found = arms(load_paper("stale_weights"), result, load_scale(scale))
-    return {a.spec.id for a in found if all(a.labels.get(k) == v for k, v in labels.items())}
+    every = arms(load_paper("stale_weights"), result, load_scale(scale))
+    matching = {a.spec.id for a in every if all(a.labels.get(k) == v for k, v in labels.items())}
+    assert matching, (result, labels)
+    return matching
 
 
 def everything(scale: str, of: Sequence[str] = ()) -> list[Arm]:
@@ -124,19 +126,19 @@ def test_a_setup_may_have_seeds_of_its_own_and_its_runs_keep_their_ids(config: P
 
 
 def test_a_scale_may_leave_out_some_seeds_of_an_arm_and_say_why(config: Path) -> None:
-    def made(arm: str) -> dict[int, str]:
-        found = arms(load_paper("leaderboard"), "table_2", load_scale("quick"))
-        return {a.seed: a.left_out for a in found if a.labels["arm"] == arm}
+    def left_out(arm: str) -> dict[int, str]:
+        every = arms(load_paper("leaderboard"), "table_2", load_scale("quick"))
+        return {a.seed: a.left_out for a in every if a.labels["arm"] == arm}
 
     why = "of arms that no claim is about, one seed of three is enough"
-    assert made("PipeOptim") == {0: "", 1: "", 2: ""} and made("LWP_w") == {0: "", 1: why, 2: why}
+    assert left_out("PipeOptim") == {0: "", 1: "", 2: ""} and left_out("LWP_w") == {0: "", 1: why, 2: why}
     change(config / "scales/quick.yaml", "seeds: &more [1, 2]", "seeds: &more [0, 2]")
-    assert made("LWP_w") == {0: why, 1: "", 2: why}
+    assert left_out("LWP_w") == {0: why, 1: "", 2: why}
 
 
 def test_shares_that_a_setup_names_are_the_papers_at_its_scale_and_others_elsewhere(config: Path) -> None:
     """PipeMare's table 8: T1 anneals over 20 of 200 epochs; after 10 of 60 epochs of warm-up, over 10."""
-    found = {}
+    shares = {}
     for scale in ("paper", "quick"):
         specs = {
             (a.labels["task"], a.labels["arm"]): a.spec
@@ -144,14 +146,14 @@ def test_shares_that_a_setup_names_are_the_papers_at_its_scale_and_others_elsewh
             if a.spec.kind == "train"
         }
         t1 = specs["images", "T1"]
-        warm, rest = specs["translation", "T1+T2+W"].phases
-        found[scale] = [
+        warm, annealed = specs["translation", "T1+T2+W"].phases
+        shares[scale] = [
             t1.phases[0].options["annealing"] / t1.steps,
-            warm.steps / (warm.steps + rest.steps),
-            rest.options["annealing"] / rest.steps,
+            warm.steps / (warm.steps + annealed.steps),
+            annealed.options["annealing"] / annealed.steps,
         ]
-    assert found["paper"] == pytest.approx([20 / 200, 10 / 60, 10 / 50], abs=1e-3)
-    assert found["quick"] == pytest.approx([0.4, 10 / 60, 10 / 50], abs=1 / 240)  # whole steps of its 240
+    assert shares["paper"] == pytest.approx([20 / 200, 10 / 60, 10 / 50], abs=1e-3)
+    assert shares["quick"] == pytest.approx([0.4, 10 / 60, 10 / 50], abs=1 / 240)  # whole steps of its 240
     change(config / "papers/pipemare.yaml", "{method: gpipe, share: W}", "{method: gpipe, share: V}")
     with pytest.raises(PipelagError, match="table_3.T1.T2.W: share 'V'; it should be K, K1, K2 or W"):
         arms(load_paper("pipemare"), "figure_8", load_scale("quick"))
@@ -162,9 +164,9 @@ def test_pipemares_translation_at_each_scale(config: Path) -> None:
     shutil.copytree(ROOT / "results/published/cpu", "results/published/cpu", ignore=shutil.ignore_patterns("runs"))
     specs = {}
     for scale in ("quick", "standard", "published", "paper"):
-        found = arms(load_paper("pipemare"), "table_2", load_scale(scale))
-        specs[scale] = next(a.spec for a in found if a.labels["arm"] == "Sync" and a.labels["task"] == "translation")
-        large = [a for a in found if a.labels.get("task") == "WMT17"]
+        table_2 = arms(load_paper("pipemare"), "table_2", load_scale(scale))
+        specs[scale] = next(a.spec for a in table_2 if a.labels["arm"] == "Sync" and a.labels["task"] == "translation")
+        large = [a for a in table_2 if a.labels.get("task") == "WMT17"]
         assert len(large) == 4 * len(load_scale(scale).seeds) and all(
             bool(a.left_out) == (scale != "paper") for a in large
         )
@@ -337,8 +339,8 @@ def test_hours_are_those_of_logs_and_what_is_to_do_is_to_take_as_long(
     folder = config.parent / "results/quick/runs" / runs[0].id
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text('{"seconds": 7200}')
-    rest = sum(spec.steps for spec in runs[1:]) * 2 / runs[0].steps
-    assert line("stale_weights", "table_4")[2:] == f"4 1 0 3 2.00 h {rest:.2f} h".split()
+    to_go = sum(spec.steps for spec in runs[1:]) * 2 / runs[0].steps
+    assert line("stale_weights", "table_4")[2:] == f"4 1 0 3 2.00 h {to_go:.2f} h".split()
     drawn = {arm.spec.id for arm in arms(load_paper("stale_weights"), "figure_4", load_scale("quick"))}
     for each in drawn:  # a timeline says nothing of seconds, and is done all the same
         folder = config.parent / "results/quick/runs" / each
@@ -433,7 +435,7 @@ def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
 
 
 def test_no_published_log_names_a_folder_of_the_machine_that_made_it() -> None:
-    told = (ROOT / "results/published").glob("*/runs/*/environment.json")
-    commands = {path: json.loads(path.read_text())["command"] for path in told}
+    environments = (ROOT / "results/published").glob("*/runs/*/environment.json")
+    commands = {path: json.loads(path.read_text())["command"] for path in environments}
     assert commands
     assert [path.parent.name for path, words in commands.items() if any(word.startswith("/") for word in words)] == []

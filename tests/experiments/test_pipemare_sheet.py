@@ -73,38 +73,39 @@ D = {"images": 0.5, "ImageNet": 0.5, "translation": 0.1, "WMT17": 0.1}
 
 def specs(result: str, scale: str = "paper", **labels: str) -> dict[str, RunSpec]:
     """The training runs of a result at a scale, by arm; each in three seeds that differ in nothing else."""
-    found: dict[str, dict[int, RunSpec]] = {}
+    by_arm: dict[str, dict[int, RunSpec]] = {}
     for arm in arms(load_paper("pipemare"), result, load_scale(scale)):
         if arm.spec.kind == "train" and all(arm.labels.get(key) == value for key, value in labels.items()):
-            found.setdefault(arm.labels["arm"], {})[arm.seed] = arm.spec
-    for by_seed in found.values():
+            by_arm.setdefault(arm.labels["arm"], {})[arm.seed] = arm.spec
+    assert by_arm, (result, labels)
+    for by_seed in by_arm.values():
         assert sorted(by_seed) == SEEDS
         assert len({spec.model_copy(update={"seed": 0}).canonical() for spec in by_seed.values()}) == 1
         assert all(spec.seed == seed for seed, spec in by_seed.items())
-    return {arm: by_seed[0] for arm, by_seed in found.items()}
+    return {arm: by_seed[0] for arm, by_seed in by_arm.items()}
 
 
 def check_base(spec: RunSpec, task: str, stages: int | None = None, **model: Any) -> None:
     """Everything that the tables print of a task, whatever the method."""
-    said = TASKS[task]
+    printed = TASKS[task]
     assert spec.model and spec.data and spec.optimizer
-    name, options = said["model"]
+    name, options = printed["model"]
     assert (spec.model.name, spec.model.options) == (model.pop("name", name), options | model)
-    assert spec.data.name == said["data"]
-    assert spec.optimizer.model_dump() == spec.optimizer.model_dump() | said["optimizer"]
-    assert spec.steps == said["epochs"] * said["per_epoch"] and spec.evaluate_every == said["per_epoch"]
+    assert spec.data.name == printed["data"]
+    assert spec.optimizer.model_dump() == spec.optimizer.model_dump() | printed["optimizer"]
+    assert spec.steps == printed["epochs"] * printed["per_epoch"] and spec.evaluate_every == printed["per_epoch"]
     for phase in spec.phases:
-        assert len(phase.cuts) + 1 == (stages or said["stages"]) and not phase.stage_lr and not phase.replicas
+        assert len(phase.cuts) + 1 == (stages or printed["stages"]) and not phase.stage_lr and not phase.replicas
         if not phase.method.startswith("hogwild"):
-            assert phase.microbatches == said["microbatches"]
+            assert phase.microbatches == printed["microbatches"]
     schedule = spec.lr_schedule
-    if "drops" in said:
-        assert (schedule.name, schedule.milestones, schedule.gamma) == ("milestones", said["drops"], 0.1)
-        assert schedule.horizon == spec.steps and spec.batch == said["batch"] and spec.data.augment
+    if "drops" in printed:
+        assert (schedule.name, schedule.milestones, schedule.gamma) == ("milestones", printed["drops"], 0.1)
+        assert schedule.horizon == spec.steps and spec.batch == printed["batch"] and spec.data.augment
     else:
-        assert (schedule.name, schedule.warmup) == ("inverse_sqrt", said["warmup"])
-        assert spec.options == said["options"]
-        assert spec.batch == said["microbatches"]  # sentences come in multiples of the microbatches
+        assert (schedule.name, schedule.warmup) == ("inverse_sqrt", printed["warmup"])
+        assert spec.options == printed["options"]
+        assert spec.batch == printed["microbatches"]  # sentences come in multiples of the microbatches
 
 
 def epochs(task: str, count: int) -> int:
@@ -134,15 +135,15 @@ def t1_t2(task: str, decay: float | None = None, count: int | None = None) -> li
 
 def warmed_up(task: str, warm: int | None = None, count: int | None = None) -> list[tuple[str, int, dict[str, Any]]]:
     """Synchronous warm-up epochs, then both."""
-    first, rest = warm or W[task], TASKS[task]["epochs"] - (warm or W[task])
+    first, remaining = warm or W[task], TASKS[task]["epochs"] - (warm or W[task])
     both = {"annealing": epochs(task, count or K1[task]), "decay": D[task]}
-    return [("gpipe", epochs(task, first), {}), ("pipemare", epochs(task, rest), both)]
+    return [("gpipe", epochs(task, first), {}), ("pipemare", epochs(task, remaining), both)]
 
 
 @pytest.mark.parametrize("task", ["images", "translation"])
 def test_table_3(task: str) -> None:
-    found = specs("table_3", task=task)
-    for spec in found.values():
+    runs = specs("table_3", task=task)
+    for spec in runs.values():
         check_base(spec, task)
     expected = {
         "Sync": plain(task, "gpipe"),
@@ -152,7 +153,7 @@ def test_table_3(task: str) -> None:
         "T1+T2": t1_t2(task),
     }
     expected |= {"T1+T2+W": warmed_up(task)} if task == "translation" else {}
-    assert {arm: settings(spec) for arm, spec in found.items()} == expected
+    assert {arm: settings(spec) for arm, spec in runs.items()} == expected
 
 
 @pytest.mark.parametrize(("result", "split"), [("table_3", {}), ("figure_8", {"split": "2"})])
@@ -163,24 +164,24 @@ def test_fairseqs_network_and_generator_translate_at_the_standard_scale_too(resu
         assert spec.model.options == ({} if arm == "Sync" else {key: int(value) for key, value in split.items()})
         assert (spec.options["generator"], spec.options["beam"]) == ("fairseq", 5)
     for scale in ("quick", "published"):
-        for own in arms(load_paper("pipemare"), result, load_scale(scale)):
-            if own.labels.get("task") == "translation":
-                assert own.spec.model and own.spec.model.name == "transformer"
-                assert "generator" not in own.spec.options
+        every = arms(load_paper("pipemare"), result, load_scale(scale))
+        ours = [arm.spec for arm in every if arm.labels.get("task") == "translation"]
+        assert {spec.model.name for spec in ours if spec.model} == {"transformer"}
+        assert all(spec.model and "generator" not in spec.options for spec in ours)
 
 
 @pytest.mark.parametrize("task", list(TASKS))
 def test_table_2_and_figure_11(task: str) -> None:
-    found = specs("table_2", task=task)
-    for spec in found.values():
+    runs = specs("table_2", task=task)
+    for spec in runs.values():
         check_base(spec, task)
-    assert settings(found["Sync"]) == plain(task, "gpipe")
-    assert settings(found["PipeDream"]) == plain(task, "pipedream_cycle")
-    assert settings(found["T1+T2"]) == t1_t2(task)
+    assert settings(runs["Sync"]) == plain(task, "gpipe")
+    assert settings(runs["PipeDream"]) == plain(task, "pipedream_cycle")
+    assert settings(runs["T1+T2"]) == t1_t2(task)
     if task != "images":  # no warm-up on CIFAR10
-        assert settings(found["T1+T2+W"]) == warmed_up(task)
+        assert settings(runs["T1+T2+W"]) == warmed_up(task)
     if task in ("ImageNet", "WMT17"):
-        assert {arm: s.id for arm, s in specs("figure_11", task=task).items()} == {a: s.id for a, s in found.items()}
+        assert {arm: s.id for arm, s in specs("figure_11", task=task).items()} == {a: s.id for a, s in runs.items()}
 
 
 @pytest.mark.parametrize(
@@ -194,25 +195,25 @@ def test_figures_2_and_3(result: str, task: str, stages: list[int], method: list
     names = {27: "resnet50_few", 54: "resnet50_some", 107: "resnet50"}
     names |= {23: "transformer_few", 47: "transformer_some", 93: "transformer"}
     for count in stages:
-        found = specs(result, task=task, setup=names[count])
-        for spec in found.values():
+        runs = specs(result, task=task, setup=names[count])
+        for spec in runs.values():
             check_base(spec, task, count)
-        assert settings(found["GPipe"]) == plain(task, "gpipe")
-        assert settings(found["PipeDream"]) == plain(task, "pipedream_cycle")
-        assert settings(found["PipeMare"]) == method
+        assert settings(runs["GPipe"]) == plain(task, "gpipe")
+        assert settings(runs["PipeDream"]) == plain(task, "pipedream_cycle")
+        assert settings(runs["PipeMare"]) == method
         if result == "figure_3":
-            assert settings(found["PipeMareW"]) == warmed_up(task)
+            assert settings(runs["PipeMareW"]) == warmed_up(task)
 
 
 def test_figure_4() -> None:
-    found = specs("figure_4")
+    runs = specs("figure_4")
     check_base(
-        found.pop("no discrepancy, many more stages"), "images", 1712, split=16
+        runs.pop("no discrepancy, many more stages"), "images", 1712, split=16
     )  # 16 parts of each of 107 weights
-    for spec in found.values():
+    for spec in runs.values():
         check_base(spec, "images")
-    assert settings(found["no discrepancy"]) == plain("images", "pipedream_cycle")
-    assert settings(found["neither"]) == plain("images", "pipemare_naive")
+    assert settings(runs["no discrepancy"]) == plain("images", "pipedream_cycle")
+    assert settings(runs["neither"]) == plain("images", "pipemare_naive")
 
 
 def test_figures_7_and_8() -> None:
@@ -227,58 +228,58 @@ def test_figures_7_and_8() -> None:
 
 
 def test_figure_12() -> None:
-    found = specs("figure_12")
-    for spec in found.values():
+    runs = specs("figure_12")
+    for spec in runs.values():
         check_base(spec, "images", 150, name="resnet152")  # its caption; all else as for ResNet-50
         (phase,) = spec.phases
         sizes = {b - a for a, b in zip((0, *phase.cuts), (*phase.cuts, 311), strict=True)}
         assert sizes == {2, 3}  # "split these model weights evenly over P pipeline stages" (section 4.1)
-    assert [settings(spec) for spec in found.values()] == [plain("images", "gpipe"), t1("images"), t1_t2("images")]
+    assert [settings(spec) for spec in runs.values()] == [plain("images", "gpipe"), t1("images"), t1_t2("images")]
 
 
 def test_figures_13_14_and_15_and_table_8() -> None:
     """The grids of table 8: annealing, then D, then warm-up, each with the best of the ones before; annealing again."""
     grids = {"images": (10, 20, 40, 80, 160), "translation": (15, 30, 60)}
     for task, grid in grids.items():
-        found = specs("figure_13", task=task)
-        assert settings(found.pop("Sync")) == plain(task, "gpipe")  # what K is to match, says the caption
-        assert {arm: settings(s) for arm, s in found.items()} == {
+        runs = specs("figure_13", task=task)
+        assert settings(runs.pop("Sync")) == plain(task, "gpipe")  # what K is to match, says the caption
+        assert {arm: settings(s) for arm, s in runs.items()} == {
             f"K = {count}/{TASKS[task]['epochs']}": t1(task, count) for count in grid
         }
     # figure 14's caption speaks of 0.5 for the Transformer too
     decays = {"images": (0.1, 0.5, 0.9), "translation": (0.01, 0.1, 0.2, 0.5)}
     for task, values in decays.items():
-        found = specs("figure_14", task=task)
-        assert {arm: settings(s) for arm, s in found.items()} == {
+        runs = specs("figure_14", task=task)
+        assert {arm: settings(s) for arm, s in runs.items()} == {
             "Sync": plain(task, "gpipe"),
             "no correction": t1(task),
             **{f"D = {value}": t1_t2(task, value) for value in values},
         }
-    found = specs("figure_15")
-    assert settings(found.pop("Sync")) == plain("translation", "gpipe")
-    assert {arm: settings(s) for arm, s in found.items()} == {
+    runs = specs("figure_15")
+    assert settings(runs.pop("Sync")) == plain("translation", "gpipe")
+    assert {arm: settings(s) for arm, s in runs.items()} == {
         f"W = {warm}/60": warmed_up("translation", warm) for warm in (3, 5, 10)
     }
-    found = specs("table_8")
-    again = {"images": (10, 20, 40), "translation": (15, 20, 30)}
-    for task, counts in again.items():
+    runs = specs("table_8")
+    annealings = {"images": (10, 20, 40), "translation": (15, 20, 30)}
+    for task, counts in annealings.items():
         for count in counts:
             assert settings(specs("table_8", task=task)[f"K with T2 = {count}/{TASKS[task]['epochs']}"]) == t1_t2(
                 task, count=count
             )
     for count in (1, 10, 20):
-        assert settings(found[f"K after W = {count}/60"]) == warmed_up("translation", count=count)
+        assert settings(runs[f"K after W = {count}/60"]) == warmed_up("translation", count=count)
 
 
 def test_figures_17_and_18() -> None:
     """Checkpoints {2, 4, 17} and {2, 12, 31} (D.2), as segments of one length: 17 of 107 stages come out as 16."""
-    for result, task, made in (("figure_17", "images", (2, 4, 16)), ("figure_18", "translation", (2, 12, 31))):
+    for result, task, checkpoints in (("figure_17", "images", (2, 4, 16)), ("figure_18", "translation", (2, 12, 31))):
         stages = TASKS[task]["stages"]
-        for name, count in zip(("few", "some", "many"), made, strict=True):
-            found = specs(result, checkpoints=name)
-            assert list(found) == ["T1", "T1+T2"] + ["T1+T2+W"] * (task == "translation")
+        for name, count in zip(("few", "some", "many"), checkpoints, strict=True):
+            runs = specs(result, checkpoints=name)
+            assert list(runs) == ["T1", "T1+T2"] + ["T1+T2+W"] * (task == "translation")
             without = specs(result, checkpoints="none")
-            for arm, spec in found.items():
+            for arm, spec in runs.items():
                 check_base(spec, task)
                 assert ceil(stages / int(spec.phases[-1].recompute)) == count
                 assert settings(spec) == settings(without[arm])
@@ -288,14 +289,14 @@ def test_figures_17_and_18() -> None:
 def test_figure_19() -> None:
     """Appendix E: as many stages, and the annealing of T1 alone; delays by PipeMare's N, a minibatch in one piece."""
     for task in ("images", "translation"):
-        found = specs("figure_19", task=task)
-        for spec in found.values():
+        runs = specs("figure_19", task=task)
+        for spec in runs.values():
             check_base(spec, task)
         micro = TASKS[task]["microbatches"]
-        assert settings(found["Sync"]) == plain(task, "gpipe")
-        assert settings(found["Hogwild"]) == plain(task, "hogwild", microbatches=micro)
+        assert settings(runs["Sync"]) == plain(task, "gpipe")
+        assert settings(runs["Hogwild"]) == plain(task, "hogwild", microbatches=micro)
         annealing = epochs(task, K[task])
-        assert settings(found["Hogwild+T1"]) == plain(task, "hogwild_t1", microbatches=micro, annealing=annealing)
+        assert settings(runs["Hogwild+T1"]) == plain(task, "hogwild_t1", microbatches=micro, annealing=annealing)
 
 
 def test_the_theory_is_computed_with_the_printed_numbers() -> None:

@@ -51,8 +51,8 @@ def asked(result: str, scale: str = "paper") -> list[Arm]:
 
 
 def first_seed(result: str, **labels: str) -> dict[str, RunSpec]:
-    found = [a for a in asked(result) if a.seed == 0 and a.spec.kind == "train"]
-    return {a.labels["arm"]: a.spec for a in found if all(a.labels.get(k) == v for k, v in labels.items())}
+    trained = [a for a in asked(result) if a.seed == 0 and a.spec.kind == "train"]
+    return {a.labels["arm"]: a.spec for a in trained if all(a.labels.get(k) == v for k, v in labels.items())}
 
 
 def check_base(spec: RunSpec, arm: str) -> None:
@@ -107,11 +107,11 @@ def test_images_are_enlarged_to_224_pixels() -> None:
 
 def test_vanilla_1f1b_differs_from_pipeoptim_in_its_method_alone() -> None:
     for result, same in (("figure_7a", "figure_4a"), ("figure_7b", "figure_3c"), ("figure_7c", "figure_5a")):
-        for activations, again in (("recomputed", True), ("kept", False)):
+        for activations, recompute in (("recomputed", True), ("kept", False)):
             pair = first_seed(result, activations=activations)
             assert list(pair) == ["PipeOptim", "Vanilla-1F1B"]
             vanilla = pair["Vanilla-1F1B"]
-            assert (vanilla.phases[0].method, vanilla.phases[0].recompute) == ("1f1b", again)
+            assert (vanilla.phases[0].method, vanilla.phases[0].recompute) == ("1f1b", recompute)
             as_optim = vanilla.phases[0].model_copy(update={"method": "pipeoptim"})
             assert vanilla.model_copy(update={"phases": (as_optim,)}).id == pair["PipeOptim"].id
         assert first_seed(result, activations="recomputed")["PipeOptim"].id == first_seed(same)["PipeOptim"].id
@@ -127,11 +127,8 @@ def test_overall_runs_differ_in_their_minibatches(result: str, base: str, single
     assert list(specs) == list(METHODS)
     for arm, spec in specs.items():
         check_base(spec, arm)
-        assert (
-            spec.batch == sizes.get(arm, single)
-            and spec.phases[0].microbatches == spec.batch // single
-            or arm == "SpecTrain"
-        )
+        assert spec.batch == sizes.get(arm, single)
+        assert spec.phases[0].microbatches == (1 if arm == "SpecTrain" else spec.batch // single)
         assert (spec.model, spec.data, spec.optimizer) == (usual.model, usual.data, usual.optimizer)
         assert spec.steps == 70 * (TINY // spec.batch) and spec.lr_schedule.milestones == usual.lr_schedule.milestones
 
@@ -143,13 +140,13 @@ def test_plans_have_the_minibatches_of_table_5(result: str) -> None:
     spec, options = arm.spec, arm.spec.options
     assert spec.model and spec.model.name == model and spec.optimizer and spec.optimizer.name == optimizer
     assert options["profile"]["roofline"] == "p100" and options["cluster"]["levels"][0]["workers"] == 4
-    wanted = dict(zip(METHODS, batches, strict=True))
-    assert list(options["arms"]) == [name for name, batch in wanted.items() if batch]
-    for name, own in options["arms"].items():
-        assert own["method"] == METHODS[name] and own["recompute"] is True
+    printed = dict(zip(METHODS, batches, strict=True))
+    assert list(options["arms"]) == [name for name, batch in printed.items() if batch]
+    for name, planned in options["arms"].items():
+        assert planned["method"] == METHODS[name] and planned["recompute"] is True
         passes = 4 if name in ("GPipe", "PipeDream-2BW") else 1
-        size = (wanted[name] or 0) // (4 if name == "GPipe" else 1)
-        assert own["batch"] == passes * size and own.get("microbatches", 1) == passes
+        size = (printed[name] or 0) // (4 if name == "GPipe" else 1)
+        assert planned["batch"] == passes * size and planned.get("microbatches", 1) == passes
 
 
 def test_bert_48_has_a_stage_per_gpu_on_1_2_and_3_nodes() -> None:
@@ -158,8 +155,8 @@ def test_bert_48_has_a_stage_per_gpu_on_1_2_and_3_nodes() -> None:
     for arm in runs:
         options = arm.spec.options
         assert options["profile"]["inputs"] == [{"shape": [128], "of": "words"}]
-        assert all(own["recompute"] is True for own in options["arms"].values())
-        assert {own["method"] for own in options["arms"].values()} == {
+        assert all(planned["recompute"] is True for planned in options["arms"].values())
+        assert {planned["method"] for planned in options["arms"].values()} == {
             "gpipe",
             "pipedream",
             "pipedream_2bw",

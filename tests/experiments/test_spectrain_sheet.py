@@ -44,45 +44,45 @@ def all_of(result: str, **labels: str) -> list[Arm]:
 
 def check_training(spec: RunSpec, model: str, method: str) -> None:
     """Everything that section 4.1 says of a network."""
-    said = MODELS[model]
+    printed = MODELS[model]
     assert spec.model and spec.data and spec.optimizer
-    assert (spec.model.name, spec.data.name, spec.optimizer.lr) == (said["name"], said["data"], said["lr"])
+    assert (spec.model.name, spec.data.name, spec.optimizer.lr) == (printed["name"], printed["data"], printed["lr"])
     assert (spec.optimizer.name, spec.optimizer.momentum, spec.optimizer.weight_decay) == ("sgd", MOMENTUM, 0.0)
     assert spec.optimizer.dampening is None and spec.lr_schedule.name == "constant" and not spec.lr_schedule.warmup
     assert (spec.batch, spec.steps, spec.evaluate_every, spec.data.augment) == (BATCH, STEPS, EVERY, False)
     (phase,) = spec.phases
     assert (phase.method, phase.options, phase.microbatches) == (method, {}, 1) and not phase.recompute
     assert len(phase.cuts) == GPUS - 1 and all(a < b for a, b in pairwise((0, *phase.cuts, LAYERS[model])))
-    if said["data"] == "imdb":
+    if printed["data"] == "imdb":
         assert spec.data.options["length"] == 20  # "truncated to 20 words"; of the LSTM by figures 3 and 10
         assert spec.data.options["test"] == 78 * BATCH  # by table 1, whose accuracies are multiples of 1/9,984
 
 
 @pytest.mark.parametrize("model", list(MODELS))
 def test_table_1(model: str) -> None:
-    found = all_of("table_1", model=model)
-    assert {(arm.labels["arm"], arm.seed) for arm in found} == {(a, seed) for a in METHODS for seed in (0, 1, 2)}
-    for arm in found:
+    trained = all_of("table_1", model=model)
+    assert {(arm.labels["arm"], arm.seed) for arm in trained} == {(a, seed) for a in METHODS for seed in (0, 1, 2)}
+    for arm in trained:
         check_training(arm.spec, model, METHODS[arm.labels["arm"]])
-    assert len({arm.spec.phases[0].cuts for arm in found}) == 1
+    assert len({arm.spec.phases[0].cuts for arm in trained}) == 1
 
 
 def test_the_networks_have_the_printed_sizes() -> None:
     with torch.device("meta"):
-        made = {}
+        networks = {}
         for model in MODELS:
             spec = all_of("table_1", model=model)[0].spec
             assert spec.model
-            made[model] = build(spec.model.name, **spec.model.options)
-    assert len(made["SNN"]) == LAYERS["SNN"]  # "32 fully-connected layers with 2048 hidden units"
-    assert {layer.out_features for layer in made["SNN"].modules() if isinstance(layer, nn.Linear)} == {2048, 10}
-    lstms = [layer for layer in made["Residual LSTM"].modules() if isinstance(layer, nn.LSTM)]
+            networks[model] = build(spec.model.name, **spec.model.options)
+    assert len(networks["SNN"]) == LAYERS["SNN"]  # "32 fully-connected layers with 2048 hidden units"
+    assert {layer.out_features for layer in networks["SNN"].modules() if isinstance(layer, nn.Linear)} == {2048, 10}
+    lstms = [layer for layer in networks["Residual LSTM"].modules() if isinstance(layer, nn.LSTM)]
     # "8 layers ... with 512 embedding units, 512 output units, and 1024 memory units"
     assert [(one.input_size, one.hidden_size, one.proj_size) for one in lstms] == [(512, 1024, 512)] * 8
     # "6 blocks in both encoder and decoder with 8 heads and 512 hidden units in fully-connected layers"
     defaults = {name: value.default for name, value in inspect.signature(sentiment_transformer).parameters.items()}
     assert [defaults[name] for name in ("blocks", "heads", "hidden")] == [6, 8, 512]
-    assert len(made["Transformer"]) == LAYERS["Transformer"]
+    assert len(networks["Transformer"]) == LAYERS["Transformer"]
 
 
 def test_figures_of_one_network_use_table_1s_runs() -> None:

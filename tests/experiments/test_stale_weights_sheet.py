@@ -21,10 +21,10 @@ def runs(result: str, **labels: str) -> list[Arm]:
 
 def one(result: str, **labels: str) -> RunSpec:
     """The spec of an arm, which its seeds share; all seeds are there."""
-    found = runs(result, **labels)
-    assert [arm.seed for arm in found] == SEEDS, labels
-    assert len({arm.spec.model_copy(update={"seed": 0}).canonical() for arm in found}) == 1
-    return found[0].spec
+    matching = runs(result, **labels)
+    assert [arm.seed for arm in matching] == SEEDS, labels
+    assert len({arm.spec.model_copy(update={"seed": 0}).canonical() for arm in matching}) == 1
+    return matching[0].spec
 
 
 def settings(spec: RunSpec) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def test_the_table_of_both_networks_says_so_in_its_cells() -> None:
     ours = context("leaderboard", "table_5", lambda arm: None if arm.left_out else networks()(arm), "quick")
     drawn = table(ours).table
     assert drawn is not None
-    shown = drawn.texts()
-    bleu = shown["titles"].index("BLEU")
-    assert [row[bleu] for row in shown["rows"]] == ["90.0 ± 1.0", *["left out"] * 2, "40.0 ± 1.0", *["left out"] * 2]
-    assert any(note.startswith("Left out: fairseq is not installed here") for note in shown["notes"])
+    texts = drawn.texts()
+    bleu = texts["titles"].index("BLEU")
+    assert [row[bleu] for row in texts["rows"]] == ["90.0 ± 1.0", *["left out"] * 2, "40.0 ± 1.0", *["left out"] * 2]
+    assert any(note.startswith("Left out: fairseq is not installed here") for note in texts["notes"])
     assert {verdict.verdict for verdict in verdicts(ours)} == {"cannot be judged"}

@@ -126,10 +126,10 @@ def files(under: Path) -> list[Path]:
 
 def damage(run: Path, chance: random.Random) -> str:
     """Do one of these to a file of the folder; returns what was done."""
-    found = files(run)
-    if not found:
+    candidates = files(run)
+    if not candidates:
         return "nothing"
-    kind, path = chance.choice(KINDS), chance.choice(found)
+    kind, path = chance.choice(KINDS), chance.choice(candidates)
     try:
         kind(path, chance)
     except PermissionError:  # of what a damage before this one made read-only

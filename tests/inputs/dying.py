@@ -56,17 +56,17 @@ def watch(folder: str, touch: int | None, count: str | None) -> None:
     sys.addaudithook(look)
 
 
-def begin(told: dict[str, Any]) -> None:
+def begin(orders: dict[str, Any]) -> None:
     train_simulated.CHECKPOINT_SECONDS, train_simulated.FLUSH_STEPS = 0.0, 1
     tempfile.tempdir = None  # that of this process's environment, not of the one it is a fork of
     obey_modes()
     me = os.environ.get("RANK", "launcher")
-    if told.get("who") == ALL:
-        watch(told["folder"], None, told["count"] + me)
-    elif told.get("who") == me:
-        watch(told["folder"], told.get("touch"), None)
-        if "seconds" in told:
-            timer = threading.Timer(told["seconds"], die)
+    if orders.get("who") == ALL:
+        watch(orders["folder"], None, orders["count"] + me)
+    elif orders.get("who") == me:
+        watch(orders["folder"], orders.get("touch"), None)
+        if "seconds" in orders:
+            timer = threading.Timer(orders["seconds"], die)
             timer.daemon = True
             timer.start()
 

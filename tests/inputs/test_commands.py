@@ -39,7 +39,7 @@ def phase(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "sentence"),
     [
         ({"model": {"name": "resnet999999998"}}, "too deep to be built; the limit is 2000"),
         ({"model": {"name": "resnet21"}}, "the nearest are 20 and 26"),
@@ -82,25 +82,25 @@ def phase(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_spec_that_no_run_can_have_is_refused_before_anything_is_made(
-    changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--spec", changed(**changes), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert re.search(said, error) and error.count("\n") == 1 and "nput should" not in error
+    assert re.search(sentence, error) and error.count("\n") == 1 and "nput should" not in error
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "told"),
+    ("model", "data", "properties"),
     [("lenet5", "opinions", "classes and words"), ("sentiment_transformer", "shapes", "classes and in_channels")],
 )
 def test_data_of_another_kind_than_the_model_is_for_are_refused(
-    model: str, data: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, data: str, properties: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = changed(model={"name": model}, data={"name": data})
     assert main(["run", "--spec", spec, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert f"'{model}' is not made for data such as '{data}', by which a model is told its {told};" in error
+    assert f"'{model}' is not made for data such as '{data}', by which a model is told its {properties};" in error
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_what_nobody_foresaw_is_one_sentence_and_a_file(
     words = ["run", "--spec", changed(), "--out", str(tmp_path / "out")]
     assert main(words) == 1
     error = capsys.readouterr().err
-    found = re.fullmatch(
+    printed = re.fullmatch(
         r"pipelag run: KeyError: 'weights' \(in step 3\) at test_commands\.py:\d+; the traceback is in (\S+) .*\n",
         error,
     )
-    assert found is not None, error
-    assert "in fail" in Path(found[1]).read_text()
-    os.unlink(found[1])
+    assert printed is not None, error
+    assert "in fail" in Path(printed[1]).read_text()
+    os.unlink(printed[1])
     assert main([*words, "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))

@@ -83,41 +83,41 @@ class Ended:
     """How a start ended: its exit status, negative for a signal, and what it said."""
 
     status: int
-    said: str
+    stderr: str
 
 
-def start(spec: RunSpec, out: Path, told: dict[str, Any]) -> Ended:
+def start(spec: RunSpec, out: Path, orders: dict[str, Any]) -> Ended:
     """Start a run, or go on with it, as a user does."""
     words = ["run", "--spec", spec.canonical(), "--out", str(out), "--device", "cpu", "--threads", "2"]
     environment = os.environ | {
         "PIPELAG_PLUGINS": dying.__name__,
-        dying.VARIABLE: json.dumps({"folder": str(out)} | told),
-        "TMPDIR": told.get("temporary", str(out.parent)),
+        dying.VARIABLE: json.dumps({"folder": str(out)} | orders),
+        "TMPDIR": orders.get("temporary", str(out.parent)),
     }
     with subprocess.Popen(
         [*JOB, *words], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            _, said = process.communicate(timeout=SECONDS)
+            _, stderr = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             raise AssertionError(f"it hangs: no end after {SECONDS:g} s") from None
-    return Ended(process.returncode, said)
+    return Ended(process.returncode, stderr)
 
 
 def whole(spec: RunSpec, folder: Path) -> Unbroken:
     """The run, in which each of its processes counts its touches."""
     began = time.monotonic()
     ended = start(spec, folder / "run", {"who": dying.ALL, "count": str(folder / "count-")})
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.stderr
     touches = {path.name.removeprefix("count-"): path.stat().st_size for path in folder.glob("count-*")}
     assert set(touches) == {"launcher", *map(str, range(spec.workers if spec.executor == "real" else 0))}
     return Unbroken(spec, folder / "run", time.monotonic() - began, touches)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in found]
+    logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in logged]
 
 
 def equal(out: Path, other: Unbroken) -> bool:
@@ -133,8 +133,8 @@ def equal(out: Path, other: Unbroken) -> bool:
 
 def one_sentence(ended: Ended) -> bool:
     """Bad input's exit status, and one line that is the refusal, behind notices of what was set aside."""
-    lines = [line for line in ended.said.splitlines() if re.match("pipelag [a-z]+: ", line)]
-    return ended.status == 2 and len(lines) == 1 and "Traceback" not in ended.said and len(lines[0]) < 600
+    lines = [line for line in ended.stderr.splitlines() if re.match("pipelag [a-z]+: ", line)]
+    return ended.status == 2 and len(lines) == 1 and "Traceback" not in ended.stderr and len(lines[0]) < 600
 
 
 def one_round(seed: int, other: Unbroken, out: Path, warm: WarmProcess) -> str:
@@ -143,24 +143,24 @@ def one_round(seed: int, other: Unbroken, out: Path, warm: WarmProcess) -> str:
     before = set(forks(warm))
     kills, finished = chance.randint(1, STARTS), False
     for number in range(kills + 3):
-        told: dict[str, Any] = {}
+        orders: dict[str, Any] = {}
         if number < kills and not finished:
             who = chance.choice(sorted(other.touches))
             moment = ("touch", 1 + chance.randrange(other.touches[who] + 2))
             moment = moment if chance.random() < 0.8 else ("seconds", round(chance.uniform(0, other.seconds), 3))
-            told = {"who": who, moment[0]: moment[1]}
+            orders = {"who": who, moment[0]: moment[1]}
         try:
-            story.append(f"start {told}:")
-            ended = start(other.spec, out, told)
+            story.append(f"start {orders}:")
+            ended = start(other.spec, out, orders)
             wait_for(lambda: not set(forks(warm)) - before, SECONDS)  # a killed launcher's workers follow it
-            story[-1] += f" {ended.status} {ended.said.strip()[-700:]}"
-            worker = told.get("who", "launcher") != "launcher" and "SIGKILL" in ended.said
+            story[-1] += f" {ended.status} {ended.stderr.strip()[-700:]}"
+            worker = orders.get("who", "launcher") != "launcher" and "SIGKILL" in ended.stderr
             if ended.status == 0:
                 assert equal(out, other), "another log, or another result"
                 if finished:
                     return "right"
                 finished = True
-            elif not told or not (ended.status == -9 or worker):
+            elif not orders or not (ended.status == -9 or worker):
                 assert one_sentence(ended), "not in one sentence"
                 damage.writable(out)
                 shutil.rmtree(out)  # what every such sentence comes to
@@ -178,7 +178,7 @@ def one_round(seed: int, other: Unbroken, out: Path, warm: WarmProcess) -> str:
 
 def rounds(kind: str, number: int, folder: Path, warm: WarmProcess) -> None:
     known: dict[int, Unbroken] = {}
-    told: dict[str, int] = {}
+    outcomes: dict[str, int] = {}
     for seed in range(FIRST, FIRST + number * FACTOR):
         which = seed % len(RUNS[kind])
         if which not in known:
@@ -186,11 +186,11 @@ def rounds(kind: str, number: int, folder: Path, warm: WarmProcess) -> None:
             known[which] = whole(RunSpec.model_validate(RUNS[kind][which]), folder / f"whole-{which}")
         place = folder / str(seed)
         place.mkdir()
-        how = one_round(seed, known[which], place / "run", warm)
-        told[how] = told.get(how, 0) + 1
+        outcome = one_round(seed, known[which], place / "run", warm)
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
         damage.writable(place)
         shutil.rmtree(place)
-    print(f"{kind}: seeds {FIRST} to {seed}, {told}", file=sys.stderr)
+    print(f"{kind}: seeds {FIRST} to {seed}, {outcomes}", file=sys.stderr)
 
 
 @pytest.fixture

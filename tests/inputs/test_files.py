@@ -25,7 +25,7 @@ MANY = "\n".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("[" * 100_000 + "]" * 100_000, "nested more than 48 levels deep .line 1"),
         ("- " * 100_000, "nested more than 48 levels"),
@@ -47,8 +47,8 @@ MANY = "\n".join(
         ("1.5: 2", "a key that is no text"),
     ],
 )
-def test_yaml_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
-    with pytest.raises(PipelagError, match=f"^'f'.*{said}") as refused:
+def test_yaml_that_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(PipelagError, match=f"^'f'.*{sentence}") as refused:
         yaml_of(text, "'f'")
     assert len(str(refused.value)) < 500 and "\n" not in str(refused.value)
 
@@ -64,7 +64,7 @@ def test_yaml_that_people_write_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("[" * 100_000, "nested more than"),
         ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more than"),
@@ -78,8 +78,8 @@ def test_yaml_that_people_write_is_read() -> None:
         ("{", "is not JSON"),
     ],
 )
-def test_json_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
-    with pytest.raises(PipelagError, match=said):
+def test_json_that_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
         json_of(text, "f")
 
 
@@ -99,7 +99,7 @@ def test_what_is_no_file_of_text_is_refused_and_not_waited_for(tmp_path: Path) -
     (tmp_path / "utf16").write_text("a: 1", encoding="utf-16")
     (tmp_path / "binary").write_bytes(b"a\0b")
     (tmp_path / "large").write_bytes(b" " * 100)
-    for path, said in {
+    for path, sentence in {
         tmp_path: "is a folder, not a cluster file",
         loop: "Too many levels of symbolic links",
         pipe: "is a device or a pipe",
@@ -110,7 +110,7 @@ def test_what_is_no_file_of_text_is_refused_and_not_waited_for(tmp_path: Path) -
         tmp_path / "utf16" / "x": "Not a directory",
         Path("a\0b"): "null byte",
     }.items():
-        with pytest.raises(PipelagError, match=said):
+        with pytest.raises(PipelagError, match=sentence):
             read_yaml(path, "a cluster file")
     with pytest.raises(PipelagError, match="has 100 bytes, too many for a note .99 at most"):
         read_text(tmp_path / "large", "a note", 99)
@@ -135,8 +135,12 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     write_whole(tmp_path / "b", "x")
     os.umask(old)
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o640
-    for wrong, said in {tmp_path: "is a folder", Path("/dev/full"): "a device", path / "x": "Not a directory"}.items():
-        with pytest.raises(PipelagError, match=said):
+    for wrong, sentence in {
+        tmp_path: "is a folder",
+        Path("/dev/full"): "a device",
+        path / "x": "Not a directory",
+    }.items():
+        with pytest.raises(PipelagError, match=sentence):
             write_whole(wrong, "x")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 

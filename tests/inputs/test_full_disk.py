@@ -68,8 +68,8 @@ class Ballast:
 def refused_for_room(ended: Ended, *names: str) -> None:
     """One sentence that names a file below one of these, and that there is no room."""
     assert one_sentence(ended), ended
-    assert any(word in ended.said for word in ("No space left on device", "no space left", "disk is full")), ended
-    assert any(name in ended.said for name in names), ended
+    assert any(word in ended.stderr for word in ("No space left on device", "no space left", "disk is full")), ended
+    assert any(name in ended.stderr for name in names), ended
 
 
 def lefts(seed: int, most: int, number: int) -> list[int]:
@@ -136,9 +136,9 @@ def test_a_drawing(disk: Path, words: tuple[str, ...]) -> None:
             if ended.status:
                 refusals += 1
                 refused_for_room(ended, f"figures/quick/stale_weights/{words[0]}")
-                found = contents(project / "figures") if (project / "figures").exists() else {}
-                assert found.items() <= right.items()  # nothing half-written, nothing left over
-                assert not there or found == right
+                drawn = contents(project / "figures") if (project / "figures").exists() else {}
+                assert drawn.items() <= right.items()  # nothing half-written, nothing left over
+                assert not there or drawn == right
             ballast.empty()
             assert pipelag(project, *command).status == 0 and contents(project / "figures") == right
     assert refusals >= 2
@@ -215,9 +215,9 @@ def test_a_target_of_the_workflow(disk: Path) -> None:
     ballast.empty()
     # The disk becomes full while a job is at work: a plugin, which every job imports, sees to that.
     (project / "filling.py").write_text(FILLING)
-    said = snakemake(project, "stale_weights_figure_2", "--config", "plugins=[filling]")
-    lines = [line for line in said.stderr.splitlines() if line.startswith("failed: stale_weights figure_1")]
-    assert said.returncode and len(lines) == 1 and "no room is left on the disk" in lines[0], said
+    failed = snakemake(project, "stale_weights_figure_2", "--config", "plugins=[filling]")
+    lines = [line for line in failed.stderr.splitlines() if line.startswith("failed: stale_weights figure_1")]
+    assert failed.returncode and len(lines) == 1 and "no room is left on the disk" in lines[0], failed
     assert not list(project.glob("figures/*/*/*.*"))
     ballast.empty()
     done = snakemake(project, "stale_weights_figure_2")

@@ -58,7 +58,7 @@ register(Method(name="mine_method", summary="mine does it", source="an example",
 '''
 
 
-def said(capsys: Captured, *words: str, code: int = 0) -> str:
+def printed(capsys: Captured, *words: str, code: int = 0) -> str:
     assert main(words) == code
     streams = capsys.readouterr()
     return streams.err if code else streams.out
@@ -66,41 +66,41 @@ def said(capsys: Captured, *words: str, code: int = 0) -> str:
 
 @pytest.mark.parametrize(("what", "registry"), [("methods", METHODS), ("models", MODELS), ("schedules", SCHEDULES)])
 def test_a_registry_is_listed_whole_a_line_each(what: str, registry: dict[str, object], capsys: Captured) -> None:
-    lines = said(capsys, what).splitlines()
+    lines = printed(capsys, what).splitlines()
     assert {line.split()[0] for line in lines} == set(registry) and len(lines) == len(registry)
     assert not any("no description" in line for line in lines)
     wrong = next(iter(registry))[:-1] + "~"
-    assert f"unknown {what[:-1]} '{wrong}'; did you mean" in said(capsys, what, wrong, code=2)
+    assert f"unknown {what[:-1]} '{wrong}'; did you mean" in printed(capsys, what, wrong, code=2)
 
 
 def test_a_method_is_described_with_settings_and_the_paper_it_is_from(capsys: Captured) -> None:
-    text = said(capsys, "methods", "pipemare")
+    text = printed(capsys, "methods", "pipemare")
     assert "source: pipemare section 3\n" in text
     assert "paper: PipeMare: Asynchronous Pipeline Parallel DNN Training (2021)" in text
     assert "settings: annealing: int = 400, decay: float = 0.1, reading: 'printed' | 'own' = 'printed'" in text
     assert "[7, 5, 3, 1] updates in forwards, [0, 0, 0, 0] in backwards" in text
-    assert "3 stages, by stage: [5, 3, 1]" in said(capsys, "methods", "pipemare", "--stages", "3")
+    assert "3 stages, by stage: [5, 3, 1]" in printed(capsys, "methods", "pipemare", "--stages", "3")
     for name in METHODS:
-        assert f"{name}: {METHODS[name].summary}" in said(capsys, "methods", name)
+        assert f"{name}: {METHODS[name].summary}" in printed(capsys, "methods", name)
 
 
 def test_double_buffering_is_described_with_the_microbatches_it_needs(capsys: Captured) -> None:
-    assert "over 4 stages with 4 microbatches, by stage: [1, 1, 1, 1]" in said(capsys, "methods", "pipedream_2bw")
+    assert "over 4 stages with 4 microbatches, by stage: [1, 1, 1, 1]" in printed(capsys, "methods", "pipedream_2bw")
 
 
 def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatches_that_it_takes(
     capsys: Captured,
 ) -> None:
     held = {
-        name for name in METHODS if "forward reads: an older version, which is held" in said(capsys, "methods", name)
+        name for name in METHODS if "forward reads: an older version, which is held" in printed(capsys, "methods", name)
     }
     assert held == {"pipedream_vertical_sync", "pipedream_2bw", "dualpipe_stashed"}
     for name, numbers in [("pipedream_2bw", "3, 4, 5"), ("bidirectional", "2, 4, 6"), ("1f1b_interleaved", "2, 4, 6")]:
-        assert f"  microbatches: over 4 stages: {numbers}, ...\n" in said(capsys, "methods", name)
-    assert "over 8 stages: 4, 8, 12, ...\n" in said(capsys, "methods", "pipedream_interleaved", "--stages", "8")
-    assert "  microbatches: none over 3 stages\n" in said(capsys, "methods", "bidirectional", "--stages", "3")
-    assert "  microbatches: any number\n" in said(capsys, "methods", "pipedream")
-    assert "  microbatches: 1\n" in said(capsys, "methods", "asp")
+        assert f"  microbatches: over 4 stages: {numbers}, ...\n" in printed(capsys, "methods", name)
+    assert "over 8 stages: 4, 8, 12, ...\n" in printed(capsys, "methods", "pipedream_interleaved", "--stages", "8")
+    assert "  microbatches: none over 3 stages\n" in printed(capsys, "methods", "bidirectional", "--stages", "3")
+    assert "  microbatches: any number\n" in printed(capsys, "methods", "pipedream")
+    assert "  microbatches: 1\n" in printed(capsys, "methods", "asp")
 
 
 def test_of_double_buffering_over_a_hundred_stages_few_numbers_of_microbatches_are_tried(
@@ -122,60 +122,62 @@ def test_of_double_buffering_over_a_hundred_stages_few_numbers_of_microbatches_a
 
 
 def test_models_and_schedules_are_described_with_their_options(capsys: Captured) -> None:
-    assert "options: width: float = 1.0, classes: int = 10" in said(capsys, "models", "resnet20")
-    assert said(capsys, "models", "resnet32") == said(capsys, "models", "resnet20").replace("resnet20", "resnet32")
-    assert "has depth 6n + 2, not 33; the nearest are 32 and 38" in said(capsys, "models", "resnet33", code=2)
-    assert "options: replicas: Sequence[int] = (), depth: int | None = None" in said(capsys, "schedules", "1f1b_rr")
-    assert "another name of `cycle`" in said(capsys, "schedules", "dualpipe")
+    assert "options: width: float = 1.0, classes: int = 10" in printed(capsys, "models", "resnet20")
+    assert printed(capsys, "models", "resnet32") == printed(capsys, "models", "resnet20").replace(
+        "resnet20", "resnet32"
+    )
+    assert "has depth 6n + 2, not 33; the nearest are 32 and 38" in printed(capsys, "models", "resnet33", code=2)
+    assert "options: replicas: Sequence[int] = (), depth: int | None = None" in printed(capsys, "schedules", "1f1b_rr")
+    assert "another name of `cycle`" in printed(capsys, "schedules", "dualpipe")
 
 
 def test_what_is_said_of_a_schedule_draws_it(tmp_path: Path, capsys: Captured) -> None:
-    text = said(capsys, "schedules", "1f1b_rr")
+    text = printed(capsys, "schedules", "1f1b_rr")
     command = text.partition("draw it: pipelag ")[2].replace("1f1b_rr.svg", str(tmp_path / "rr.svg")).split()
-    assert "3 workers\nupdates missed, by stage: [1, 0] in forwards" in said(capsys, *command)
+    assert "3 workers\nupdates missed, by stage: [1, 0] in forwards" in printed(capsys, *command)
     out = ("--out", str(tmp_path / "x.svg"))
     wrong = ("timeline", "1f1b_rr", "--stages", "3", "--replicas", "2,1")
-    assert "must give each of the 3 stages" in said(capsys, *wrong, *out, code=2)
+    assert "must give each of the 3 stages" in printed(capsys, *wrong, *out, code=2)
     wrong = ("timeline", "gpipe", "--replicas", "2,1")
-    assert "unknown option 'replicas' of schedule 'gpipe'" in said(capsys, *wrong, *out, code=2)
+    assert "unknown option 'replicas' of schedule 'gpipe'" in printed(capsys, *wrong, *out, code=2)
     fewer = ("timeline", "1f1b_rr", "--stages", "4", "--depth")  # so many minibatches are on their way
-    assert "by stage: [0, 0, 0, 0] in forwards" in said(capsys, *fewer, "1", *out)
-    assert "by stage: [1, 1, 0, 0] in forwards" in said(capsys, *fewer, "2", *out)
-    assert "by stage: [3, 2, 1, 0] in forwards" in said(capsys, *fewer, "4", *out)
+    assert "by stage: [0, 0, 0, 0] in forwards" in printed(capsys, *fewer, "1", *out)
+    assert "by stage: [1, 1, 0, 0] in forwards" in printed(capsys, *fewer, "2", *out)
+    assert "by stage: [3, 2, 1, 0] in forwards" in printed(capsys, *fewer, "4", *out)
     wrong = ("timeline", "1f1b", "--depth", "2")
-    assert "unknown option 'depth' of schedule '1f1b'" in said(capsys, *wrong, *out, code=2)
+    assert "unknown option 'depth' of schedule '1f1b'" in printed(capsys, *wrong, *out, code=2)
 
 
 def test_what_a_timeline_would_leave_out_is_refused(tmp_path: Path, capsys: Captured) -> None:
     """A run has its own stages and times, and a trace all of them."""
     drawing = ("timeline", str(tmp_path), "--out", str(tmp_path / "x.svg"))
     for name, value in (("stages", "3"), ("minibatches", "9"), ("replicas", "2,1"), ("forward", "2"), ("segment", "2")):
-        assert f"--{name} is of a schedule, and '{tmp_path}' a run" in said(
+        assert f"--{name} is of a schedule, and '{tmp_path}' a run" in printed(
             capsys, *drawing, f"--{name}", value, code=2
         )
     trace = ("timeline", "1f1b", "--out", str(tmp_path / "x.json"), "--until", "3")
-    assert "--until is of a drawing, and a trace has all" in said(capsys, *trace, code=2)
+    assert "--until is of a drawing, and a trace has all" in printed(capsys, *trace, code=2)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("name", "value"), [("topology", {"latency": 1.0}), ("clock", "lockstep")])
 def test_links_and_clocks_of_a_timeline_without_times_are_refused(name: str, value: object, capsys: Captured) -> None:
     spec = json.dumps({**SPEC, "options": {name: value}})
-    refusal = said(capsys, "run", "--spec", spec, "--out", "never", code=2)
+    refusal = printed(capsys, "run", "--spec", spec, "--out", "never", code=2)
     assert f"{name} is for a schedule laid out in time; give the costs of its passes" in refusal
 
 
 def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:
     assert (
-        said(capsys, "methods", "qqq", code=2)
+        printed(capsys, "methods", "qqq", code=2)
         == "pipelag methods: unknown method 'qqq'; `pipelag methods` lists them\n"
     )
-    text = said(capsys, "timeline", "qqq", "--out", "x.svg", code=2)
+    text = printed(capsys, "timeline", "qqq", "--out", "x.svg", code=2)
     assert text.endswith("'qqq'; `pipelag schedules` and `pipelag methods` list them\n")
 
 
 def test_an_unknown_data_sheet_is_named_before_missing_data(capsys: Captured) -> None:
-    text = said(capsys, "profile", "lenet5", "--sheet", "v200", "--out", "x.jsonl", code=2)
+    text = printed(capsys, "profile", "lenet5", "--sheet", "v200", "--out", "x.jsonl", code=2)
     assert "unknown device 'v200' with a data sheet; did you mean 'v100'?" in text
 
 
@@ -219,27 +221,27 @@ def test_the_help_shows_every_command_in_a_group(capsys: Captured) -> None:
 def test_a_run_says_what_came_out_and_a_finished_one_stands(tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "run"
     words = ["run", "--spec", json.dumps(TRAINED), "--out", str(out), "--threads", "1", "--device", "cpu"]
-    first = said(capsys, *words)
+    first = printed(capsys, *words)
     final = json.loads((out / "summary.json").read_text())["final"]
     assert first.startswith(f"run {RunSpec.model_validate(TRAINED).id} (train): finished after 4 steps in ")
     assert f"final: accuracy {final['accuracy']:.4g}, " in first
     assert f"log: {out / 'metrics.jsonl'}; summary: {out / 'summary.json'}" in first
     written = (out / "summary.json").stat().st_mtime_ns
-    second = said(capsys, *words)
+    second = printed(capsys, *words)
     assert second.startswith(first) and "nothing was done: this run stood here, finished" in second
     assert (out / "summary.json").stat().st_mtime_ns == written
-    assert "nothing was done" not in said(capsys, *words, "--again")
+    assert "nothing was done" not in printed(capsys, *words, "--again")
     assert (out / "summary.json").stat().st_mtime_ns > written
 
 
 def test_a_damaged_log_is_made_anew_and_another_run_is_left_alone(tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "run"
     words = ["run", "--out", str(out), "--threads", "1", "--spec"]
-    said(capsys, *words, json.dumps(SPEC))
+    printed(capsys, *words, json.dumps(SPEC))
     log = (out / "metrics.jsonl").read_text()
     (out / "metrics.jsonl").write_text(log[:-20])
-    assert "was not whole, and is made anew" in said(capsys, *words, json.dumps(SPEC))
+    assert "was not whole, and is made anew" in printed(capsys, *words, json.dumps(SPEC))
     assert (out / "metrics.jsonl").read_text() == log
     other = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 4}]}  # type: ignore[index,dict-item]
-    assert "holds the run" in said(capsys, *words, json.dumps(other), code=2)
+    assert "holds the run" in printed(capsys, *words, json.dumps(other), code=2)
     assert (out / "metrics.jsonl").read_text() == log

@@ -14,7 +14,7 @@ from pipelag.runs.spec import ModelSpec, PhaseSpec, RunSpec
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "sentence"),
     [
         (lambda: RunSpec(kind="trian"), "the RunSpec is wrong: unknown kind 'trian' of a run; did you mean 'train'?"),
         (lambda: RunSpec(bach=3), "unknown key 'bach'; did you mean 'batch'?"),
@@ -33,8 +33,8 @@ from pipelag.runs.spec import ModelSpec, PhaseSpec, RunSpec
         (lambda: Level("4", 1e9), "a level needs 1 or more workers and a bandwidth above 0, not '4' and 1000000000"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(PipelagError, match=said) as refused:
+def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence) as refused:
         make()
     assert "\n" not in str(refused.value) and "validation error" not in str(refused.value)
 

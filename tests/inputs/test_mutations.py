@@ -101,10 +101,10 @@ def damaged(draw: Any, good: Any) -> Any:
     """A value with one to three things dropped, misspelt, doubled, exchanged or made odd."""
     value = copy.deepcopy(good)
     for _ in range(draw(st.integers(1, 3))):
-        found = list(places(value))
-        if not found:
+        spots = list(places(value))
+        if not spots:
             return value
-        *above, key = draw(st.sampled_from(found))
+        *above, key = draw(st.sampled_from(spots))
         inside = value
         for part in above:
             inside = inside[part]
@@ -116,7 +116,7 @@ def damaged(draw: Any, good: Any) -> Any:
         elif how == "double" and isinstance(inside, list):
             inside.append(copy.deepcopy(inside[key]))
         elif how == "swap":
-            *other, last = draw(st.sampled_from(found))
+            *other, last = draw(st.sampled_from(spots))
             source = value
             try:
                 for part in (*other, last):
@@ -160,8 +160,8 @@ def right_or_refused(act: Callable[[], Any]) -> Any:
     try:
         result = act()
     except PipelagError as error:
-        said = str(error)
-        assert said and len(said) < 3000 and "Input should" not in said and "validation error" not in said
+        message = str(error)
+        assert message and len(message) < 3000 and "Input should" not in message and "validation error" not in message
         result = None
     assert time.process_time() - begun < SECONDS
     return result
@@ -193,8 +193,8 @@ def test_specs(data: st.DataObject) -> None:
     value = data.draw(damaged(data.draw(st.sampled_from(SPECS))))
     spec = right_or_refused(lambda: read_spec(json_text(value), None))
     if spec is not None:  # taken: its identity is that of what it says, and it can be read again
-        again = RunSpec.model_validate(json.loads(spec.canonical()))
-        assert again.id == spec.id and again.steps == spec.steps >= 0
+        reread = RunSpec.model_validate(json.loads(spec.canonical()))
+        assert reread.id == spec.id and reread.steps == spec.steps >= 0
 
 
 @looked_at(60)
@@ -228,10 +228,10 @@ def test_profiles(tmp_path: Path, data: st.DataObject) -> None:
     rows = data.draw(damaged(PROFILE))
     path = tmp_path / "profile.jsonl"
     path.write_bytes(data.draw(broken("".join(json_text(row) + "\n" for row in rows))))
-    found = right_or_refused(lambda: partition_command.read_profile(path)[0])
-    if found is not None:
-        assert [layer.layer for layer in found.layers] == list(range(1, len(found.layers) + 1))
-        plan = right_or_refused(lambda: partition(found, Cluster.of(CLUSTER)))
+    profile = right_or_refused(lambda: partition_command.read_profile(path)[0])
+    if profile is not None:
+        assert [layer.layer for layer in profile.layers] == list(range(1, len(profile.layers) + 1))
+        plan = right_or_refused(lambda: partition(profile, Cluster.of(CLUSTER)))
         assert plan is None or plan.period > 0
 
 
@@ -246,8 +246,8 @@ GRAPH = "".join(
 def test_published_profiles(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "graph.txt"
     path.write_bytes(data.draw(broken(GRAPH)))
-    found = right_or_refused(lambda: partition_command.read_profile(path))
-    assert found is None or found[0].layers
+    published = right_or_refused(lambda: partition_command.read_profile(path))
+    assert published is None or published[0].layers
 
 
 @looked_at(80)
@@ -258,16 +258,18 @@ def test_traces(tmp_path: Path, data: st.DataObject) -> None:
     assert rows is None or all(row["end"] >= row["start"] >= 0 for row in rows)
 
 
+ROWS = [{"step": 5, "loss": 1.0, "accuracy": 50.0}, {"step": 10, "loss": 0.5, "accuracy": 60.0}]
+LOG = "".join(json.dumps(row) + "\n" for row in ROWS)
+SUMMARY = {"id": "x", "kind": "train", "status": "finished", "steps": 10, "final": {}, "log": seal(LOG)}
+
+
 @looked_at(60)
 @given(st.data())
 def test_logs(tmp_path: Path, data: st.DataObject) -> None:
-    rows = [{"step": 5, "loss": 1.0, "accuracy": 50.0}, {"step": 10, "loss": 0.5, "accuracy": 60.0}]
-    log = "".join(json.dumps(row) + "\n" for row in rows)
-    summary = {"id": "x", "kind": "train", "status": "finished", "steps": 10, "final": {}, "log": seal(log)}
-    (tmp_path / "metrics.jsonl").write_bytes(data.draw(broken(log)))
-    (tmp_path / "summary.json").write_bytes(data.draw(broken(json_text(data.draw(damaged(summary))))))
-    found = right_or_refused(lambda: read_log(tmp_path))
-    assert found is None or isinstance(found.summary, dict)
+    (tmp_path / "metrics.jsonl").write_bytes(data.draw(broken(LOG)))
+    (tmp_path / "summary.json").write_bytes(data.draw(broken(json_text(data.draw(damaged(SUMMARY))))))
+    read = right_or_refused(lambda: read_log(tmp_path))
+    assert read is None or isinstance(read.summary, dict)
 
 
 WORKFLOW = yaml.safe_load((ROOT / "config/config.yaml").read_text())
@@ -296,6 +298,25 @@ def test_the_files_of_this_project_are_right() -> None:
     for path in sorted((ROOT / "config").rglob("*.yaml")):
         assert read_yaml(path, "a config file")
     assert read(Paper, ROOT / "config/papers/leaderboard.yaml").results
+
+
+def test_what_is_damaged_is_right_before(tmp_path: Path) -> None:
+    """Else every damaged one would be refused for that."""
+    for name, text in (
+        ("cluster.yaml", yaml_text(CLUSTER)),
+        ("graph.txt", GRAPH),
+        ("trace.json", json_text(TRACE)),
+        ("metrics.jsonl", LOG),
+        ("summary.json", json_text(SUMMARY)),
+    ):
+        (tmp_path / name).write_text(text)
+    assert Cluster.load(tmp_path / "cluster.yaml").workers == 4 and len(_profile(tmp_path).layers) == 3
+    assert len(partition_command.read_profile(tmp_path / "graph.txt")[0].layers) == 5
+    assert [row["kind"] for row in recorded(tmp_path)] == ["F", "F"]
+    log = read_log(tmp_path)
+    assert log is not None and (log.rows, log.summary) == (ROWS, SUMMARY)
+    check_workflow(WORKFLOW)
+    assert validate(Scale, SCALE, "scale").name == "standard" and validate(Paper, PAPER, "paper").results
 
 
 @pytest.mark.parametrize("spec", SPECS)

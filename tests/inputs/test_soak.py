@@ -87,8 +87,8 @@ def held() -> tuple[float, int, int]:
         memory = 0
     else:
         ask.restype = Mallinfo
-        found = ask()
-        memory = found.uordblks + found.hblkhd
+        usage = ask()
+        memory = usage.uordblks + usage.hblkhd
     return memory / 2**20, process.num_fds(), threading.active_count()
 
 

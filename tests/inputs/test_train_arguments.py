@@ -36,7 +36,7 @@ class Beside(nn.Sequential):
 
 def hooked() -> nn.Sequential:
     model = nn.Sequential(*layers())
-    model.register_forward_hook(lambda module, given, output: 2 * output)
+    model.register_forward_hook(lambda module, inputs, output: 2 * output)
     return model
 
 
@@ -64,7 +64,7 @@ class Stream(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "sentence"),
     [
         (list, "the model has no layers"),
         (nn.Sequential, "the model has no layers"),
@@ -82,8 +82,8 @@ class Stream(IterableDataset[Any]):
         (lambda: 5, "an int cannot be cut"),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_refused(model: Callable[[], Any], said: str) -> None:
-    with pytest.raises(pipelag.PipelagError, match=said):
+def test_a_model_that_cannot_be_trained_is_refused(model: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(pipelag.PipelagError, match=sentence):
         pipelag.train(model(), PAIRS)
 
 
@@ -186,17 +186,17 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), ARGUMENTS)
-def test_an_argument_that_does_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "sentence"), ARGUMENTS)
+def test_an_argument_that_does_not_fit_is_refused(arguments: dict[str, Any], sentence: str) -> None:
     model = nn.Sequential(*layers())
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(pipelag.PipelagError, match=said):
-        pipelag.train(model, PAIRS, **given)
+    with pytest.raises(pipelag.PipelagError, match=sentence):
+        pipelag.train(model, PAIRS, **arguments)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(
-    ("batches", "said"),
+    ("batches", "sentence"),
     [
         (None, "batches is None"),
         (5, "batches is an int"),
@@ -218,8 +218,8 @@ def test_an_argument_that_does_not_fit_is_refused(given: dict[str, Any], said: s
         (iter(PAIRS), "how long to train is not given"),
     ],
 )
-def test_batches_that_are_no_pairs_of_tensors_are_refused(batches: Any, said: str) -> None:
-    with pytest.raises(pipelag.PipelagError, match=said):
+def test_batches_that_are_no_pairs_of_tensors_are_refused(batches: Any, sentence: str) -> None:
+    with pytest.raises(pipelag.PipelagError, match=sentence):
         pipelag.train(layers(), batches)
 
 
@@ -232,16 +232,16 @@ def test_what_fits_is_taken() -> None:
 
 def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
     steps, cut, rate, lr = numpy.int64(4), numpy.int64(1), numpy.float32(0.5), numpy.float32(0.25)
-    made: Any = Phase(methods.get("1f1b"), steps, (cut,), {numpy.int64(2): rate})  # type: ignore[arg-type, dict-item]
-    given: list[tuple[Phase, Any]] = [(made, lr), (Phase(methods.get("1f1b"), 4, (1,), {2: 0.5}), 0.25)]
+    of_numpy: Any = Phase(methods.get("1f1b"), steps, (cut,), {numpy.int64(2): rate})  # type: ignore[arg-type, dict-item]
+    cases: list[tuple[Phase, Any]] = [(of_numpy, lr), (Phase(methods.get("1f1b"), 4, (1,), {2: 0.5}), 0.25)]
     for optimizer in (torch.optim.SGD, "sgd"):
-        found = []
-        for phase, base in given:
+        losses = []
+        for phase, base in cases:
             torch.manual_seed(0)
-            kept = tmp_path / f"{optimizer} {type(base)}"
-            run = pipelag.train(layers(), PAIRS, phases=[phase], optimizer=optimizer, lr=base, checkpoints=kept)
-            found.append([row["loss"] for row in run.metrics])
-        assert found[0] == found[1] and len(found[0]) == 4
+            folder = tmp_path / f"{optimizer} {type(base)}"
+            run = pipelag.train(layers(), PAIRS, phases=[phase], optimizer=optimizer, lr=base, checkpoints=folder)
+            losses.append([row["loss"] for row in run.metrics])
+        assert losses[0] == losses[1] and len(losses[0]) == 4
 
 
 class Broken(nn.Module):
@@ -260,7 +260,7 @@ def test_what_the_users_own_code_raises_says_where() -> None:
         pipelag.train(layers(), PAIRS, cuts=(1,), optimizer=lambda params: 1 / 0)  # type: ignore[arg-type, return-value]
 
 
-def fails(*given: Any) -> Any:
+def fails(*arguments: Any) -> Any:
     raise KeyError("mine")
 
 
@@ -279,7 +279,7 @@ class Torn:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "note"),
+    ("arguments", "kind", "note"),
     [
         ({"validation": WIDER}, RuntimeError, "while validating, minibatch 0: layer 1 (Linear), input [4, 3]"),
         ({"validation": LATE}, IndexError, "while validating, minibatch 1: in the loss, output [4, 2], targets [4]"),
@@ -294,9 +294,11 @@ class Torn:
         ({"on_evaluation": fails}, KeyError, "in on_evaluation"),
     ],
 )
-def test_what_is_raised_beside_the_training_says_where(given: dict[str, Any], kind: type[Exception], note: str) -> None:
+def test_what_is_raised_beside_the_training_says_where(
+    arguments: dict[str, Any], kind: type[Exception], note: str
+) -> None:
     with pytest.raises(kind) as raised:
-        pipelag.train(layers(), PAIRS, cuts=(1,), **given)
+        pipelag.train(layers(), PAIRS, cuts=(1,), **arguments)
     assert raised.value.__notes__ == [note]
 
 

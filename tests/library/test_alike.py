@@ -79,8 +79,8 @@ def train(batches: Any = BATCHES, **how: Any) -> tuple[nn.Sequential, Any]:
     ids=["as it is", "recomputed", "by segments", "clipped stage by stage"],
 )
 def test_real_workers_learn_the_same(how: dict[str, Any]) -> None:
-    (simulated, told), (real, told_by_workers) = train(**how), train(executor="real", **how)
-    assert told == told_by_workers
+    (simulated, metrics), (real, metrics_of_workers) = train(**how), train(executor="real", **how)
+    assert metrics == metrics_of_workers
     assert all(torch.equal(a, b) for a, b in zip(simulated.parameters(), real.parameters(), strict=True))
 
 
@@ -106,7 +106,7 @@ def test_a_lists_smaller_minibatch_is_foreseen() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "sentence"),
     [
         ({"method": "gpipe", "microbatches": 4}, "has 10 samples of 20, which makes no 4 equal microbatches"),
         ({"executor": "real"}, "has 10 samples of 20, which real workers would need uneven=True for"),
@@ -114,14 +114,14 @@ def test_a_lists_smaller_minibatch_is_foreseen() -> None:
         ({"executor": "real", "steps": 5}, ""),
     ],
 )
-def test_a_loaders_partial_minibatch_is_foreseen(how: dict[str, Any], said: str) -> None:
+def test_a_loaders_partial_minibatch_is_foreseen(how: dict[str, Any], sentence: str) -> None:
     loader = DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=20)
-    if not said:
+    if not sentence:
         train(loader, **how)
         return
     before = recurrent().state_dict()
     network = recurrent()
-    with pytest.raises(PipelagError, match=said):
+    with pytest.raises(PipelagError, match=sentence):
         pipelag.train(network, loader, **{"method": "pipedream", "cuts": (1, 3)} | how)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
@@ -150,8 +150,8 @@ def undecayed(groups: Any) -> torch.optim.Optimizer:
 )
 def test_groups_within_a_stage(how: dict[str, Any]) -> None:
     how = {"optimizer": undecayed} | how
-    (simulated, told), (real, told_by_workers) = train(**how), train(executor="real", **how)
-    assert told == told_by_workers
+    (simulated, metrics), (real, metrics_of_workers) = train(**how), train(executor="real", **how)
+    assert metrics == metrics_of_workers
     assert all(torch.equal(a, b) for a, b in zip(simulated.parameters(), real.parameters(), strict=True))
 
 
@@ -176,8 +176,8 @@ def test_vectors_without_decay_are_so_as_in_plain_training() -> None:
     pipelag.train(one, BATCHES, method="sequential", optimizer=apart, progress=False)
     pipelag.train(cut, BATCHES, method="1f1b_flush", microbatches=1, cuts=(2, 3), optimizer=apart, progress=False)
     pipelag.train(decayed, BATCHES, method="sequential", optimizer=named, progress=False)
-    for mine in (one, cut):
-        assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), mine.parameters(), strict=True))
+    for network in (one, cut):
+        assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), network.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(plain.parameters(), decayed.parameters(), strict=True))
 
 
@@ -191,8 +191,8 @@ def test_a_stage_that_is_frozen_needs_no_gradients(method: str) -> None:
     before = {name: value.clone() for name, value in network.state_dict().items()}
     decaying = {"name": "sgd", "lr": 0.1, "weight_decay": 0.01, "options": {"decay_vectors": method == "xpipe"}}
     pipelag.train(network, BATCHES, method=method, cuts=(3, 5), optimizer=decaying, progress=False)
-    kept = {name for name, value in network.state_dict().items() if torch.equal(value, before[name])}
-    assert kept == {"3.weight", "3.bias", "5.bias"}
+    unchanged = {name for name, value in network.state_dict().items() if torch.equal(value, before[name])}
+    assert unchanged == {"3.weight", "3.bias", "5.bias"}
 
 
 def test_a_group_is_of_one_stage() -> None:
@@ -273,15 +273,17 @@ class Versioned(nn.Dropout):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kept", [False, True])
-def test_state_that_is_no_tensor_comes_back(kept: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_state_that_is_no_tensor_comes_back(checkpointed: bool, tmp_path: Path) -> None:
     def trained(**how: Any) -> nn.Sequential:
         network = recurrent()
         network[1] = Versioned(0.4)
         run = pipelag.train(network, BATCHES, method="pipedream", cuts=(1, 3), progress=False, **how)
         return run.model
 
-    how: dict[str, Any] = {"executor": "real"} | ({"checkpoints": tmp_path, "checkpoint_every": 4} if kept else {})
+    how: dict[str, Any] = {"executor": "real"} | (
+        {"checkpoints": tmp_path, "checkpoint_every": 4} if checkpointed else {}
+    )
     one, other = trained(), trained(**how)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
     assert one[1].steps == other[1].steps == len(BATCHES)

@@ -56,8 +56,8 @@ def test_stopped_within_a_step_the_model_has_its_live_weights(method: str, where
     with pytest.raises(KeyboardInterrupt):
         train(stopped, method=method, loss=loss, precision=precision, **micro)
     train(whole, method=method, steps=11, precision=precision, **micro)
-    for mine, theirs in zip(stopped.parameters(), whole.parameters(), strict=True):
-        assert mine.dtype == torch.float32 and torch.equal(mine, theirs) and mine.grad is None
+    for weight, expected in zip(stopped.parameters(), whole.parameters(), strict=True):
+        assert weight.dtype == torch.float32 and torch.equal(weight, expected) and weight.grad is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -102,11 +102,11 @@ def test_what_a_later_phase_cannot_do_is_refused_before_the_first(executor: str)
 
 def test_an_optimizer_that_looks_for_the_models_own_parameters_is_taken_all_the_same() -> None:
     network = model()
-    own = {id(parameter) for parameter in network.parameters()}
+    ids = {id(parameter) for parameter in network.parameters()}
 
     def optimizer(groups: Any) -> torch.optim.Optimizer:
         groups = list(groups)
-        assert all(id(parameter) in own for group in groups for parameter in group["params"])
+        assert all(id(parameter) in ids for group in groups for parameter in group["params"])
         return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
 
     phases = [pipelag.Phase(pipelag.methods.get(name), 5, (2,)) for name in ("pipedream", "spectrain")]
@@ -139,14 +139,14 @@ def test_a_stage_may_begin_with_a_layer_that_changes_its_input_in_place(first: n
 
 @pytest.mark.parametrize("executor", ["simulated", "real"])
 @pytest.mark.parametrize(
-    ("gives", "said"),
+    ("gives", "sentence"),
     [
         (lambda x: {"h": x}, "stage 1 gives a dict"),
         (lambda x: [x, x], "a list"),
         (lambda x: (x, 3), "an int in a tuple"),
     ],
 )
-def test_what_is_no_tensor_does_not_cross_to_the_next_stage(gives: Any, said: str, executor: str) -> None:
+def test_what_is_no_tensor_does_not_cross_to_the_next_stage(gives: Any, sentence: str, executor: str) -> None:
     class Gives(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return gives(self.layer(x))
@@ -159,7 +159,7 @@ def test_what_is_no_tensor_does_not_cross_to_the_next_stage(gives: Any, said: st
         def forward(self, x: Any) -> torch.Tensor:
             return x["h"] if isinstance(x, dict) else x[0]
 
-    with pytest.raises(PipelagError, match=said):
+    with pytest.raises(PipelagError, match=sentence):
         train(nn.Sequential(Gives(), Takes()), cuts=(1,), executor=executor)
 
 

@@ -29,11 +29,11 @@ class Broken(Exception):
     """What ends a training in its midst."""
 
 
-class Told:
+class Recorder:
     """Callbacks that write down what they were called with; the training breaks off at one step."""
 
     def __init__(self, at: int | None = None) -> None:
-        self.at, self.steps, self.found = at, list[tuple[int, float]](), list[tuple[int, dict[str, float]]]()
+        self.at, self.steps, self.evaluations = at, list[tuple[int, float]](), list[tuple[int, dict[str, float]]]()
 
     def step(self, step: int, loss: float) -> None:
         self.steps.append((step, loss))
@@ -41,7 +41,7 @@ class Told:
             raise Broken
 
     def evaluation(self, step: int, row: dict[str, float]) -> None:
-        self.found.append((step, row))
+        self.evaluations.append((step, row))
 
 
 class Drawing:
@@ -76,13 +76,17 @@ HYBRID = [
 ]
 
 
-def train(told: Told | None = None, batches: Any = None, **how: Any) -> pipelag.TrainedRun:
+def train(recorder: Recorder | None = None, batches: Any = None, start: int = 0, **how: Any) -> pipelag.TrainedRun:
+    """start: the seed of the first weights; another one than before, for what goes on has those of its checkpoint."""
+    model = convolutional(start)
     torch.manual_seed(8)
     random.seed(8)
-    calls = {} if told is None else {"on_step": told.step, "on_evaluation": told.evaluation}
+    calls = {} if recorder is None else {"on_step": recorder.step, "on_evaluation": recorder.evaluation}
     usual = {} if "phases" in how else {"method": "pipemare", "cuts": (1, 3), "steps": STEPS}
-    given = usual | {"optimizer": sgd, "seed": 5, "validation": [Noise(seed=9)[0]], "evaluate_every": 3} | calls | how
-    return pipelag.train(convolutional(), batches if batches is not None else Noise(), **given)
+    arguments = (
+        usual | {"optimizer": sgd, "seed": 5, "validation": [Noise(seed=9)[0]], "evaluate_every": 3} | calls | how
+    )
+    return pipelag.train(model, batches if batches is not None else Noise(), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -98,19 +102,19 @@ def train(told: Told | None = None, batches: Any = None, **how: Any) -> pipelag.
     ids=["as it is", "bf16", "phases", "drawn by number", "drawn in order", "a loader"],
 )
 def test_what_is_broken_off_goes_on_as_if_it_had_not_been(how: dict[str, Any], tmp_path: Path) -> None:
-    def run(told: Told, **more: Any) -> pipelag.TrainedRun:
-        return train(told, **how | ({"batches": loader()} if how.get("batches") == "loader" else {}) | more)
+    def run(recorder: Recorder, **more: Any) -> pipelag.TrainedRun:
+        return train(recorder, **how | ({"batches": loader()} if how.get("batches") == "loader" else {}) | more)
 
-    whole = Told()
+    whole = Recorder()
     unbroken = run(whole)
     left = torch.rand(1)
     with pytest.raises(Broken):
-        run(Told(at=8), checkpoints=tmp_path, checkpoint_every=2, folder=tmp_path)
-    again = Told()
-    resumed = run(again, checkpoints=tmp_path, checkpoint_every=2, folder=tmp_path)
+        run(Recorder(at=8), checkpoints=tmp_path, checkpoint_every=2, folder=tmp_path)
+    recorded = Recorder()
+    resumed = run(recorded, start=1, checkpoints=tmp_path, checkpoint_every=2, folder=tmp_path)
     assert equal(resumed.model.state_dict(), unbroken.model.state_dict())
     assert (resumed.metrics, resumed.evaluations) == (unbroken.metrics, unbroken.evaluations)
-    assert (again.steps, again.found) == (whole.steps, whole.found)
+    assert (recorded.steps, recorded.evaluations) == (whole.steps, whole.evaluations)
     assert torch.equal(torch.rand(1), left)  # the caller's random numbers are where they would be
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(unbroken.evaluations)
 
@@ -119,7 +123,7 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, capfd: pytest.Capture
     unbroken, seen = train(), list[tuple[int, str]]()
     with pytest.raises(Broken):
         train(
-            Told(at=8),
+            Recorder(at=8),
             checkpoints=tmp_path,
             checkpoint_every=2,
             on_checkpoint=lambda step, path: seen.append((step, path.name)),
@@ -127,23 +131,23 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, capfd: pytest.Capture
     assert seen == [(step, NAME) for step in (2, 3, 4, 6, 8)]  # at evaluations, too
     whole = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(whole[: len(whole) // 2])
-    resumed = train(checkpoints=tmp_path)
+    resumed = train(start=1, checkpoints=tmp_path)  # from the one before
     assert "is damaged and was set aside" in capfd.readouterr().err
     assert resumed.metrics == unbroken.metrics and equal(resumed.model.state_dict(), unbroken.model.state_dict())
 
 
 def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     short, long = train(steps=6, checkpoints=tmp_path), train()
-    again = train(steps=6, checkpoints=tmp_path)
-    assert again.metrics == short.metrics and again.evaluations == short.evaluations
+    second = train(start=1, steps=6, checkpoints=tmp_path)
+    assert second.metrics == short.metrics and second.evaluations == short.evaluations
     assert f"{tmp_path / NAME} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
-    longer = train(checkpoints=tmp_path)
+    longer = train(start=1, checkpoints=tmp_path)
     assert longer.metrics == long.metrics and longer.evaluations == long.evaluations
     assert equal(longer.model.state_dict(), long.model.state_dict())
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "sentence"),
     [
         ({"method": "1f1b"}, "is of a training with method pipemare, and this one has method 1f1b: where simulated"),
         ({"cuts": (2,)}, r"with cuts \[1, 3\], and this one has cuts \[2\]"),
@@ -164,12 +168,12 @@ def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, cap
         ),
     ],
 )
-def test_another_training_does_not_go_on(how: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_another_training_does_not_go_on(how: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     train(steps=6, checkpoints=tmp_path)
-    kept = (tmp_path / NAME).read_bytes()
-    with pytest.raises(PipelagError, match=said):
+    checkpoint = (tmp_path / NAME).read_bytes()
+    with pytest.raises(PipelagError, match=sentence):
         train(checkpoints=tmp_path, **how)
-    assert (tmp_path / NAME).read_bytes() == kept
+    assert (tmp_path / NAME).read_bytes() == checkpoint
 
 
 def test_other_models_and_real_workers_folders_are_refused(tmp_path: Path) -> None:
@@ -202,8 +206,8 @@ def test_numpys_numbers_are_kept_as_pythons(tmp_path: Path) -> None:
     }
     unbroken = train(**how)
     with pytest.raises(Broken):
-        train(Told(at=8), checkpoints=tmp_path, **how)
-    resumed = train(checkpoints=tmp_path, **how)
+        train(Recorder(at=8), checkpoints=tmp_path, **how)
+    resumed = train(start=1, checkpoints=tmp_path, **how)
     assert resumed.metrics == unbroken.metrics and resumed.evaluations == unbroken.evaluations
 
 
@@ -211,10 +215,10 @@ def test_what_a_checkpoint_cannot_keep_is_refused_before_the_first_step(tmp_path
     def named(groups: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD([group | {"schedule": lambda step: step} for group in groups], lr=0.1)
 
-    told = Told()
+    recorder = Recorder()
     with pytest.raises(PipelagError, match="the training's state, .* holds a function, which a checkpoint cannot keep"):
-        train(told, optimizer=named, checkpoints=tmp_path)
-    assert not told.steps
+        train(recorder, optimizer=named, checkpoints=tmp_path)
+    assert not recorder.steps
 
 
 def test_a_stop_while_told_again_gives_what_the_checkpoint_holds(tmp_path: Path) -> None:
@@ -224,7 +228,7 @@ def test_a_stop_while_told_again_gives_what_the_checkpoint_holds(tmp_path: Path)
         if step == 3:
             raise pipelag.Stop
 
-    stopped = train(checkpoints=tmp_path, on_step=stop)
+    stopped = train(start=1, checkpoints=tmp_path, on_step=stop)
     assert stopped.metrics == whole.metrics and equal(stopped.model.state_dict(), whole.model.state_dict())
     assert [row["step"] for row in stopped.evaluations] == [3, 6]
 
@@ -232,7 +236,7 @@ def test_a_stop_while_told_again_gives_what_the_checkpoint_holds(tmp_path: Path)
 def test_one_that_broke_off_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
     unbroken = train()
     with pytest.raises(Broken):
-        train(Told(at=1), checkpoints=tmp_path, folder=tmp_path)
+        train(Recorder(at=1), checkpoints=tmp_path, folder=tmp_path)
     resumed = train(checkpoints=tmp_path, folder=tmp_path)
     assert resumed.metrics == unbroken.metrics
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(unbroken.evaluations)
@@ -259,12 +263,12 @@ class Counting(nn.Module):
 
 
 def test_buffers_that_a_models_state_leaves_out_are_kept(tmp_path: Path) -> None:
-    def run(told: Told | None = None, **how: Any) -> pipelag.TrainedRun:
-        calls = {"on_step": told.step} if told is not None else {}
-        model = [*convolutional(), Counting()]
+    def run(recorder: Recorder | None = None, start: int = 0, **how: Any) -> pipelag.TrainedRun:
+        calls = {"on_step": recorder.step} if recorder is not None else {}
+        model = [*convolutional(start), Counting()]
         return pipelag.train(model, Noise(), cuts=(3,), steps=9, optimizer=sgd, evaluate_every=2, **calls, **how)
 
     unbroken = run()
     with pytest.raises(Broken):
-        run(Told(at=6), checkpoints=tmp_path)
-    assert run(checkpoints=tmp_path).metrics == unbroken.metrics
+        run(Recorder(at=6), checkpoints=tmp_path)
+    assert run(start=1, checkpoints=tmp_path).metrics == unbroken.metrics

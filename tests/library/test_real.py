@@ -12,19 +12,20 @@ import torch
 import pipelag
 from pipelag.distributed.launch.launch import WorkerFailed
 from tests.library.test_telling import HELD_OUT, margin, same, train
-from tests.toy import Noise, equal
+from tests.toy import Noise, convolutional, equal
 
 pytestmark = pytest.mark.real
 
 
 def heard(**how: Any) -> tuple[pipelag.TrainedRun, list[Any]]:
-    told: list[Any] = []
+    calls: list[Any] = []
     run = train(
         validation=HELD_OUT, metrics={"margin": margin}, evaluate_every=3,
-        on_step=lambda step, loss: told.append((step, loss)), on_evaluation=lambda step, row: told.append((step, row)),
+        on_step=lambda step, loss: calls.append((step, loss)),
+        on_evaluation=lambda step, row: calls.append((step, row)),
         **how,
     )  # fmt: skip
-    return run, told
+    return run, calls
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,10 @@ def heard(**how: Any) -> tuple[pipelag.TrainedRun, list[Any]]:
     ids=["2 stages", "3 stages", "bf16"],
 )
 def test_real_workers_tell_what_simulated_ones_do(how: dict[str, Any], tmp_path: Path) -> None:
-    real, told = heard(executor="real", folder=tmp_path / "real", **how)
+    real, calls = heard(executor="real", folder=tmp_path / "real", **how)
     simulated, expected = heard(folder=tmp_path / "simulated", **how)
     assert same(real, simulated) and same(real, train(executor="real", **how))
-    assert told == expected and real.evaluations == simulated.evaluations and len(real.evaluations) == 3
+    assert calls == expected and real.evaluations == simulated.evaluations and len(real.evaluations) == 3
     logs = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("real", "simulated")]
     assert logs[0] == logs[1] and len(logs[0].splitlines()) == 3
 
@@ -52,15 +53,15 @@ def test_real_workers_tell_what_simulated_ones_do(how: dict[str, Any], tmp_path:
     ids=lambda how: how["method"],
 )
 def test_other_workers_tell_all_steps(how: dict[str, Any]) -> None:
-    told: list[int] = []
+    steps: list[int] = []
     losses: list[float] = []
 
     def note(step: int, loss: float) -> None:
-        told.append(step)
+        steps.append(step)
         losses.append(loss)
 
     run = train(executor="real", validation=HELD_OUT, on_step=note, **({"evaluate_every": 3} | how))
-    assert told == list(range(len(run.metrics))) and losses == [row["loss"] for row in run.metrics]
+    assert steps == list(range(len(run.metrics))) and losses == [row["loss"] for row in run.metrics]
     last = train(steps=1).model
     last.load_state_dict(run.model.state_dict())
     last.eval()
@@ -115,9 +116,9 @@ def test_after_a_restart_all_is_told_from_the_beginning(tmp_path: Path) -> None:
     note = lambda step, path: sets.append((step, path.is_dir()))  # noqa: E731
     with pytest.raises(WorkerFailed, match="Broken"):
         heard(batches=Breaking(), **how)
-    again, told = heard(on_checkpoint=note, checkpoint_every=5, **how)
+    resumed, calls = heard(model=convolutional(1), on_checkpoint=note, checkpoint_every=5, **how)
     whole, expected = heard(steps=10)
-    assert again.evaluations == whole.evaluations and same(again, whole) and told == expected
+    assert resumed.evaluations == whole.evaluations and same(resumed, whole) and calls == expected
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.evaluations)
     assert [step for step, there in sets if there][-2:] == [9, 10] and (3, True) in sets
 

@@ -82,8 +82,8 @@ class Scaled(nn.Module):
         super().__init__()
         self.inner = layers()[0]
 
-    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.inner(given["x"]) * given["scale"][:, None]
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.inner(inputs["x"]) * inputs["scale"][:, None]
 
 
 def dicts() -> list[dict[str, torch.Tensor]]:
@@ -112,8 +112,8 @@ def test_the_first_stage_may_take_a_dict(how: dict[str, Any]) -> None:
     """Against a first layer that takes the same as a tuple."""
 
     class Tupled(Scaled):
-        def forward(self, given: Any) -> torch.Tensor:
-            return super().forward({"x": given[0], "scale": given[1]})
+        def forward(self, inputs: Any) -> torch.Tensor:
+            return super().forward({"x": inputs[0], "scale": inputs[1]})
 
     tupled = nn.Sequential(Tupled(), *layers()[1:])
     run = trained(dicts(), taking_dicts(), unpack=of_dict, **how)
@@ -123,12 +123,12 @@ def test_the_first_stage_may_take_a_dict(how: dict[str, Any]) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("how", [{"microbatches": 2}, {"recompute": True}, {"method": "bsp", "cuts": (), "workers": 2}])
 def test_dicts_and_epochs_reach_real_workers(how: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"unpack": of_dict, "epochs": 2} | how
-    real = trained(dicts(), taking_dicts(), executor="real", **given)
+    arguments: dict[str, Any] = {"unpack": of_dict, "epochs": 2} | how
+    real = trained(dicts(), taking_dicts(), executor="real", **arguments)
     if "workers" in how:
         assert len(real.metrics) == 10
     else:
-        assert same(real, trained(dicts(), taking_dicts(), **given))
+        assert same(real, trained(dicts(), taking_dicts(), **arguments))
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
@@ -168,9 +168,9 @@ def in_groups(model: nn.Module) -> torch.optim.Optimizer:
 
 def of_groups(groups: Any) -> torch.optim.Optimizer:
     parts = [
-        group | {"params": [p for p in group["params"] if (p.dim() > 1) == large]} | own
+        group | {"params": [p for p in group["params"] if (p.dim() > 1) == large]} | changes
         for group in groups
-        for large, own in ((False, {"lr": 0.3}), (True, {"weight_decay": 0.1}))
+        for large, changes in ((False, {"lr": 0.3}), (True, {"weight_decay": 0.1}))
     ]
     return torch.optim.SGD(parts, lr=0.02, momentum=0.5)
 
@@ -199,10 +199,10 @@ def test_an_instance_keeps_its_groups_where_other_tensors_stand_for_its_own(meth
         assert same(*runs)
 
 
-@pytest.mark.parametrize(("given", "factory"), FORMS)
-def test_every_form_of_an_optimizer_trains_as_its_factory(given: Any, factory: Any) -> None:
+@pytest.mark.parametrize(("form", "factory"), FORMS)
+def test_every_form_of_an_optimizer_trains_as_its_factory(form: Any, factory: Any) -> None:
     model = layers()
-    assert same(trained(model=model, **given(model)), trained(optimizer=factory))
+    assert same(trained(model=model, **form(model)), trained(optimizer=factory))
 
 
 def test_a_stages_own_rate_is_that_of_all_its_groups_of_an_instance() -> None:
@@ -227,13 +227,13 @@ def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
     stepped.step()
     scheduled = adam(model)
     torch.optim.lr_scheduler.StepLR(scheduled, 1)
-    for optimizer, said in (
+    for optimizer, sentence in (
         (stepped, "has taken steps already"),
         (scheduled, "a scheduler of learning rates is attached"),
         (Odd(model.parameters(), 0.1), "what hidden the Odd was made with cannot be told"),
         (torch.optim.SGD(first, lr=0.1), "over other parameters than the model's"),
     ):
-        with pytest.raises(pipelag.PipelagError, match=said):
+        with pytest.raises(pipelag.PipelagError, match=sentence):
             pipelag.train(model, PAIRS, optimizer=optimizer)
 
 

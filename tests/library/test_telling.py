@@ -67,12 +67,12 @@ def seeded() -> Drawing:
 def test_what_is_told_changes_nothing_to_the_bit(method: str, tmp_path: Path) -> None:
     plain = train(batches=seeded(), method=method)
     after = torch.rand(2), random.random(), numpy.random.rand()
-    told = train(
+    observed = train(
         batches=seeded(), method=method, validation=Restless(), metrics=["accuracy"], evaluate_every=2,
         folder=tmp_path, on_step=lambda step, loss: torch.rand(3), on_evaluation=lambda step, row: torch.rand(3),
         progress=True,
     )  # fmt: skip
-    assert same(plain, told) and len(told.evaluations) == 4 and plain.evaluations == []
+    assert same(plain, observed) and len(observed.evaluations) == 4 and plain.evaluations == []
     assert torch.equal(after[0], torch.rand(2)) and after[1:] == (random.random(), numpy.random.rand())
 
 
@@ -166,8 +166,8 @@ def test_a_bar_is_shown_on_demand_and_on_a_terminal_alone(
     train()
     assert capfd.readouterr().err == ""
     train(progress=True, validation=HELD_OUT)
-    shown = capfd.readouterr().err
-    assert "7/7" in shown and "validation_loss=" in shown
+    printed = capfd.readouterr().err
+    assert "7/7" in printed and "validation_loss=" in printed
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     train()
     assert "7/7" in capfd.readouterr().err
@@ -190,10 +190,10 @@ def test_tensorboard_gets_losses_and_evaluations(tmp_path: Path) -> None:
     run = train(tensorboard=tmp_path, validation=HELD_OUT, metrics=[margin], evaluate_every=4)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    found = {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    scalars = {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
     for name, key in (("validation_loss", "validation_loss"), ("validation_margin", "margin")):
-        assert found.pop(name) == [(row["step"], pytest.approx(row[key])) for row in run.evaluations]
-    assert found == {"loss": [(row["step"], pytest.approx(row["loss"])) for row in run.metrics]}
+        assert scalars.pop(name) == [(row["step"], pytest.approx(row[key])) for row in run.evaluations]
+    assert scalars == {"loss": [(row["step"], pytest.approx(row["loss"])) for row in run.metrics]}
 
 
 class Ended:
@@ -202,7 +202,7 @@ class Ended:
     def __init__(self, at: int) -> None:
         self.at, self.seen = at, list[int]()
 
-    def __call__(self, step: int, *found: Any) -> None:
+    def __call__(self, step: int, *values: Any) -> None:
         self.seen.append(step)
         if step >= self.at:
             raise pipelag.Stop
@@ -229,4 +229,4 @@ def test_a_callback_ends_real_workers_at_the_checkpoint_told_of(how: dict[str, A
     two = Ended(2)
     stopped = train(on_step=two, checkpoints=tmp_path, **real)
     assert same(stopped, until) and two.seen == [0, 1, 2] and len(stopped.evaluations) == 1
-    assert same(train(checkpoints=tmp_path, **real), train(**how))
+    assert same(train(convolutional(1), checkpoints=tmp_path, **real), train(**how))

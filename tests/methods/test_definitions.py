@@ -18,7 +18,7 @@ from pipelag.schedules import Action, Schedule
 from pipelag.schedules.library import cycle
 
 
-def own(**parts: Any) -> Method:
+def written(**parts: Any) -> Method:
     return Method(**({"name": "own", "summary": "", "source": "", "build": cycle} | parts))
 
 
@@ -28,34 +28,37 @@ class NoCarry:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("make", "sentence"),
     [
         (
-            lambda: own(backward_reads="stashd"),
+            lambda: written(backward_reads="stashd"),
             "unknown backward_reads 'stashd' of method 'own'; did you mean 'stash",
         ),
-        (lambda: own(forward_reads="stashed"), "unknown forward_reads 'stashed' of method 'own'; it should be live"),
-        (lambda: own(forward_reads=lambda passes: 1), "forward_reads of method 'own' is a function"),
-        (lambda: own(backward_reads=NoCarry()), "or have amounts and carry"),
-        (lambda: own(update=5), "update of method 'own' is an int; it should have change"),
-        (lambda: own(learning_rate=0.5), "learning_rate of method 'own' is a float; it should be a function"),
-        (lambda: own(build="cycle"), "build of method 'own' is a str"),
-        (lambda: own(build=None), "build of method 'own' is None"),
-        (lambda: own(held=3), "held of method 'own' is an int"),
-        (lambda: own(name="two words"), "its name should be a word"),
+        (
+            lambda: written(forward_reads="stashed"),
+            "unknown forward_reads 'stashed' of method 'own'; it should be live",
+        ),
+        (lambda: written(forward_reads=lambda passes: 1), "forward_reads of method 'own' is a function"),
+        (lambda: written(backward_reads=NoCarry()), "or have amounts and carry"),
+        (lambda: written(update=5), "update of method 'own' is an int; it should have change"),
+        (lambda: written(learning_rate=0.5), "learning_rate of method 'own' is a float; it should be a function"),
+        (lambda: written(build="cycle"), "build of method 'own' is a str"),
+        (lambda: written(build=None), "build of method 'own' is None"),
+        (lambda: written(held=3), "held of method 'own' is an int"),
+        (lambda: written(name="two words"), "its name should be a word"),
         (lambda: Predict("velocty"), "unknown direction 'velocty' of a prediction; did you mean 'velocity'"),  # type: ignore[arg-type]
         (lambda: Predict("update", "round tripp"), "unknown horizon 'round tripp' of a prediction"),  # type: ignore[arg-type]
         (lambda: Correct(reading="printd"), "unknown reading 'printd' of a correction"),  # type: ignore[arg-type]
     ],
 )
-def test_a_part_that_would_be_taken_for_another_is_refused(made: Callable[[], Any], said: str) -> None:
-    with pytest.raises(PipelagError, match=said):
-        made()
+def test_a_part_that_would_be_taken_for_another_is_refused(make: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
+        make()
 
 
 def test_parts_of_ones_own_are_taken() -> None:
-    found = own(backward_reads="stashed", forward_reads=Predict("update", lambda stage, stages, lag: lag))
-    assert found.weight_copies(3) == (5, 3, 1)
+    method = written(backward_reads="stashed", forward_reads=Predict("update", lambda stage, stages, lag: lag))
+    assert method.weight_copies(3) == (5, 3, 1)
 
 
 def backward_first(stages: int, minibatches: int) -> Schedule:
@@ -64,20 +67,20 @@ def backward_first(stages: int, minibatches: int) -> Schedule:
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "sentence"),
     [(backward_first, "schedule 'BF' deadlocks"), (lambda stages, minibatches: None, "build makes None")],
 )
-def test_a_schedule_that_is_none_is_not_trained(build: Any, said: str) -> None:
+def test_a_schedule_that_is_none_is_not_trained(build: Any, sentence: str) -> None:
     batches = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
-    with pytest.raises(PipelagError, match=said):
-        pipelag.train([nn.Linear(2, 2), nn.Linear(2, 2)], batches, method=own(build=build), cuts=(1,))
+    with pytest.raises(PipelagError, match=sentence):
+        pipelag.train([nn.Linear(2, 2), nn.Linear(2, 2)], batches, method=written(build=build), cuts=(1,))
 
 
 def test_a_training_that_diverges_says_so() -> None:
     batches = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
     with pytest.warns(UserWarning, match="no number from step 1 on: the training diverged"):
-        found = pipelag.train([nn.Linear(2, 2)], batches, loss=Rising(), method="sequential")
-    assert found.diverged_at == 1
+        run = pipelag.train([nn.Linear(2, 2)], batches, loss=Rising(), method="sequential")
+    assert run.diverged_at == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pipelag.train([nn.Linear(2, 2)], batches, method="sequential").diverged_at is None

@@ -175,8 +175,8 @@ def test_uniform_staleness_equals_hand_written_delayed_sgd(name: str, microbatch
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     )
     reference = delayed_sgd(15, lambda t: lag, microbatches)
-    for ours, theirs in zip(model.parameters(), reference, strict=True):
-        torch.testing.assert_close(ours.detach(), theirs, rtol=1e-5, atol=1e-6)
+    for ours, expected in zip(model.parameters(), reference, strict=True):
+        torch.testing.assert_close(ours.detach(), expected, rtol=1e-5, atol=1e-6)
 
 
 class Slope(nn.Module):
@@ -217,12 +217,12 @@ def test_predictions_are_the_true_future_when_the_gradient_is_constant(name: str
     stages = 3
     stage = Slope(0.3)
     flat = FlatParameters(stage.parameters())
-    made = group_by_stage(OPTIMIZERS[optimizer], [flat.parameters], {}, [1])
-    assert made is not None
+    stepping = group_by_stage(OPTIMIZERS[optimizer], [flat.parameters], {}, [1])
+    assert stepping is not None
     method = get(name)
     assert method.forward_reads != "live"
     lags = method.delays(stages)
-    policy = StageWeights(flat, method, 1, stages, lags, made, flat.parameters, back=lags.forward[0])
+    policy = StageWeights(flat, method, 1, stages, lags, stepping, flat.parameters, back=lags.forward[0])
     (horizon,) = (int(amount) for amount in method.amounts("F", 1, stages, lags))
     policy.begin_at(0)
     seen, true = [], []
@@ -234,10 +234,10 @@ def test_predictions_are_the_true_future_when_the_gradient_is_constant(name: str
         policy.load("F", t)
         stage(torch.zeros(())).backward()
         policy.before_step()
-        made.step()
+        stepping.step()
         policy.after_step()
         policy.prepare()
-        made.zero_grad()
+        stepping.zero_grad()
     assert horizon == {"spectrain_batch_order": 4}.get(name, 2)
     for past, future in zip(seen, true[horizon:], strict=False):
         torch.testing.assert_close(past, future, rtol=2e-4, atol=1e-5)
@@ -257,10 +257,10 @@ def test_pipemare_t2_is_exact_stashing_when_weights_move_linearly() -> None:
     """Then delta is the step itself, and w - (tau_fwd - tau_bkwd) delta is the forward's version."""
     stage = Slope(0.7)
     flat = FlatParameters(stage.parameters())
-    made = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
-    assert made is not None
+    optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert optimizer is not None
     method = get("pipemare", decay=0.01)
-    policy = StageWeights(flat, method, 1, 4, method.delays(4), made, flat.parameters, back=0)
+    policy = StageWeights(flat, method, 1, 4, method.delays(4), optimizer, flat.parameters, back=0)
     policy.begin_at(0)
     versions = []
     for t in range(200):
@@ -269,10 +269,10 @@ def test_pipemare_t2_is_exact_stashing_when_weights_move_linearly() -> None:
         policy.load("B", t)
         read = flat.buffers[0].clone()
         policy.before_step()
-        made.step()
+        optimizer.step()
         policy.after_step()
         policy.prepare()
-        made.zero_grad()
+        optimizer.zero_grad()
     torch.testing.assert_close(read, versions[-1 - 7], rtol=1e-4, atol=1e-6)  # 2(P-i)+1 = 7 updates ago
 
 
@@ -290,10 +290,10 @@ def test_spike_compensation_equals_its_formula() -> None:
     stage = nn.Linear(4, 1)
     flat = FlatParameters(stage.parameters())
     make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)  # noqa: E731
-    made = group_by_stage(make, [flat.parameters], {}, [1])
-    assert made is not None
+    optimizer = group_by_stage(make, [flat.parameters], {}, [1])
+    assert optimizer is not None
     method = get("spike_compensation")
-    policy = StageWeights(flat, method, 1, 3, method.delays(3), made, flat.parameters, back=2)
+    policy = StageWeights(flat, method, 1, 3, method.delays(3), optimizer, flat.parameters, back=2)
     w, v = [p.detach().clone() for p in stage.parameters()], [torch.zeros_like(p) for p in stage.parameters()]
     torch.manual_seed(0)
     for _ in range(10):
@@ -301,24 +301,24 @@ def test_spike_compensation_equals_its_formula() -> None:
         for p, g in zip(stage.parameters(), gradients, strict=True):
             p.grad = g.clone()
         policy.before_step()
-        made.step()
+        optimizer.step()
         policy.after_step()
         policy.prepare()
         for i, g in enumerate(gradients):
             g = g + 0.01 * w[i]
             v[i] = 0.9 * v[i] + g
             w[i] = w[i] - 0.1 * (0.81 * v[i] + (1 - 0.81) / 0.1 * g)
-        for ours, theirs in zip(stage.parameters(), w, strict=True):
-            torch.testing.assert_close(ours.detach(), theirs, rtol=1e-5, atol=1e-6)
+        for ours, expected in zip(stage.parameters(), w, strict=True):
+            torch.testing.assert_close(ours.detach(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_nesterov_async_equals_its_formula() -> None:
     stage = nn.Linear(4, 1)
     flat = FlatParameters(stage.parameters())
-    made = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
-    assert made is not None
+    optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert optimizer is not None
     method = get("nesterov_async", gamma=0.8)
-    policy = StageWeights(flat, method, 1, 3, method.delays(3), made, flat.parameters, back=2)
+    policy = StageWeights(flat, method, 1, 3, method.delays(3), optimizer, flat.parameters, back=2)
     policy.begin_at(0)
     w = flat.buffers[0].clone()
     before = w.clone()
@@ -331,7 +331,7 @@ def test_nesterov_async_equals_its_formula() -> None:
         for p, g in zip(stage.parameters(), gradients, strict=True):
             p.grad = g.clone()
         policy.before_step()
-        made.step()
+        optimizer.step()
         policy.after_step()
         policy.prepare()
         padded = [torch.zeros_like(b) for b in flat.buffers]
@@ -350,16 +350,16 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
     assert equal(a.state_dict(), b.state_dict())
     stage = Slope(1.0)
     flat = FlatParameters(stage.parameters())
-    made = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
-    assert made is not None
+    optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
+    assert optimizer is not None
     method = methods.get("dc_asgd", strength=0.5)
-    policy = StageWeights(flat, method, 1, 2, method.delays(2), made, flat.parameters, back=1)
+    policy = StageWeights(flat, method, 1, 2, method.delays(2), optimizer, flat.parameters, back=1)
     g = torch.tensor([1.0, -2.0, 0.5])
     w = [torch.zeros(3)]
     for t in range(4):
         stage.weight.grad = g.clone()
         policy.before_step()
-        made.step()
+        optimizer.step()
         policy.after_step()
         policy.prepare()
         corrected = g + 0.5 * g * g * (w[t] - w[max(0, t - 1)])
@@ -506,19 +506,15 @@ def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
     held = []
     for number in range(1, 5):
         flat = FlatParameters(nn.Linear(3, 3).parameters())
-        made = group_by_stage(sgd, [flat.parameters], {}, [number])
+        optimizer = group_by_stage(sgd, [flat.parameters], {}, [number])
         method = get(name)
         back = method.versions_back(4, microbatches)[number - 1]
-        policy = StageWeights(flat, method, number, 4, method.delays(4, microbatches), made, flat.parameters, back)
+        policy = StageWeights(flat, method, number, 4, method.delays(4, microbatches), optimizer, flat.parameters, back)
         held.append(policy.versions_held)
     assert tuple(held) == get(name).weight_copies(4, microbatches) == expected
 
 
 # Optimizers and options -------------------------------------------------------------------------------------------
-
-
-class Mine(torch.optim.SGD):
-    """A third-party optimizer: known to nobody, though SGD's rule fits by inheritance."""
 
 
 class Alien(torch.optim.Optimizer):
@@ -606,17 +602,17 @@ def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
 
 
 def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discrepancy() -> None:
-    found = {}
+    rows = {}
     for name in ("gpipe", "pipedream", "1f1b"):
         training = SimulatedTraining(convolutional(), [Phase(get(name), 12, CUTS)], sgd, loss_of)
         watch = Discrepancy(training.pipeline, every=2)
         for t in range(12):
             training.step(*Noise()[t])
-        found[name] = watch.row()
-    assert set(found["gpipe"]["forward_distance"]) == {0.0}
-    assert found["pipedream"]["discrepancy"] == [0.0] * 4
-    assert found["pipedream"]["forward_distance"][0] > found["pipedream"]["forward_distance"][2] > 0
-    assert found["1f1b"]["discrepancy"] == pytest.approx(found["1f1b"]["forward_distance"])
+        rows[name] = watch.row()
+    assert set(rows["gpipe"]["forward_distance"]) == {0.0}
+    assert rows["pipedream"]["discrepancy"] == [0.0] * 4
+    assert rows["pipedream"]["forward_distance"][0] > rows["pipedream"]["forward_distance"][2] > 0
+    assert rows["1f1b"]["discrepancy"] == pytest.approx(rows["1f1b"]["forward_distance"])
 
 
 def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:

@@ -92,8 +92,8 @@ def test_the_loss_is_that_of_the_masked_words_and_of_the_order() -> None:
     words, follows = torch.tensor([[0, 4, 0], [2, 0, 3]]), torch.tensor([1, 0])
     chances = scores.log_softmax(-1)
     masked = -(chances[0, 1, 4] + chances[1, 0, 2] + chances[1, 2, 3]) / 3
-    wanted = masked - (order.log_softmax(-1)[0, 1] + order.log_softmax(-1)[1, 0]) / 2
-    torch.testing.assert_close(masked_word_loss((scores, order), (words, follows)), wanted)
+    expected = masked - (order.log_softmax(-1)[0, 1] + order.log_softmax(-1)[1, 0]) / 2
+    torch.testing.assert_close(masked_word_loss((scores, order), (words, follows)), expected)
 
 
 def test_it_has_a_profile_without_being_built() -> None:

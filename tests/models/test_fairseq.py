@@ -32,9 +32,9 @@ def test_same_weights_give_the_same_scores(size: str) -> None:
     ours = models.build("transformer", source_words=40, target_words=37, dropout=0.0, **shape).eval()
     adapter.weights_from(theirs, ours)
     source = torch.tensor([[5, 9, 31, 12, END], [7, 30, END, PAD, PAD]])
-    given = torch.tensor([[BEGIN, 8, 36, 4], [BEGIN, 20, 4, 11]])
+    target = torch.tensor([[BEGIN, 8, 36, 4], [BEGIN, 20, 4, 11]])
     with torch.no_grad():
-        torch.testing.assert_close(ours((source, given)), adapter.scores(theirs, source, given), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours((source, target)), adapter.scores(theirs, source, target), rtol=1e-4, atol=1e-5)
 
 
 def same_shape(seed: int, words: int = 40) -> tuple[torch.nn.Module, torch.nn.Sequential]:
@@ -73,11 +73,11 @@ def test_a_corpus_survives_being_binarised(tmp_path: Path) -> None:
     pairs = [("ein ha@@ us", "a house"), ("zwei <unk>", "two ho@@ uses"), ("ein hund", "a dog")]
     data = corpus("toy", "toy", pairs, pairs[:2])
     binarised.write(data, tmp_path / "bin", "de", "en")
-    found = load("fairseq", folder=str(tmp_path / "bin"))
+    loaded = load("fairseq", folder=str(tmp_path / "bin"))
     for name in ("source_words", "target_words", "train", "test", "references"):
-        assert getattr(found, name) == getattr(data, name)
-    assert found.references[1] == "two houses"
-    assert found.release.startswith("binarised ") and not found.official
+        assert getattr(loaded, name) == getattr(data, name)
+    assert loaded.references[1] == "two houses"
+    assert loaded.release.startswith("binarised ") and not loaded.official
     with pytest.raises(PipelagError, match="valid.de-en.de.bin is missing; fairseq-preprocess"):
         load("fairseq", folder=str(tmp_path / "bin"), tested_on="valid")
     with pytest.raises(PipelagError, match="need different names"):
@@ -97,10 +97,10 @@ def test_fairseqs_own_preprocessing_is_read(tmp_path: Path) -> None:
     parser = preprocess.options.get_preprocessing_parser()
     where = ["--trainpref", str(tmp_path / "train"), "--testpref", str(tmp_path / "test"), "--destdir", str(tmp_path)]
     preprocess.main(parser.parse_args(["--source-lang", "de", "--target-lang", "en", *where]))
-    found = load("fairseq", folder=str(tmp_path))
-    assert [found.source_words[t] for t in found.train[0][0]] == ["ein", "ha@@", "us"]
-    assert len(found.source_words) % 8 == 0  # fairseq fills dictionaries up
-    assert found.references == ("ein <unk>",)
+    loaded = load("fairseq", folder=str(tmp_path))
+    assert [loaded.source_words[t] for t in loaded.train[0][0]] == ["ein", "ha@@", "us"]
+    assert len(loaded.source_words) % 8 == 0  # fairseq fills dictionaries up
+    assert loaded.references == ("ein <unk>",)
 
 
 @pytest.mark.skipif(installed, reason="fairseq is installed")

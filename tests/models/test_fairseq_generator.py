@@ -112,23 +112,33 @@ def run(out: Path, model: str, **options: Any) -> int:
 @pytest.mark.parametrize("model", ["transformer", "fairseq_transformer"])
 def test_a_run_may_ask_for_fairseqs_generator(tmp_path: Path, model: str) -> None:
     """It measures the same BLEU, and trains the same."""
-    asked: dict[str, dict[str, Any]] = {"ours": {}, "theirs": {"generator": "fairseq"}, "short": {"lenpen": 0.1}}
+    asked: dict[str, dict[str, Any]] = {"ours": {}, "theirs": {"generator": "fairseq"}}
     rows = {}
     for name, options in asked.items():
         assert run(tmp_path / name, model, **options) == 0
         rows[name] = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()]
-    kept = ("bleu", "accuracy", "loss", "test_loss")
-    assert [[row[key] for key in kept] for row in rows["ours"]] == [
-        [row[key] for key in kept] for row in rows["theirs"]
+    measured = ("bleu", "accuracy", "loss", "test_loss")
+    assert [[row[key] for key in measured] for row in rows["ours"]] == [
+        [row[key] for key in measured] for row in rows["theirs"]
     ]
+
+
+def test_a_run_may_ask_for_another_length_penalty(tmp_path: Path) -> None:
+    """By which it writes other translations, and trains the same."""
+    usual, short = [], []
+    for rows, options in ((usual, {}), (short, {"lenpen": 0.1})):
+        assert run(tmp_path / str(options), "transformer", **options) == 0
+        rows += [json.loads(line) for line in (tmp_path / str(options) / "metrics.jsonl").open()]
+    assert [row["loss"] for row in short] == [row["loss"] for row in usual] and len(usual) == 2
+    assert short[-1]["bleu"] != usual[-1]["bleu"]
 
 
 def test_generators_that_there_are_not_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "a", "transformer", generator="fairsec") == 2
     assert run(tmp_path / "b", "gnmt", generator="fairseq") == 2
-    told = capsys.readouterr().err
-    assert "the option 'generator' of a train run is 'fairsec', which is not known; did you mean 'fairseq'?" in told
-    assert "models transformer and fairseq_transformer, not with 'gnmt'" in told
+    errors = capsys.readouterr().err
+    assert "the option 'generator' of a train run is 'fairsec', which is not known; did you mean 'fairseq'?" in errors
+    assert "models transformer and fairseq_transformer, not with 'gnmt'" in errors
     from pipelag.models.fairseq_generator import same_shape
 
     with pytest.raises(PipelagError, match="translates with the models transformer"):

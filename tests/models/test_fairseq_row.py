@@ -59,12 +59,12 @@ def test_scores_and_gradients_are_those_of_fairseqs_whole_model(
     """With every dropout too: the same numbers are drawn in the same order."""
     whole, row = whole_and_row(**shared, **dropout)
     whole.to(dtype)
-    found = []
+    results = []
     for compute in (lambda: row((SOURCE, GIVEN)), lambda: adapter.scores(whole, SOURCE, GIVEN)):
         torch.manual_seed(7)
         scores = compute()
-        found.append((scores, *torch.autograd.grad(scores.square().mean(), list(row.parameters()))))
-    for ours, theirs in zip(*found, strict=True):
+        results.append((scores, *torch.autograd.grad(scores.square().mean(), list(row.parameters()))))
+    for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=off, atol=off)
     with torch.no_grad():
         torch.testing.assert_close(
@@ -86,8 +86,8 @@ def test_it_has_the_layers_and_the_parameters_of_ours() -> None:
         ours, theirs = models.build("transformer"), models.build("fairseq_transformer")
     assert len(theirs) == 93  # PipeMare section 4.1
     assert [layer.label for layer in theirs] == [layer.label for layer in ours]
-    for own, other in zip(ours, theirs, strict=True):
-        assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in other.parameters())
+    for layer, fairseqs in zip(ours, theirs, strict=True):
+        assert sum(p.numel() for p in layer.parameters()) == sum(p.numel() for p in fairseqs.parameters())
 
 
 def test_from_our_weights_it_is_our_network() -> None:
@@ -111,11 +111,11 @@ def test_a_split_one_is_the_same_network(split: int) -> None:
     """With dropout; and its parts put together are the weights that it was split from."""
     (whole, row), (_, parts) = whole_and_row(dropout=0.2), whole_and_row(split, dropout=0.2)
     assert len(parts) == split * len(row)
-    found = []
+    outputs = []
     for model in (row, parts):
         torch.manual_seed(3)
-        found.append(model((SOURCE, GIVEN)))
-    torch.testing.assert_close(*found)
+        outputs.append(model((SOURCE, GIVEN)))
+    torch.testing.assert_close(*outputs)
     other, _ = whole_and_row()
     adapter.weights_into(other, parts, renumbered=False)
     for names in adapter.operators_of(2, 2):
@@ -130,8 +130,8 @@ def test_our_weights_put_together_from_parts_are_fairseqs() -> None:
         ours = models.build("transformer", seed=1, **sizes).eval()
         adapter.weights_into(theirs.eval(), ours)
         with torch.no_grad():
-            found = adapter.scores(theirs, SOURCE, GIVEN)[WORDS], ours((SOURCE, GIVEN))[WORDS]
-        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+            scores = adapter.scores(theirs, SOURCE, GIVEN)[WORDS], ours((SOURCE, GIVEN))[WORDS]
+        torch.testing.assert_close(*scores, rtol=1e-5, atol=1e-5)
 
 
 def test_a_pickled_row_computes_the_same() -> None:
@@ -143,8 +143,8 @@ def test_its_shapes_are_found_without_computing_and_it_computes_afterwards() -> 
     row = build()
     before = row((SOURCE, GIVEN))
     stand_ins = {name: value.detach().to("meta") for name, value in (*row.named_parameters(), *row.named_buffers())}
-    found = functional_call(row, stand_ins, ((SOURCE.to("meta"), GIVEN.to("meta")),))
-    assert found.shape == before.shape
+    shaped = functional_call(row, stand_ins, ((SOURCE.to("meta"), GIVEN.to("meta")),))
+    assert shaped.shape == before.shape
     assert torch.equal(row((SOURCE, GIVEN)), before)
 
 
@@ -183,17 +183,17 @@ def test_zero_delay_is_plain_training_of_fairseqs_own_model(dropout: float, shar
     whole = adapter.transformer(*sides().values(), **both, **settings)
     optimizer, batches = sgd(whole.parameters()), TextBatches(phrases(), 6, seed=2)
     for t in range(STEPS):
-        (source, given), targets = batches[t]
+        (source, target), targets = batches[t]
         seed_stage(3, t, 1, CPU)
-        token_loss()(adapter.scores(whole, source, given), targets).backward()
+        token_loss()(adapter.scores(whole, source, target), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
     other = adapter.transformer(*sides().values(), **both, **settings)
     adapter.weights_into(other, trained, renumbered=False)
     for names in adapter.operators_of(2, 2):
         for name in names:
-            own, plain = (dict(each.get_submodule(name).named_parameters()) for each in (other, whole))
-            for key, value in own.items():
+            learned, plain = (dict(each.get_submodule(name).named_parameters()) for each in (other, whole))
+            for key, value in learned.items():
                 torch.testing.assert_close(value, plain[key], rtol=1e-5, atol=1e-6)
 
 

@@ -29,9 +29,9 @@ def build(**options: Any) -> nn.Sequential:
     return models.build("gnmt", seed=0, **(small | options)).double()
 
 
-def gradients(model: nn.Sequential, source: torch.Tensor, target: torch.Tensor, wanted: torch.Tensor) -> list[Any]:
+def gradients(model: nn.Sequential, source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor) -> list[Any]:
     model.zero_grad()
-    token_loss()(model((source, target)), wanted).backward()
+    token_loss()(model((source, target)), labels).backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -54,9 +54,9 @@ def test_padding_changes_neither_scores_nor_gradients() -> None:
     longer, more = (nn.functional.pad(words, (0, 3), value=PAD) for words in (TARGET, WANTED))
     scores = model((SOURCE, TARGET))
     torch.testing.assert_close(model((wider, longer))[:, :4], scores, rtol=1e-12, atol=1e-12)
-    for row, (words, given) in enumerate(((5, 4), (3, 2), (4, 3))):  # each sentence alone, without any padding
-        alone = model((SOURCE[row : row + 1, :words], TARGET[row : row + 1, :given]))
-        torch.testing.assert_close(scores[row : row + 1, :given], alone, rtol=1e-12, atol=1e-12)
+    for row, (words, length) in enumerate(((5, 4), (3, 2), (4, 3))):  # each sentence alone, without any padding
+        alone = model((SOURCE[row : row + 1, :words], TARGET[row : row + 1, :length]))
+        torch.testing.assert_close(scores[row : row + 1, :length], alone, rtol=1e-12, atol=1e-12)
     plain, padded = gradients(model, SOURCE, TARGET, WANTED), gradients(model, wider, longer, more)
     assert len(plain) == len(list(model.parameters()))
     for ours, theirs in zip(padded, plain, strict=True):
@@ -120,7 +120,7 @@ def unrolled(lstm: nn.LSTM, x: torch.Tensor, reverse: bool = False) -> torch.Ten
 def test_a_backward_reads_the_weights_of_its_own_time(kind: str, place: str) -> None:
     """The weights change between a layer's forward and its backward, as they do in a pipeline without stashing."""
     both = kind != "one way"
-    found: dict[str, list[torch.Tensor]] = {}
+    results: dict[str, list[torch.Tensor]] = {}
     for version in ("ours", "by hand", "unchanged"):
         torch.manual_seed(0)
         layer = TwoWays("both", 6, 5, 0.0) if both else Recurrent("one", 6, 5)
@@ -139,11 +139,11 @@ def test_a_backward_reads_the_weights_of_its_own_time(kind: str, place: str) -> 
         (out * torch.linspace(-1, 1, out.numel()).view_as(out).to(out)).sum().backward()
         grads = [parameter.grad for parameter in layer.parameters()]
         assert x.grad is not None and all(grad is not None for grad in grads)
-        found[version] = [out.detach(), x.grad, *(grad for grad in grads if grad is not None)]
-    for ours, theirs in zip(found["ours"], found["by hand"], strict=True):
+        results[version] = [out.detach(), x.grad, *(grad for grad in grads if grad is not None)]
+    for ours, theirs in zip(results["ours"], results["by hand"], strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert torch.equal(found["ours"][0], found["unchanged"][0])
-    assert not torch.allclose(found["ours"][1], found["unchanged"][1])
+    assert torch.equal(results["ours"][0], results["unchanged"][0])
+    assert not torch.allclose(results["ours"][1], results["unchanged"][1])
 
 
 def test_it_has_a_profile_with_vocabularies_too() -> None:

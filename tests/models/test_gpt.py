@@ -62,11 +62,11 @@ def module(gpt: GPT) -> list[nn.Module]:
     return [Embedding(gpt), *blocks, Head(gpt)]
 
 
-def measured(layer: nn.Module, given: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int]]:
+def measured(layer: nn.Module, value: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int]]:
     """The output, (operations forward, backward, bytes kept besides weights and input)."""
-    keep = Kept({id_of(p) for p in layer.parameters()} | {id_of(given)})
+    keep = Kept({id_of(p) for p in layer.parameters()} | {id_of(value)})
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), FlopCounterMode(display=False) as ahead:
-        out = layer(given)
+        out = layer(value)
     inside = sum(size for place, size in keep.bytes.items() if place != id_of(out))
     with FlopCounterMode(display=False) as back:
         out.backward(torch.ones_like(out))

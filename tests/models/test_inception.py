@@ -95,9 +95,8 @@ def test_the_last_blocks_of_a_group_stay() -> None:
     for blocks in ([3, 4, 2], [3, 2, 2]):
         model = models.build("inception_v3", seed=0, width=0.0625, blocks=blocks)
         inner[blocks[1]] = [m.in_channels for m in model.modules() if getattr(m, "kernel_size", 0) == (1, 7)]
-    assert (
-        inner == {4: [8, 8, 10, 10, 10, 10, 12, 12], 2: [10, 10, 12, 12, 12]} or inner[2] == inner[4][-len(inner[2]) :]
-    )
+    # a sixteenth of 128, 160, 160 and 192 channels, three such convolutions in each; one more as images are halved
+    assert inner == {4: [8] * 3 + [10] * 6 + [12] * 4, 2: [10] * 3 + [12] * 4}
 
 
 def test_images_can_be_enlarged_first() -> None:
@@ -114,7 +113,7 @@ def test_images_can_be_enlarged_first() -> None:
 def test_resnet_101_for_64x64_goes_on_as_for_32x32() -> None:
     options: dict[str, Any] = {"seed": 0, "width": 0.1, "classes": 5, "blocks": (1, 1, 1, 1)}
     tiny, cifar = models.build("resnet101", form="tiny", **options), models.build("resnet101", form="cifar", **options)
-    first, rest = stages(tiny, (2,))
+    first, _ = stages(tiny, (2,))
     assert first(torch.randn(2, 3, 64, 64)).shape == stages(cifar, (2,))[0](torch.randn(2, 3, 32, 32)).shape
     assert sum(p.numel() for p in tiny.parameters()) == sum(p.numel() for p in cifar.parameters())
     with torch.device("meta"):

@@ -52,9 +52,9 @@ def test_it_computes_exactly_what_the_model_does(name: str, how: dict[str, Any])
     row = pipelag.linearise(copy.deepcopy(model), **how)
     x = torch.randn(2, 3, 64, 64)
     outputs, state = learned(row, x)
-    wanted, wanted_state = learned(model, x)
-    assert all(map(torch.equal, outputs, wanted))
-    assert len(state) == len(wanted_state) and all(map(torch.equal, state, wanted_state))
+    expected, expected_state = learned(model, x)
+    assert all(map(torch.equal, outputs, expected))
+    assert len(state) == len(expected_state) and all(map(torch.equal, state, expected_state))
 
 
 @pytest.mark.parametrize("how", [{}, {"layers": "operators"}], ids=["weights", "operators"])
@@ -63,14 +63,14 @@ def test_every_boundary_can_be_a_stage_boundary(how: dict[str, Any]) -> None:
     model = network("resnet18").train()
     row = pipelag.linearise(model, **how)
     value: Any = torch.randn(2, 3, 32, 32)
-    wanted = model(value)
+    expected = model(value)
     for layer in cloudpickle.loads(cloudpickle.dumps(row)):
         received = tuple(t.detach().requires_grad_() for t in as_tuple(value))
         before = [t.detach().clone() for t in received]
         assert len(received) == layer.takes
         value = layer(received if len(received) > 1 else received[0])
         assert all(map(torch.equal, received, before)) and len(as_tuple(value)) == layer.gives
-    assert torch.equal(value, wanted)
+    assert torch.equal(value, expected)
 
 
 def test_the_report_says_what_each_layer_holds() -> None:

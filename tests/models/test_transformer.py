@@ -32,22 +32,22 @@ def test_a_split_transformer_is_the_same_network(split: int) -> None:
     sizes = {"blocks": 2, "dropout": 0.2}
     whole, parts = build(**sizes).train(), build(split=split, **sizes).train()
     assert len(parts) == split * len(whole)
-    given = torch.tensor([[4, 5, 6, END], [7, END, PAD, PAD]]), torch.tensor([[BEGIN, 7, 8], [BEGIN, 9, PAD]])
-    found = []
+    inputs = torch.tensor([[4, 5, 6, END], [7, END, PAD, PAD]]), torch.tensor([[BEGIN, 7, 8], [BEGIN, 9, PAD]])
+    outputs = []
     for model in (whole, parts):
         torch.manual_seed(3)
-        out = model(given)
+        out = model(inputs)
         out.square().sum().backward()
-        found.append(out)
-    torch.testing.assert_close(*found)
+        outputs.append(out)
+    torch.testing.assert_close(*outputs)
     for place, layer in enumerate(whole):
         pieces = list(parts[place * split : (place + 1) * split])
-        for own, *others in zip(layer.parameters(), *(piece.parameters() for piece in pieces), strict=True):
+        for weight, *others in zip(layer.parameters(), *(piece.parameters() for piece in pieces), strict=True):
             axis = 1 if isinstance(layer.module, torch.nn.Embedding) else 0
             joined, grads = torch.cat(others, axis), torch.cat([other.grad for other in others], axis)
-            assert joined.shape == own.shape
-            torch.testing.assert_close(joined.sort(axis)[0], own.sort(axis)[0])
-            torch.testing.assert_close(grads.sort(axis)[0], own.grad.sort(axis)[0])
+            assert joined.shape == weight.shape
+            torch.testing.assert_close(joined.sort(axis)[0], weight.sort(axis)[0])
+            torch.testing.assert_close(grads.sort(axis)[0], weight.grad.sort(axis)[0])
 
 
 def test_a_pipeline_of_parts_trains_as_the_whole_does() -> None:
@@ -185,11 +185,11 @@ def test_a_perfect_translator_has_a_bleu_of_100() -> None:
 
     class Oracle(torch.nn.Module):
         def forward(self, value: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-            source, given = value
-            scores = torch.zeros(*given.shape, len(phrases.target_words))
+            source, target = value
+            scores = torch.zeros(*target.shape, len(phrases.target_words))
             for row, words in enumerate(source.tolist()):
                 answer = answers[tuple(w for w in words if w not in (PAD, END))]
-                for place in range(given.shape[1]):
+                for place in range(target.shape[1]):
                     scores[row, place, answer[place] if place < len(answer) else END] = 50.0
             return scores
 

@@ -50,9 +50,9 @@ def words(count: int = 3, length: int = 6) -> torch.Tensor:
 
 def mask(count: int = 3, length: int = 6) -> torch.Tensor:
     """The first sample begins with padding."""
-    found = torch.ones(count, length, dtype=torch.long)
-    found[0, :2] = 0
-    return found
+    attended = torch.ones(count, length, dtype=torch.long)
+    attended[0, :2] = 0
+    return attended
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ def test_it_computes_what_the_model_does_whatever_the_batch(name: str, training:
     model.train(training)
     row.train(training)
     for count in (3, 5, 1):
-        given = case.inputs(count)
+        inputs = case.inputs(count)
         torch.manual_seed(1)
-        wanted = learned(model, model(**given, **case.fixed).logits)
+        expected = learned(model, model(**inputs, **case.fixed).logits)
         torch.manual_seed(1)
-        found = learned(model, row(alone(tuple(given.values()))))
-        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
-        assert len(found[1]) == sum(1 for _ in model.parameters())
+        computed = learned(model, row(alone(tuple(inputs.values()))))
+        torch.testing.assert_close(computed, expected, rtol=1e-6, atol=1e-6)
+        assert len(computed[1]) == sum(1 for _ in model.parameters())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,27 +109,27 @@ def test_every_boundary_can_be_a_stage_boundary(name: str) -> None:
     """Each layer alone on what it received detached, from a pickle, its gradients handed back: as workers run it."""
     case, (model, row) = CASES[name], laid_out(name)
     assert (len(row), row[2].gives) == (case.layers, case.crosses), row.report()
-    given = case.inputs(3)
+    inputs = case.inputs(3)
     torch.manual_seed(1)
-    wanted, gradients = learned(model, model.train()(**given, **case.fixed).logits)
+    expected, gradients = learned(model, model.train()(**inputs, **case.fixed).logits)
     pieces = cloudpickle.loads(cloudpickle.dumps(row.train()))
     pieces.zero_grad()
     torch.manual_seed(1)
-    value: Any = alone(tuple(given.values()))
-    kept = []
+    value: Any = alone(tuple(inputs.values()))
+    passes = []
     for piece in pieces:
         received = tuple(t.detach().requires_grad_() if t.is_floating_point() else t.detach() for t in as_tuple(value))
         value = piece(alone(received))
-        kept.append((received, value))
-    torch.testing.assert_close(value, wanted, rtol=1e-6, atol=1e-6)
+        passes.append((received, value))
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-6)
     back: list[Any] = [2 * value.detach()]
-    for received, value in reversed(kept):
+    for received, value in reversed(passes):
         both = [(v, g) for v, g in zip(as_tuple(value), back, strict=True) if g is not None and v.requires_grad]
         torch.autograd.backward([v for v, _ in both], [g for _, g in both])
         back = [t.grad for t in received]
-    mine = [p.grad for _, p in sorted((n.rpartition("original.")[2], p) for n, p in pieces.named_parameters())]
-    own = [g for _, g in sorted(zip((n for n, _ in model.named_parameters()), gradients, strict=True))]
-    torch.testing.assert_close(mine, own, rtol=1e-6, atol=1e-6)
+    of_pieces = [p.grad for _, p in sorted((n.rpartition("original.")[2], p) for n, p in pieces.named_parameters())]
+    of_model = [g for _, g in sorted(zip((n for n, _ in model.named_parameters()), gradients, strict=True))]
+    torch.testing.assert_close(of_pieces, of_model, rtol=1e-6, atol=1e-6)
 
 
 def test_the_layers_have_the_models_names() -> None:
@@ -169,8 +169,8 @@ def test_inputs_it_was_not_laid_out_for_are_refused() -> None:
 def test_it_computes_where_its_inputs_lie() -> None:
     """Positions and masks are made there, not where the examples lay."""
     elsewhere = copy.deepcopy(laid_out("gpt2 with a mask")[1]).to("meta")
-    found = elsewhere((words().to("meta"), mask().to("meta")))
-    assert found.shape == (3, 6, 40) and found.is_meta
+    computed = elsewhere((words().to("meta"), mask().to("meta")))
+    assert computed.shape == (3, 6, 40) and computed.is_meta
 
 
 class Frozen(nn.Module):
@@ -271,11 +271,11 @@ def test_the_recipe_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     recipe = page.partition("### Models of Hugging Face")[2].partition("GPT-2's output layer")[0]
     code = [line[4:] for line in recipe.splitlines() if line.startswith("    ") or not line]
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {"torch": torch, "pipelag": pipelag}
-    exec("\n".join(code), found)
-    assert found["run"].delays.forward == (2, 1, 0)
+    namespace: dict[str, Any] = {"torch": torch, "pipelag": pipelag}
+    exec("\n".join(code), namespace)
+    assert namespace["run"].delays.forward == (2, 1, 0)
     trained = transformers.GPT2LMHeadModel.from_pretrained("trained")
-    assert torch.equal(trained.lm_head.weight, found["gpt2"].lm_head.weight)
+    assert torch.equal(trained.lm_head.weight, namespace["gpt2"].lm_head.weight)
 
 
 @pytest.mark.real
@@ -288,11 +288,11 @@ def test_it_trains_with_a_mask_alike_simulated_and_on_real_workers() -> None:
 
     _, row = laid_out("gpt2 with a mask")
     before = copy.deepcopy(row)
-    found = {}
+    weights = {}
     for executor in ("simulated", "real"):
-        mine = copy.deepcopy(before).train()
-        pipelag.train(mine, batches(), cuts=(3, 7), method="pipedream", loss=loss, lr=0.1, executor=executor)
-        found[executor] = mine.state_dict()
-    for name, value in found["simulated"].items():
-        assert torch.equal(value, found["real"][name]), name
-    assert any(not torch.equal(value, before.state_dict()[name]) for name, value in found["real"].items())
+        network = copy.deepcopy(before).train()
+        pipelag.train(network, batches(), cuts=(3, 7), method="pipedream", loss=loss, lr=0.1, executor=executor)
+        weights[executor] = network.state_dict()
+    for name, value in weights["simulated"].items():
+        assert torch.equal(value, weights["real"][name]), name
+    assert any(not torch.equal(value, before.state_dict()[name]) for name, value in weights["real"].items())

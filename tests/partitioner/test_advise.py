@@ -57,23 +57,23 @@ def ground(workers: int = 4, bandwidth: float = 3e6, memory: float = float("inf"
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Choice]:
+def chosen() -> dict[str, Choice]:
     return {one.method.name: one for one in best(choices(ground())[0])}
 
 
-def test_times_are_those_of_partition(found: dict[str, Choice]) -> None:
+def test_times_are_those_of_partition(chosen: dict[str, Choice]) -> None:
     place = ground()
     plan = partition(profile(), place.cluster, "ring", data_parallel=False)
-    pipedream = found["pipedream"]
+    pipedream = chosen["pipedream"]
     assert pipedream.plan.stages == plan.stages and max(stage.replicas for stage in plan.stages) > 1
     assert pipedream.seconds == pytest.approx(timed_period(profile(), place.cluster, plan), rel=1e-9)
     whole = Plan((PlanStage(1, 6, 4),))
-    assert found["bsp"].updates == (4,)
-    assert found["bsp"].seconds == pytest.approx(timed_period(profile(), place.cluster, whole), rel=1e-9)
+    assert chosen["bsp"].updates == (4,)
+    assert chosen["bsp"].seconds == pytest.approx(timed_period(profile(), place.cluster, whole), rel=1e-9)
     line = partition(profile(), place.cluster, "ring", straight=True)
     straight = timed(Laid(Arm.of("a", {"method": "pipedream"}), place, line), {})
     assert straight.seconds == pytest.approx(timed_period(profile(), place.cluster, line), rel=1e-9)
-    assert found["sequential"].seconds == pytest.approx(sum(f + b for f, b in TIMES) / 1e3, rel=1e-9)
+    assert chosen["sequential"].seconds == pytest.approx(sum(f + b for f, b in TIMES) / 1e3, rel=1e-9)
 
 
 def test_times_are_those_of_timeline(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_times_are_those_of_timeline(tmp_path: Path) -> None:
     place = Ground(
         Profiles(lambda n: even.scaled(n / 4), scaled=True), flat(3, 1e3), Device(1, 1), 1e9, sgdm, 4, "free"
     )
-    found = {one.method.name: one for one in choices(place, microbatches=4, one_minibatch=True)[0]}
+    by_name = {one.method.name: one for one in choices(place, microbatches=4, one_minibatch=True)[0]}
     for name, parts in (("gpipe", 4), ("1f1b_flush", 4), ("pipedream", 1), ("dualpipe", 1)):
-        assert (found[name].microbatches, found[name].plan.cuts) == (parts, (1, 2))
+        assert (by_name[name].microbatches, by_name[name].plan.cuts) == (parts, (1, 2))
         ends = []
         for count in (12, 24):
             out = tmp_path / f"{name}{count}.json"
@@ -94,7 +94,7 @@ def test_times_are_those_of_timeline(tmp_path: Path) -> None:
             assert main(["timeline", name, *words, "--out", str(out)]) == 0
             events = [event for event in json.loads(out.read_text())["traceEvents"] if event["ph"] == "X"]
             ends.append(max(event["ts"] + event["dur"] for event in events) / 1e6)
-        assert found[name].seconds == pytest.approx((ends[1] - ends[0]) / 12, rel=1e-4)
+        assert by_name[name].seconds == pytest.approx((ends[1] - ends[0]) / 12, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["pipedream", "pipeoptim", "pipemare", "gpipe", "spectrain"])
@@ -108,9 +108,9 @@ def test_memory_is_that_of_the_memory_model(name: str) -> None:
     assert one.seconds == pytest.approx(row["seconds"], rel=1e-9 if one.microbatches > 1 else 0.01)
 
 
-def test_staleness_is_the_schedules(found: dict[str, Choice]) -> None:
+def test_staleness_is_the_schedules(chosen: dict[str, Choice]) -> None:
     stale = 0
-    for name, one in found.items():
+    for name, one in chosen.items():
         if one.method.data_parallel:
             continue
         replicas = [stage.replicas for stage in one.plan.stages]
@@ -120,7 +120,7 @@ def test_staleness_is_the_schedules(found: dict[str, Choice]) -> None:
         assert one.staleness == tuple(a * b for a, b in zip(delays.forward, minibatches, strict=True))
         assert one.stale_backward == tuple(a * b for a, b in zip(delays.backward, minibatches, strict=True))
         stale += one.stale
-    assert stale > 20 and not found["gpipe"].stale
+    assert stale > 20 and not chosen["gpipe"].stale
 
 
 def test_replicas_hold_what_pipedream_counts() -> None:
@@ -132,8 +132,8 @@ def test_replicas_hold_what_pipedream_counts() -> None:
 def test_what_does_not_fit_recomputes_or_comes_last() -> None:
     most = {name: max(s.total() for s in one.memory) for name, one in table(ground()).items()}
     tight = ground(memory=0.8 * most["pipedream"])
-    found = table(tight)
-    one = found["pipedream"]
+    by_name = table(tight)
+    one = by_name["pipedream"]
     assert not one.fits or max(s.total() for s in one.memory) <= tight.memory
     assert one.usable == (max(s.total() for s in one.memory) <= tight.memory)
     assert any(each.recompute and each.usable for each in choices(tight)[0])
@@ -148,7 +148,7 @@ def table(place: Ground) -> dict[str, Choice]:
 # Losses of accuracy, from logs that are made here
 
 
-def made(accuracies: dict[str, float], scale: Any, result: str = "table_1") -> None:
+def log_runs(accuracies: dict[str, float], scale: Any, result: str = "table_1") -> None:
     """Finished runs of a table of the leaderboard."""
     for arm in arms(load_paper("leaderboard"), result, scale):
         label = arm.labels["arm"]
@@ -168,26 +168,28 @@ def made(accuracies: dict[str, float], scale: Any, result: str = "table_1") -> N
 
 def test_a_log_that_changes_alters_the_advice(in_project: None, tmp_path: Path) -> None:
     scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
-    found = [one for one in best(choices(ground(), one_minibatch=True)[0]) if one.method.name in ("pipedream", "gpipe")]
+    candidates = [
+        one for one in best(choices(ground(), one_minibatch=True)[0]) if one.method.name in ("pipedream", "gpipe")
+    ]
     paper = load_paper("leaderboard")
 
     def advised(accept: float | None) -> tuple[str, str]:
-        rows = ranked(found, list(of_result(paper, "table_1", scale)), accept, "sgd", "")
+        rows = ranked(candidates, list(of_result(paper, "table_1", scale)), accept, "sgd", "")
         return rows[0].choice.method.name, verdict(rows, accept, 1e9)
 
     assert advised(None)[0] == "pipedream" and "no log says" in advised(None)[1]
     assert advised(1.0)[0] == "gpipe"
-    made({"sequential": 80.0, "PipeDream": 79.5}, scale)
+    log_runs({"sequential": 80.0, "PipeDream": 79.5}, scale)
     assert advised(1.0)[0] == "pipedream" and "0.50 ± 0.00 points" in advised(1.0)[1]
     assert "leaderboard table_1, quick scale: resnet20 on Shapes" in advised(1.0)[1]
-    made({"PipeDream": 70.0}, scale)
+    log_runs({"PipeDream": 70.0}, scale)
     assert advised(1.0)[0] == "gpipe" and advised(10.0)[0] == "pipedream"
 
 
 def test_a_loss_is_against_the_same_optimizer(in_project: None, tmp_path: Path) -> None:
     """Sequential training by another would lend the method what that gains or loses by itself."""
     scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
-    made({"sequential": 80.0, "sequential with NAdam": 70.0, "PipeDream with NAdam": 69.0}, scale, "table_2")
+    log_runs({"sequential": 80.0, "sequential with NAdam": 70.0, "PipeDream with NAdam": 69.0}, scale, "table_2")
     (loss,) = of_result(load_paper("leaderboard"), "table_2", scale)
     assert (loss.method, loss.optimizer, loss.loss.mean) == ("pipedream", "nadam", pytest.approx(1.0))
 
@@ -195,7 +197,7 @@ def test_a_loss_is_against_the_same_optimizer(in_project: None, tmp_path: Path) 
 def test_losses_of_any_number_of_stages_are_against_sequential_training(in_project: None, tmp_path: Path) -> None:
     """Which has no number of stages, whatever its label beside them."""
     scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
-    made({"sequential": 80.0, "PipeDream": 79.0}, scale, "figure_1")
+    log_runs({"sequential": 80.0, "PipeDream": 79.0}, scale, "figure_1")
     losses = list(of_result(load_paper("leaderboard"), "figure_1", scale))
     assert {one.stages for one in losses} == {2, 4, 8, 16}
     assert [one.loss.mean for one in losses] == pytest.approx([1.0] * 4)
@@ -205,7 +207,7 @@ def test_losses_of_any_number_of_stages_are_against_sequential_training(in_proje
 def test_a_loss_is_over_the_seeds_that_both_have(in_project: None, tmp_path: Path) -> None:
     """As long as runs are under way; a method that has other seeds than sequential training has no loss yet."""
     scale = load_scale("quick").model_copy(update={"folder": str(tmp_path)})
-    made({"sequential": 80.0, "PipeDream": 79.0, "PipeOptim": 78.0}, scale, "table_2")
+    log_runs({"sequential": 80.0, "PipeDream": 79.0, "PipeOptim": 78.0}, scale, "table_2")
     lacking = {("sequential", 2), ("PipeDream", 0), ("PipeDream", 1)}
     for arm in arms(load_paper("leaderboard"), "table_2", scale):
         if (arm.labels["arm"], arm.seed) in lacking:
@@ -244,7 +246,7 @@ def test_the_command_prints_draws_and_writes_a_config_that_loads(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "sentence"),
     [
         ([], "how many samples a minibatch has is not given; say --batch"),
         (["--batch", "8", "--plot", "a.gif"], "its name must end in .pdf, .svg or .png"),
@@ -256,11 +258,11 @@ def test_the_command_prints_draws_and_writes_a_config_that_loads(
     ],
 )
 def test_what_cannot_be_is_refused(
-    in_project: None, more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    in_project: None, more: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["advise", *files(tmp_path), *more]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert sentence in error and error.count("\n") == 1
 
 
 def test_what_was_computed_is_printed_where_there_is_no_config_to_write(
@@ -310,8 +312,8 @@ def test_no_plan_waits_for_a_download(
     assert main(["profile", "resnet20", "--data", name, "--sheet", "v100", "--batch", "8", "--out", out]) == 0
     assert len(Profile.load(out).layers) == 20
     logged = {
-        told["data"]["classes"]
+        log["data"]["classes"]
         for summary in Path("results/published/cpu/runs").glob("*/summary.json")
-        if (told := json.loads(summary.read_text())).get("data", {}).get("name") == name and "classes" in told["data"]
+        if (log := json.loads(summary.read_text())).get("data", {}).get("name") == name and "classes" in log["data"]
     }
     assert logged <= {subject.KNOWN[name][1]}  # what runs have read of the set itself

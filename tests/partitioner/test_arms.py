@@ -36,8 +36,8 @@ def profile(samples: int) -> Profile:
     rows = zip((1, 2, 1, 1), (2, 3, 3, 2), (10, 20, 30, 40), (100, 200, 300, 400), WEIGHTS, strict=True)
     return Profile(
         tuple(
-            LayerTime(i, f"layer {i}", SECOND * samples * f, SECOND * samples * b, samples * out, samples * kept, w)
-            for i, (f, b, out, kept, w) in enumerate(rows, start=1)
+            LayerTime(i, f"layer {i}", SECOND * samples * f, SECOND * samples * b, samples * out, samples * saved, w)
+            for i, (f, b, out, saved, w) in enumerate(rows, start=1)
         )
     )
 
@@ -59,29 +59,29 @@ def rows(arms: dict[str, Any], place: Ground, workers: list[int], cuts: list[int
 
 def test_asynchronous_pipelines_take_as_long_as_their_slowest_stage_and_gpipe_fills_and_drains() -> None:
     arms = {name: {"method": name} for name in ("pipedream", "pipeoptim", "xpipe", "dualpipe", "1f1b")}
-    found = rows(arms | {"GPipe": {"method": "gpipe", "microbatches": 4}}, ground(), [4])
+    by_arm = rows(arms | {"GPipe": {"method": "gpipe", "microbatches": 4}}, ground(), [4])
     for name in arms:
-        assert found[f"{name} 4"]["seconds"] == pytest.approx(4 * 5)  # layer 2, of 4 samples
-        assert found[f"{name} 4"]["speedup"] == pytest.approx(15 / 5)
+        assert by_arm[f"{name} 4"]["seconds"] == pytest.approx(4 * 5)  # layer 2, of 4 samples
+        assert by_arm[f"{name} 4"]["speedup"] == pytest.approx(15 / 5)
     # microbatches of one sample: forwards of 1 2 1 1, all four of them through the 2; backwards of 2 3 3 2
-    assert found["GPipe 4"]["seconds"] == pytest.approx((1 + 4 * 2 + 1 + 1) + (2 + 4 * 3 + 3 + 2))
-    assert found["GPipe 4"]["samples_per_second"] == pytest.approx(4 / found["GPipe 4"]["seconds"])
+    assert by_arm["GPipe 4"]["seconds"] == pytest.approx((1 + 4 * 2 + 1 + 1) + (2 + 4 * 3 + 3 + 2))
+    assert by_arm["GPipe 4"]["samples_per_second"] == pytest.approx(4 / by_arm["GPipe 4"]["seconds"])
 
 
 def test_equal_stages_give_gpipe_seven_quarters() -> None:
     even = Profiles(lambda n: Profile((LayerTime(1, "even", SECOND * n, 2 * SECOND * n, 0, 1, 0),) * 4))
     place = Ground(even, flat(4), Device(1.0, 1.0), 1e6, sgdm, 4)
-    found = rows({"GPipe": {"method": "gpipe", "microbatches": 4}, "1F1B": {"method": "1f1b"}}, place, [4])
-    assert found["GPipe 4"]["seconds"] == pytest.approx(7 / 4 * found["1F1B 4"]["seconds"])
+    by_arm = rows({"GPipe": {"method": "gpipe", "microbatches": 4}, "1F1B": {"method": "1f1b"}}, place, [4])
+    assert by_arm["GPipe 4"]["seconds"] == pytest.approx(7 / 4 * by_arm["1F1B 4"]["seconds"])
 
 
 def test_recomputing_lengthens_the_backward_alone() -> None:
-    found = rows({"a": {"method": "1f1b"}, "b": {"method": "1f1b", "recompute": True}}, ground(), [4])
-    plain, again = found["a 4"]["stages"], found["b 4"]["stages"]
-    for before, after in zip(plain, again, strict=True):
+    by_arm = rows({"a": {"method": "1f1b"}, "b": {"method": "1f1b", "recompute": True}}, ground(), [4])
+    plain, recomputing = by_arm["a 4"]["stages"], by_arm["b 4"]["stages"]
+    for before, after in zip(plain, recomputing, strict=True):
         assert after["seconds"]["forward"] == before["seconds"]["forward"]
         assert after["seconds"]["backward"] == before["seconds"]["backward"] + before["seconds"]["forward"]
-    assert found["b 4"]["seconds"] == pytest.approx(4 * 7)
+    assert by_arm["b 4"]["seconds"] == pytest.approx(4 * 7)
 
 
 def test_a_lockstep_clock_pads_1f1b_but_not_dualpipe() -> None:
@@ -90,20 +90,20 @@ def test_a_lockstep_clock_pads_1f1b_but_not_dualpipe() -> None:
         for name in ("pipedream", "dualpipe")
         for clock in ("free", "lockstep")
     }
-    found = {name: row["seconds"] / 4 for name, row in rows(arms, ground(), [4]).items()}
-    assert found["pipedream, free 4"] == pytest.approx(5)
-    assert found["pipedream, lockstep 4"] == pytest.approx(max(1, 3, 1, 2) + max(2, 2, 3, 1))
-    assert found["dualpipe, free 4"] == found["dualpipe, lockstep 4"] == pytest.approx(5)
+    by_arm = {name: row["seconds"] / 4 for name, row in rows(arms, ground(), [4]).items()}
+    assert by_arm["pipedream, free 4"] == pytest.approx(5)
+    assert by_arm["pipedream, lockstep 4"] == pytest.approx(max(1, 3, 1, 2) + max(2, 2, 3, 1))
+    assert by_arm["dualpipe, free 4"] == by_arm["dualpipe, lockstep 4"] == pytest.approx(5)
 
 
 def test_moving_weights_is_charged_where_it_happens() -> None:
     """6 |W| of stashing on all stages but the last, at 100 bytes per second, and SGD's step on each (5 |W| fused)."""
     place = {moving: ground(moving=moving) for moving in ("free", "fused", "separate")}
-    found = {
+    by_moving = {
         moving: rows({"PipeDream": {"method": "pipedream"}}, one, [4])["PipeDream 4"] for moving, one in place.items()
     }
     for stage, weights in enumerate(WEIGHTS):
-        seconds = {moving: row["stages"][stage]["seconds"] for moving, row in found.items()}
+        seconds = {moving: row["stages"][stage]["seconds"] for moving, row in by_moving.items()}
         stashed = 6 * weights if stage < 3 else 0
         assert seconds["fused"]["policy"] == seconds["separate"]["policy"] == pytest.approx(stashed / 100)
         assert seconds["fused"]["update"] == pytest.approx(5 * weights / 100)
@@ -113,9 +113,9 @@ def test_moving_weights_is_charged_where_it_happens() -> None:
             assert (one["forward"], one["backward"]) == pytest.approx(
                 (4 * (1, 2, 1, 1)[stage], 4 * (2, 3, 3, 2)[stage])
             )
-        assert found["free"]["stages"][stage]["moved"] == {"separate": stashed, "fused": stashed}
-    slowest = max(sum(stage["seconds"].values()) for stage in found["fused"]["stages"])
-    assert found["fused"]["seconds"] == pytest.approx(slowest) == pytest.approx(16 + 11 * 8)
+        assert by_moving["free"]["stages"][stage]["moved"] == {"separate": stashed, "fused": stashed}
+    slowest = max(sum(stage["seconds"].values()) for stage in by_moving["fused"]["stages"])
+    assert by_moving["fused"]["seconds"] == pytest.approx(slowest) == pytest.approx(16 + 11 * 8)
 
 
 def test_microbatches_share_what_a_minibatch_moves() -> None:
@@ -129,16 +129,16 @@ def test_microbatches_share_what_a_minibatch_moves() -> None:
 @pytest.mark.parametrize(("gather", "seconds"), [("ring", 2 * 3 / 4), ("server", 2 * 3)])
 def test_strong_scaling_by_hand(gather: str, seconds: float) -> None:
     place = ground(bandwidth=1000.0)
-    found = rows({"Data P.": {"method": "bsp", "gather": gather}}, place, [1, 2, 4])
+    by_arm = rows({"Data P.": {"method": "bsp", "gather": gather}}, place, [1, 2, 4])
     size = sum(WEIGHTS)
-    four = found["Data P. 4"]
+    four = by_arm["Data P. 4"]
     assert four["seconds"] == pytest.approx(15 + seconds * size / 1000)  # a sample each, then the sum
     assert four["unhindered"] == pytest.approx(15)
     assert four["bytes"] == summed_bytes(size, 4) == 6 * size
     assert four["speedup"] == pytest.approx(60 / four["seconds"])
-    assert found["Data P. 1"]["speedup"] == pytest.approx(1)
-    assert (found["Data P. 1"]["bytes"], found["Data P. 1"]["seconds"]) == (0, pytest.approx(60))
-    assert found["Data P. 2"]["seconds"] == pytest.approx(30 + {"ring": 1, "server": 2}[gather] * size / 1000)
+    assert by_arm["Data P. 1"]["speedup"] == pytest.approx(1)
+    assert (by_arm["Data P. 1"]["bytes"], by_arm["Data P. 1"]["seconds"]) == (0, pytest.approx(60))
+    assert by_arm["Data P. 2"]["seconds"] == pytest.approx(30 + {"ring": 1, "server": 2}[gather] * size / 1000)
     # all of the ring sends all the time; beside a server each of the others is served for a third of it
     transfer = [one["transfer"] for one in four["gpus"]]
     whole = 1 - 15 / four["seconds"]
@@ -157,9 +157,9 @@ def test_a_server_updates_while_the_others_wait() -> None:
 
 def test_gradients_can_be_summed_while_the_backward_runs() -> None:
     place = ground(bandwidth=1000.0)
-    found = rows({"after": {"method": "bsp"}, "meanwhile": {"method": "bsp", "overlap": True}}, place, [4])
-    assert found["meanwhile 4"]["seconds"] < found["after 4"]["seconds"]
-    assert found["meanwhile 4"]["seconds"] == pytest.approx(
+    by_arm = rows({"after": {"method": "bsp"}, "meanwhile": {"method": "bsp", "overlap": True}}, place, [4])
+    assert by_arm["meanwhile 4"]["seconds"] < by_arm["after 4"]["seconds"]
+    assert by_arm["meanwhile 4"]["seconds"] == pytest.approx(
         15 + 1.5 * WEIGHTS[0] / 1000
     )  # the first layer's, at the end
 
@@ -167,11 +167,11 @@ def test_gradients_can_be_summed_while_the_backward_runs() -> None:
 def test_bytes_of_both_kinds_of_parallelism_by_one_rule() -> None:
     """Activations and gradients over the cuts; 2 (N-1) |w| once per sum (SpecTrain figure 3)."""
     arms = {"a": {"method": "1f1b"}, "b": {"method": "1f1b_flush", "microbatches": 2}, "c": {"method": "bsp"}}
-    found = rows(arms, ground(), [4])
-    assert found["a 4"]["bytes"] == found["b 4"]["bytes"] == 2 * 4 * (10 + 20 + 30)
-    assert found["c 4"]["bytes"] == 2 * 3 * sum(WEIGHTS)
+    by_arm = rows(arms, ground(), [4])
+    assert by_arm["a 4"]["bytes"] == by_arm["b 4"]["bytes"] == 2 * 4 * (10 + 20 + 30)
+    assert by_arm["c 4"]["bytes"] == 2 * 3 * sum(WEIGHTS)
     # PipeDream's data parallelism: a minibatch per replica, one sum for all of them
-    assert bytes_per_minibatch(profile(4), Plan((PlanStage(1, 4, 4),))) * 4 == found["c 4"]["bytes"]
+    assert bytes_per_minibatch(profile(4), Plan((PlanStage(1, 4, 4),))) * 4 == by_arm["c 4"]["bytes"]
 
 
 @given(
@@ -186,8 +186,8 @@ def test_bytes_of_both_kinds_of_parallelism_by_one_rule() -> None:
 def test_shares_of_every_gpu_add_up(
     method: str, clock: str, bandwidth: float, overlap: bool, gather: str, workers: int
 ) -> None:
-    own = {"gather": gather} if method == "bsp" else {"clock": clock}
-    arm = {"method": method, "overlap": overlap} | own
+    option = {"gather": gather} if method == "bsp" else {"clock": clock}
+    arm = {"method": method, "overlap": overlap} | option
     (row,) = rows({"arm": arm}, ground(bandwidth=bandwidth, moving="fused"), [workers]).values()
     per_gpu = row["gpus"] if method == "bsp" else [stage["shares"] for stage in row["stages"]]
     assert len(per_gpu) == workers
@@ -221,11 +221,9 @@ def test_slow_links_are_told_from_imbalance() -> None:
 
 def test_the_largest_batch_can_be_the_batch() -> None:
     place = ground(memory=50_000.0)
-    found = rows({"PipeOptim": {"method": "pipeoptim", "batch": "largest", "recompute": True}}, place, [4])[
-        "PipeOptim 4"
-    ]
-    most = found["largest"]
-    assert found["batch"] == most["batch"] == most["samples"] and found["fits"]
+    row = rows({"PipeOptim": {"method": "pipeoptim", "batch": "largest", "recompute": True}}, place, [4])["PipeOptim 4"]
+    most = row["largest"]
+    assert row["batch"] == most["batch"] == most["samples"] and row["fits"]
     # the last stage: no version, 3 |W| of weights, gradients and momentum; an input of 30 and 400 kept per sample; the
     # third: 4 |W|, 2 inputs of 20 and 300 kept
     by_hand = min(
@@ -235,7 +233,7 @@ def test_the_largest_batch_can_be_the_batch() -> None:
         (50_000) // (3 * 10 + 200),
     )
     assert most["samples"] == by_hand
-    assert found["largest_executor"]["samples"] <= by_hand
+    assert row["largest_executor"]["samples"] <= by_hand
 
 
 def test_an_arm_that_fits_at_no_batch_says_so() -> None:
@@ -256,14 +254,14 @@ def test_no_limit_is_told() -> None:
 
 
 def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
-    found = rows({"a": {"method": "1f1b"}}, ground(), [2], [1])["a 2"]["stages"]
-    assert [(stage["first"], stage["last"]) for stage in found] == [(1, 1), (2, 4)]
-    found = rows({"a": {"method": "1f1b"}}, ground(), [2])["a 2"]["stages"]
-    assert [(stage["first"], stage["last"]) for stage in found] == [(1, 2), (3, 4)]
+    stages = rows({"a": {"method": "1f1b"}}, ground(), [2], [1])["a 2"]["stages"]
+    assert [(stage["first"], stage["last"]) for stage in stages] == [(1, 1), (2, 4)]
+    stages = rows({"a": {"method": "1f1b"}}, ground(), [2])["a 2"]["stages"]
+    assert [(stage["first"], stage["last"]) for stage in stages] == [(1, 2), (3, 4)]
 
 
 @pytest.mark.parametrize(
-    ("arm", "said"),
+    ("arm", "sentence"),
     [
         ({"method": "pipeoptin"}, "unknown method 'pipeoptin'; did you mean 'pipeoptim'?"),
         ({"method": "gpipe", "microbatch": 4}, "setting 'microbatch' of the arm 'A'; did you mean 'microbatches'?"),
@@ -285,10 +283,10 @@ def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
         ({"method": "asp"}, "follows no schedule"),
     ],
 )
-def test_what_cannot_be_is_refused(arm: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused(arm: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PipelagError) as refusal:
         checked_arms({"A": arm}, flat(4), [4], 4, None)
-    assert said in str(refusal.value)
+    assert sentence in str(refusal.value)
 
 
 def test_numbers_of_gpus_are_checked() -> None:
@@ -322,15 +320,15 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
     carry_out(spec_with(), tmp_path / "run", "cpu", 1)
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["layer"] for row in logged if row["what"] == "layer"] == list(range(1, 17))
-    found = [row for row in logged if row["what"] == "arm"]
-    assert [(row["arm"], row["workers"]) for row in found] == [
+    logged_arms = [row for row in logged if row["what"] == "arm"]
+    assert [(row["arm"], row["workers"]) for row in logged_arms] == [
         ("Data P.", 1),
         ("PipeOptim", 1),
         ("Data P.", 2),
         ("PipeOptim", 2),
     ]
     assert not [row for row in logged if row["what"] == "plan"]
-    pipeline = found[-1]
+    pipeline = logged_arms[-1]
     assert pipeline["gpu_memory"] == 24 * 2**30 and pipeline["fits"]
     assert [stage["versions"] for stage in pipeline["stages"]] == [2, 1]
     for stage in pipeline["stages"]:
@@ -343,7 +341,7 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "sentence"),
     [
         ({"arm": {}}, "unknown option 'arm' of a plan run; did you mean 'arms'?"),
         ({"moving": "fuse"}, "is 'fuse', which is not known; did you mean 'fused'?"),
@@ -357,10 +355,10 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
         ({"data_parallel_over": [0]}, "the option 'data_parallel_over.0' of a plan run is 0; it should be 1 or more"),
     ],
 )
-def test_a_run_is_refused_before_it_begins(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_run_is_refused_before_it_begins(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as refusal:  # most are refused with the spec
         carry_out(spec_with(**options), tmp_path / "run", "cpu", 1)
-    assert said in str(refusal.value)
+    assert sentence in str(refusal.value)
     assert not (tmp_path / "run").exists()
 
 

@@ -28,11 +28,11 @@ def test_an_example_is_planned(cluster: str, plan: str, tmp_path: Path, capsys: 
 def test_the_profile_is_what_its_readme_says() -> None:
     with torch.device("meta"):
         model, batch = build("vgg16_imagenet"), torch.zeros(64, 3, 224, 224)
-    made, kept = roofline(model, batch, "v100"), Profile.load(EXAMPLES / "vgg16_v100.jsonl")
-    assert [layer.name for layer in kept.layers] == [layer.name for layer in made.layers]
-    assert [layer.weight_bytes for layer in kept.layers] == [layer.weight_bytes for layer in made.layers]
-    assert [layer.total_ms for layer in kept.layers] == pytest.approx(
-        [layer.total_ms for layer in made.layers], rel=1e-6
+    computed, stored = roofline(model, batch, "v100"), Profile.load(EXAMPLES / "vgg16_v100.jsonl")
+    assert [layer.name for layer in stored.layers] == [layer.name for layer in computed.layers]
+    assert [layer.weight_bytes for layer in stored.layers] == [layer.weight_bytes for layer in computed.layers]
+    assert [layer.total_ms for layer in stored.layers] == pytest.approx(
+        [layer.total_ms for layer in computed.layers], rel=1e-6
     )
 
 

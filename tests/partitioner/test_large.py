@@ -70,7 +70,9 @@ def test_what_leaves_a_server_is_counted() -> None:
 
 
 def test_replicas_share_the_minibatch_and_fill_the_gpus() -> None:
-    for layout in fleet("pipedream").layouts():
+    layouts = list(fleet("pipedream").layouts())
+    assert len({layout.stages for layout in layouts}) > 2
+    for layout in layouts:
         assert layout.stages * layout.replicas == 16
         assert layout.replicas * layout.microbatches * layout.samples == WORK.batch
     assert {layout.stages for layout in fleet(None).layouts()} == {1}
@@ -78,9 +80,13 @@ def test_replicas_share_the_minibatch_and_fill_the_gpus() -> None:
 
 def test_the_quickest_that_fits_and_is_least_late_is_taken() -> None:
     small = replace(MACHINE, sheet=Device(1e12, 1e12, 40_000))  # two layers with versions and moments hold 48,000
-    found = fleet("pipeoptim", machine=small, work=replace(WORK, batch=8)).best()
-    assert found is not None and found.paper.memory <= 40_000
-    assert (found.layout.stages, found.layout.replicas, found.layout.microbatches) == (8, 2, 4)  # not 2 twice as large
+    choice = fleet("pipeoptim", machine=small, work=replace(WORK, batch=8)).best()
+    assert choice is not None and choice.paper.memory <= 40_000
+    assert (choice.layout.stages, choice.layout.replicas, choice.layout.microbatches) == (
+        8,
+        2,
+        4,
+    )  # not 2 twice as large
     free = fleet("pipeoptim").best()
     paper = [fleet("pipeoptim").on_paper(layout) for layout in fleet("pipeoptim").layouts()]
     assert free is not None and free.paper.seconds <= 1.05 * min(cost.seconds for cost in paper if cost)

@@ -46,16 +46,16 @@ profiles = st.lists(st.tuples(*[st.integers(1, 9)] * 2, *[st.integers(0, 20_000)
 
 def all_plans(count: int, workers: int) -> list[Plan]:
     """Every way to cut `count` layers into stages that use exactly `workers` workers."""
-    found = []
+    plans = []
     for stages in range(1, min(count, workers) + 1):
         for cuts in itertools.combinations(range(1, count), stages - 1):
             bounds = [0, *cuts, count]
             for replicas in itertools.product(range(1, workers + 1), repeat=stages):
                 if sum(replicas) == workers:
-                    found.append(
+                    plans.append(
                         Plan(tuple(PlanStage(bounds[i] + 1, bounds[i + 1], r) for i, r in enumerate(replicas)))
                     )
-    return found
+    return plans
 
 
 @given(profiles, st.integers(2, 5), st.sampled_from(sorted(SYNC)), st.booleans())
@@ -64,10 +64,10 @@ def test_equals_exhaustive_search(profile: Profile, workers: int, form: str, dat
     cluster = flat(workers, 1e6)
     plans = [p for p in all_plans(len(profile.layers), workers) if data_parallel or len(p.stages) > 1]
     best = min(predict(profile, cluster, plan, form) for plan in plans)
-    found = partition(profile, cluster, form, data_parallel=data_parallel)
-    assert found.period == pytest.approx(best)
-    assert predict(profile, cluster, found, form) == pytest.approx(best)
-    assert found.workers == workers
+    searched = partition(profile, cluster, form, data_parallel=data_parallel)
+    assert searched.period == pytest.approx(best)
+    assert predict(profile, cluster, searched, form) == pytest.approx(best)
+    assert searched.workers == workers
 
 
 @given(profiles, st.integers(2, 4), st.floats(2e3, 3e5))
@@ -79,9 +79,9 @@ def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, mem
         with pytest.raises(PipelagError, match="no plan fits"):
             partition(profile, cluster, "paper")
         return
-    found = partition(profile, cluster, "paper")
-    assert max(memory_of(profile, found)) <= memory
-    assert found.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
+    searched = partition(profile, cluster, "paper")
+    assert max(memory_of(profile, searched)) <= memory
+    assert searched.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
 
 
 def recurrence(profile: Profile, cluster: Cluster) -> float:
@@ -99,12 +99,12 @@ def recurrence(profile: Profile, cluster: Cluster) -> float:
     def best(k: int, i: int, j: int, m: int) -> float:
         if k == 0:
             return sum(times[i : j + 1])
-        found = stage(k, i, j, m)
+        least = stage(k, i, j, m)
         for s in range(i, j):
             for last in range(1, m):
                 message = 2 * profile.layers[s].output_bytes / cluster.levels[k - 1].bandwidth
-                found = min(found, max(best(k, i, s, m - last), message, stage(k, s + 1, j, last)))
-        return found
+                least = min(least, max(best(k, i, s, m - last), message, stage(k, s + 1, j, last)))
+        return least
 
     return best(len(cluster.levels), 0, len(times) - 1, cluster.levels[-1].workers)
 
@@ -124,12 +124,12 @@ def plain_search(profile: Profile, workers: int, bandwidth: float, form: str, me
         return (max(compute, send) / replicas if replicas > 1 else compute) if held <= memory else float("inf")
 
     for m, j in itertools.product(range(1, workers + 1), range(len(of))):
-        found = (stage(0, j, m, workers - m), -1, m)
+        choice = (stage(0, j, m, workers - m), -1, m)
         for last, s in itertools.product(range(1, m), range(j)):
             message = 2 * of[s].output_bytes / bandwidth
             seconds = max(best[m - last, s][0], message, stage(s + 1, j, last, workers - m))
-            found = (seconds, s, last) if seconds < found[0] else found
-        best[m, j] = found
+            choice = (seconds, s, last) if seconds < choice[0] else choice
+        best[m, j] = choice
     m, j, stages = workers, len(of) - 1, []
     if best[m, j][0] == float("inf"):
         return None
@@ -150,17 +150,17 @@ def test_of_equally_good_plans_the_same_as_by_plain_loops(
         with pytest.raises(PipelagError, match="no plan fits"):
             partition(profile, Cluster((Level(workers, 1e6),), memory), form)
         return
-    found = partition(profile, Cluster((Level(workers, 1e6),), memory), form)
-    assert found == expected
+    plan = partition(profile, Cluster((Level(workers, 1e6),), memory), form)
+    assert plan == expected
 
 
 @given(profiles, st.integers(1, 3), st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
 def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: int) -> None:
     cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
-    found = partition(profile, cluster, "paper", hierarchical=True)
-    assert found.period == pytest.approx(recurrence(profile, cluster))
-    assert found.workers == inner * outer
+    plan = partition(profile, cluster, "paper", hierarchical=True)
+    assert plan.period == pytest.approx(recurrence(profile, cluster))
+    assert plan.workers == inner * outer
 
 
 def nested(profile: Profile, cluster: Cluster) -> list[tuple[float, int]]:
@@ -169,11 +169,11 @@ def nested(profile: Profile, cluster: Cluster) -> list[tuple[float, int]]:
     def plans(k: int, i: int, j: int) -> list[tuple[float, int]]:
         if k == 0:
             return [(sum(layer.total_ms for layer in profile.layers[i:j]) / 1e3, 1)]
-        level, found = cluster.levels[k - 1], []
+        level, timings = cluster.levels[k - 1], []
 
         def go_on(start: int, left: int, seconds: float, stages: int) -> None:
             if start == j and left == 0:
-                found.append((seconds, stages))
+                timings.append((seconds, stages))
             for end, m in itertools.product(range(start + 1, j + 1), range(1, left + 1)):
                 weights = sum(layer.weight_bytes for layer in profile.layers[start:end])
                 message = 2 * profile.layers[start - 1].output_bytes / level.bandwidth if start > i else 0.0
@@ -182,7 +182,7 @@ def nested(profile: Profile, cluster: Cluster) -> list[tuple[float, int]]:
                     go_on(end, left - m, max(seconds, message, taken), stages + inside)
 
         go_on(i, level.workers, 0.0, 0)
-        return found
+        return timings
 
     return plans(len(cluster.levels), 0, len(profile.layers))
 
@@ -195,10 +195,10 @@ def test_several_stages_may_be_a_pipeline_inside_servers_with_replicas(
     """Only plans whose workers all hold the whole model are left out, on whichever level they would be made."""
     cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
     allowed = [seconds for seconds, stages in nested(profile, cluster) if data_parallel or stages > 1]
-    found = partition(profile, cluster, "paper", hierarchical=True, data_parallel=data_parallel)
-    assert found.period == pytest.approx(min(allowed))
-    assert found.workers == inner * outer
-    assert data_parallel or len(found.stages) > 1
+    plan = partition(profile, cluster, "paper", hierarchical=True, data_parallel=data_parallel)
+    assert plan.period == pytest.approx(min(allowed))
+    assert plan.workers == inner * outer
+    assert data_parallel or len(plan.stages) > 1
 
 
 def test_straight_plans_have_a_stage_per_worker() -> None:
@@ -438,9 +438,9 @@ def test_a_boundary_is_as_fast_as_the_slowest_pair_that_minibatches_take(
 ) -> None:
     """Minibatch m goes from replica m mod r to replica m mod s (section 3.2)."""
     cluster = Cluster((Level(inner, 12e9), Level(outer, 1e9)))
-    own, others = range(before), range(before, before + after)
-    slowest = min(cluster.bandwidth(own[m % before], others[m % after]) for m in range(before * after))
-    assert cluster.between(own, others) == slowest
+    senders, receivers = range(before), range(before, before + after)
+    slowest = min(cluster.bandwidth(senders[m % before], receivers[m % after]) for m in range(before * after))
+    assert cluster.between(senders, receivers) == slowest
 
 
 def test_the_prediction_of_a_plan_is_what_the_search_says_of_it() -> None:
@@ -474,8 +474,8 @@ def test_the_timed_pace_is_that_of_a_long_run(times: list[int], replicas: list[i
 
 def test_a_pace_that_settles_late_is_waited_for() -> None:
     """Between 44 and 88 minibatches this plan seems to run at 10 ms, and comes to 10.25."""
-    given = ((9, 2, 10000, 10), (5, 5, 10, 0), (9, 5, 1, 0), (9, 1, 0, 5000))
-    profile = Profile(tuple(LayerTime(i, "x", f, b, out, 0, w) for i, (f, b, out, w) in enumerate(given, start=1)))
+    rows = ((9, 2, 10000, 10), (5, 5, 10, 0), (9, 5, 1, 0), (9, 1, 0, 5000))
+    profile = Profile(tuple(LayerTime(i, "x", f, b, out, 0, w) for i, (f, b, out, w) in enumerate(rows, start=1)))
     plan = Plan(tuple(PlanStage(i, i, r) for i, r in enumerate((2, 4, 4, 1), start=1)))
     assert timed_period(profile, flat(11, 1e6), plan) == pytest.approx(0.0102525, rel=1e-6)
 

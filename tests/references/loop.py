@@ -50,19 +50,19 @@ def train(
     after=None,
 ):
     """forward_weights(i, t, k), backward_weights(i, t, k): what stage i computes with for microbatch k of minibatch t.
-    learning_rate(i, t); recomputed(kept, t, k) -> kept; compensate(i, t, k, g) -> g; update(i, t, g, lr) -> weights;
-    after(i, t): called when version t + 1 exists."""
+    learning_rate(i, t); recomputed(activations, t, k) -> activations; compensate(i, t, k, g) -> g;
+    update(i, t, g, lr) -> weights; after(i, t): called when version t + 1 exists."""
     update = update or problem.update
     learning_rate = learning_rate or (lambda i, t: problem.lr(t))
     for t in range(problem.steps):
         gradients, losses = {i: [] for i in problem.stages}, []
         for k in range(problem.N):
             x, target = problem.microbatch(t, k)
-            kept = machine.forward([forward_weights(i, t, k) for i in problem.stages], x)
-            losses.append(machine.loss(kept, target))
+            activations = machine.forward([forward_weights(i, t, k) for i in problem.stages], x)
+            losses.append(machine.loss(activations, target))
             if recomputed:
-                kept = recomputed(kept, t, k)
-            g = machine.backward(kept, [backward_weights(i, t, k) for i in problem.stages], target)
+                activations = recomputed(activations, t, k)
+            g = machine.backward(activations, [backward_weights(i, t, k) for i in problem.stages], target)
             for i in problem.stages:
                 gradients[i].append(compensate(i, t, k, g[i - 1]) if compensate else g[i - 1])
         problem.losses.append(sum(losses) / len(losses))

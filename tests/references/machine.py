@@ -23,11 +23,11 @@ def forward(weights_per_stage, x):
     return {"inputs": inputs, "outputs": outputs}
 
 
-def recompute(kept, weights_per_stage, first, last):
+def recompute(activations, weights_per_stage, first, last):
     """Runs stages first..last (counted 1..P) forward again with OTHER weights, from the kept input of stage `first`.
-    Returns a new kept; the stages outside first..last are as they were."""
-    inputs, outputs = list(kept["inputs"]), list(kept["outputs"])
-    x = kept["inputs"][first - 1]
+    Returns new activations; the stages outside first..last are as they were."""
+    inputs, outputs = list(activations["inputs"]), list(activations["outputs"])
+    x = activations["inputs"][first - 1]
     for i in range(first, last + 1):
         inputs[i - 1] = x
         x = stage_forward(weights_per_stage[i - 1], x, last=(i == len(weights_per_stage)))
@@ -40,19 +40,19 @@ def softmax(logits):
     return e / e.sum(axis=1, keepdims=True)
 
 
-def loss(kept, target):
-    logits = kept["outputs"][-1]
+def loss(activations, target):
+    logits = activations["outputs"][-1]
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(-np.mean([log_p[n, target[n]] for n in range(len(target))]))
 
 
-def backward(kept, weights_per_stage, target):
+def backward(activations, weights_per_stage, target):
     """Gradients per stage, [(dW, db), ...].  `weights_per_stage` are the BACKWARD's weights, possibly others than the
     forward's: the error is carried down through them, while d loss / d logits uses the kept logits, tanh' the kept output
     and dW the kept input."""
     P = len(weights_per_stage)
-    logits = kept["outputs"][-1]
+    logits = activations["outputs"][-1]
     one_hot = np.zeros_like(logits)
     for n in range(len(target)):
         one_hot[n, target[n]] = 1.0
@@ -60,9 +60,9 @@ def backward(kept, weights_per_stage, target):
     gradients = [None] * P
     for n in reversed(range(P)):
         if n < P - 1:
-            y = kept["outputs"][n]
+            y = activations["outputs"][n]
             error = error * (1.0 - y * y)  # tanh' from the KEPT output
-        x = kept["inputs"][n]
+        x = activations["inputs"][n]
         gradients[n] = (error.T @ x, error.sum(axis=0))  # dW from the KEPT input
         W, _ = weights_per_stage[n]
         error = error @ W  # through the BACKWARD's weights

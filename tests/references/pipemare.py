@@ -98,16 +98,16 @@ def train(
                 lag = t - version
         return corrected(i, version, forward_lag(i, t, k) - lag)
 
-    def recomputed(kept, t, k):
+    def recomputed(activations, t, k):
         """A.3: every segment runs forward again from the kept input of its first stage."""
-        again = [recompute_weights(i, t, k) for i in problem.stages]
-        result = kept
+        weights = [recompute_weights(i, t, k) for i in problem.stages]
+        result = activations
         for i in problem.stages:
             first, last = segment_of(P, segment, i)
             if i == first:
-                result = machine.recompute(result, again, first, last)
+                result = machine.recompute(result, weights, first, last)
         if loss_gradient == "forward":
-            result["outputs"][-1] = kept["outputs"][-1]
+            result["outputs"][-1] = activations["outputs"][-1]
         return result
 
     def after(i, t):
@@ -139,9 +139,9 @@ def whole_gradient(problem, u, version):
     gradients, losses = {i: [] for i in problem.stages}, []
     for k in range(problem.N):
         x, target = problem.microbatch(u, k)
-        kept = machine.forward(weights, x)
-        losses.append(machine.loss(kept, target))
-        g = machine.backward(kept, weights, target)
+        activations = machine.forward(weights, x)
+        losses.append(machine.loss(activations, target))
+        g = machine.backward(activations, weights, target)
         for i in problem.stages:
             gradients[i].append(g[i - 1])
     return {i: loop.mean(gradients[i]) for i in problem.stages}, sum(losses) / len(losses)

@@ -43,9 +43,9 @@ def train_xpipe(problem):
     c, w = pipeline(problem), problem.versions
     moments, apart = {}, {}
     for i in problem.stages:
-        own = isinstance(problem.optimizer[i], optimizers.Adam)
-        apart[i] = None if own else optimizers.Adam()  # only its m, v and count are used
-        moments[i] = problem.states[i] if own else [None]
+        has_moments = isinstance(problem.optimizer[i], optimizers.Adam)
+        apart[i] = None if has_moments else optimizers.Adam()  # only its m, v and count are used
+        moments[i] = problem.states[i] if has_moments else [None]
 
     def predict(i, v, s):
         adam = apart[i] or problem.optimizer[i]

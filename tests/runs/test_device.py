@@ -33,8 +33,8 @@ def test_workers_without_a_gpu_each_go_to_the_cpu_and_it_is_said(capsys: pytest.
     assert resolve_device("auto", 1) == "cuda"
     assert capsys.readouterr().err == ""
     assert resolve_device("auto", 2) == "cpu"
-    said = "pipelag: 2 workers need 2 GPUs, and this machine has 1: they run on the CPU\n"
-    assert capsys.readouterr().err == said
+    notice = "pipelag: 2 workers need 2 GPUs, and this machine has 1: they run on the CPU\n"
+    assert capsys.readouterr().err == notice
     assert resolve_device("cuda", 2) == "cuda"  # asked for: `launch` refuses it
     assert resolve_device("cuda:0", 2) == "cuda:0"  # they share it
     with pytest.raises(PipelagError, match="^2 workers need 2 GPUs, and this machine has 1; .* or cuda:0"):
@@ -89,9 +89,9 @@ def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytes
     monkeypatch.setenv(precision.ASKED, asked)
     spec = RunSpec(kind="count", model={"name": "lenet5"}, options={"sample_shape": [1, 28, 28]})  # type: ignore[arg-type]
     carry_out(spec, tmp_path, "cpu", 1)
-    said = json.loads((tmp_path / "environment.json").read_text())["precision"]
+    arithmetic = json.loads((tmp_path / "environment.json").read_text())["precision"]
     kernels = {} if multiplies("cpu") else {"bfloat16": "products by float32's kernels, rounded"}
-    assert said == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"} | kernels
+    assert arithmetic == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"} | kernels
     assert torch.backends.cudnn.deterministic is (asked == "1")
     assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
 
@@ -116,5 +116,5 @@ def test_of_a_gpu_it_says_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     row = environment("cuda:0", 1)
     assert row["device"] == "H100"
-    kept = {"dtype", "matmul", "deterministic", "tf32", "cudnn", "cublas_workspace", "attention"}
-    assert set(row["precision"]) == kept and row["precision"]["attention"][-1] == "math"
+    keys = {"dtype", "matmul", "deterministic", "tf32", "cudnn", "cublas_workspace", "attention"}
+    assert set(row["precision"]) == keys and row["precision"]["attention"][-1] == "math"

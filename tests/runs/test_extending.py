@@ -38,9 +38,9 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     done = snakemake(project)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = project / "figures/quick"
-    told = json.loads((figures / "mine/table_1.json").read_text())
-    (claim,) = told["verdicts"]
-    assert claim["verdict"] in ("holds", "fails") and len(told["runs"]) == 12
+    table = json.loads((figures / "mine/table_1.json").read_text())
+    (claim,) = table["verdicts"]
+    assert claim["verdict"] in ("holds", "fails") and len(table["runs"]) == 12
     text = (figures / "mine/table_1.md").read_text()
     assert text.count("| deeper |") == text.count("| averaged |") == 3 and re.search(r"\| \d+\.\d \|", text)
     (row,) = re.findall(r"\| rounded \| ([\d.]+) \| ([\d.]+) \|", (figures / "mine/table_2.md").read_text())
@@ -50,12 +50,12 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     assert rows[-1]["lr"] == pytest.approx(0.01 * 1 / 45)  # the triangle's last step
     assert "norm" in (figures / "mine/figure_1.csv").read_text()
     assert "My paper" in (figures / "index.html").read_text()
-    again = snakemake(project)
-    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr
+    second = snakemake(project)
+    assert second.returncode == 0 and "Nothing to be done" in second.stdout + second.stderr
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "sentence"),
     [
         ("mine.py", '@drawing("mine", "table_1")', '@drawing("mine", "tabel_1")', "nothing draws table_1 of mine"),
         ("mine.py", '"table_1", "staleness_costs"', '"table_1", "stalenes"', "nothing judges the claim"),
@@ -81,13 +81,13 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     ],
 )
 def test_what_is_misspelt_is_refused_before_anything_runs(
-    project: Path, file: str, old: str, new: str, said: str
+    project: Path, file: str, old: str, new: str, sentence: str
 ) -> None:
     path = project / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     refused = snakemake(project, "--dry-run")
-    assert refused.returncode != 0 and said in refused.stdout + refused.stderr
+    assert refused.returncode != 0 and sentence in refused.stdout + refused.stderr
     assert "Traceback" not in refused.stdout + refused.stderr and "common.smk" not in refused.stderr
 
 

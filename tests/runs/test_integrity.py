@@ -67,6 +67,19 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out
 
 
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of every step that is taken from now on, how many were done before it: the first says where a run goes on."""
+    steps, whole = list[int](), train_simulated.SimulatedTraining.step
+
+    def step(self: Any, *batch: Any) -> torch.Tensor:
+        steps.append(self.done)
+        return whole(self, *batch)
+
+    monkeypatch.setattr(train_simulated.SimulatedTraining, "step", step)
+    return steps
+
+
 def zeroed(path: Path) -> None:
     """Lose a block in the middle, as a disk does."""
     content = bytearray(path.read_bytes())
@@ -75,21 +88,25 @@ def zeroed(path: Path) -> None:
     path.write_bytes(content)
 
 
+def test_a_broken_run_goes_on_from_its_newest_checkpoint(broken: Path, unbroken: Path, taken: list[int]) -> None:
+    assert trained(broken) == lines(unbroken) and taken == list(range(21, 30))
+
+
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_used(
-    broken: Path, unbroken: Path, capfd: pytest.CaptureFixture[str]
+    broken: Path, unbroken: Path, taken: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     newest = broken / "partial/checkpoint.pt"
     done = [torch.load(path)["training"]["done"] for path in (newest, checkpoint.before(newest))]
     assert done == [21, 20]
     zeroed(newest)
-    assert trained(broken) == lines(unbroken)
+    assert trained(broken) == lines(unbroken) and taken == list(range(20, 30))
     assert "is damaged and was set aside as checkpoint.damaged" in capfd.readouterr().err
 
 
-def test_without_a_whole_checkpoint_a_run_starts_again(broken: Path, unbroken: Path) -> None:
+def test_without_a_whole_checkpoint_a_run_starts_again(broken: Path, unbroken: Path, taken: list[int]) -> None:
     zeroed(broken / "partial/checkpoint.pt")
     (broken / "partial/checkpoint-before.pt").write_bytes(b"half")
-    assert trained(broken) == lines(unbroken)
+    assert trained(broken) == lines(unbroken) and taken == list(range(30))
 
 
 @pytest.mark.parametrize("left", [0, 100])
@@ -147,13 +164,13 @@ def test_what_is_no_file_where_a_run_keeps_one_is_refused_and_not_waited_for(tmp
         "model.pt": (lambda path: os.symlink(path, path), "Too many levels of symbolic links"),
         "partial": (lambda path: Path(path).write_text(""), "is a file, where a run keeps a folder"),
     }
-    for name, (make, said) in cases.items():
+    for name, (make, sentence) in cases.items():
         out = tmp_path / name
         out.mkdir()
         make(out / name)
-        with pytest.raises(PipelagError, match=said):
+        with pytest.raises(PipelagError, match=sentence):
             trained(out)
-        with pytest.raises(PipelagError, match=said):
+        with pytest.raises(PipelagError, match=sentence):
             folders.finished(out, spec().id)
 
 
@@ -255,9 +272,9 @@ def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
         flipped = bytearray(content)
         flipped[at] ^= 1 << chance.randrange(8)
         path.write_bytes(flipped)
-        found = checkpoint.load(path, of="a run")
-        damaged += found is None
-        assert found is None or (found["a"] == state["a"] and torch.equal(found["b"], state["b"]))
+        loaded = checkpoint.load(path, of="a run")
+        damaged += loaded is None
+        assert loaded is None or (loaded["a"] == state["a"] and torch.equal(loaded["b"], state["b"]))
     assert damaged
     path.write_bytes(content)
     assert checkpoint.load(path, of="another") is None and path.with_suffix(".damaged").exists()
@@ -327,12 +344,12 @@ def test_a_log_of_another_run_or_of_fewer_steps_is_not_read(unbroken: Path) -> N
     with pytest.raises(PipelagError, match=f"is of the run {spec().id}; delete"):
         read_log(unbroken, spec(seed=4))
     summary = unbroken / "summary.json"
-    told = summary.read_text()
-    fewer = json.loads(told) | {"steps": 10}
+    text = summary.read_text()
+    fewer = json.loads(text) | {"steps": 10}
     summary.write_text(json.dumps(fewer | {"seal": folders.digest_of(fewer)}))
     with pytest.raises(PipelagError, match="ends after 10 of 30 steps"):
         read_log(unbroken, spec())
-    summary.write_text(told)
+    summary.write_text(text)
 
 
 def test_what_is_drawn_says_which_log_it_did_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

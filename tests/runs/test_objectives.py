@@ -44,11 +44,11 @@ def test_padding_does_not_count_where_words_are_written(squares: str) -> None:
         def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
             return nn.functional.one_hot(torch.full_like(pair[1], 5), len(corpus.target_words)).float()
 
-    def none(model: nn.Module, source: torch.Tensor, *rest: object) -> list[list[int]]:
+    def none(model: nn.Module, source: torch.Tensor, *options: object) -> list[list[int]]:
         return [[5] for _ in source]
 
     test = TranslationTest(corpus, torch.device("cpu"), write=none, metrics=[squares])
-    words = [int(word) for _, _, wanted in test for word in wanted.flatten() if word != PAD]
+    words = [int(word) for _, _, targets in test for word in targets.flatten() if word != PAD]
     assert test.measure(Constant())[squares] == pytest.approx(sum((5 - word) ** 2 for word in words) / len(words))
 
 
@@ -68,24 +68,24 @@ def test_the_error_of_bleu_is_its_spread_over_resampled_test_sets() -> None:
     references = list(corpus.references)
     # Half of the translations are right, the others are another sentence's.
     numbers = [list(map(int, pair[1])) for pair in corpus.test]
-    kept = [words if i % 2 else numbers[i - 1] for i, words in enumerate(numbers)]
-    order = iter(kept)
+    translations = [words if i % 2 else numbers[i - 1] for i, words in enumerate(numbers)]
+    order = iter(translations)
 
-    def written(model: nn.Module, source: torch.Tensor, *rest: object) -> list[list[int]]:
+    def written(model: nn.Module, source: torch.Tensor, *options: object) -> list[list[int]]:
         return [next(order) for _ in source]
 
     class Blind(nn.Module):
         def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
             return torch.zeros(*pair[1].shape, len(corpus.target_words))
 
-    found = TranslationTest(corpus, torch.device("cpu"), write=written).measure(Blind())
-    hypotheses = [corpus.sentence(words) for words in kept]
+    measured = TranslationTest(corpus, torch.device("cpu"), write=written).measure(Blind())
+    hypotheses = [corpus.sentence(words) for words in translations]
     scores = []
     for _ in range(200):
         chosen = [draw.randrange(len(references)) for _ in references]
-        again, wanted = [hypotheses[i] for i in chosen], [references[i] for i in chosen]
-        scores.append(sacrebleu.corpus_bleu(again, [wanted], tokenize="none", force=True).score)
-    assert found["bleu"] == pytest.approx(
+        sampled, expected = [hypotheses[i] for i in chosen], [references[i] for i in chosen]
+        scores.append(sacrebleu.corpus_bleu(sampled, [expected], tokenize="none", force=True).score)
+    assert measured["bleu"] == pytest.approx(
         sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", force=True).score, abs=1e-3
     )
-    assert found["bleu_error"] == pytest.approx(statistics.stdev(scores), rel=0.3) and found["bleu_error"] > 1
+    assert measured["bleu_error"] == pytest.approx(statistics.stdev(scores), rel=0.3) and measured["bleu_error"] > 1

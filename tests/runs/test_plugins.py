@@ -67,7 +67,7 @@ def test_a_plugin_that_is_not_there_or_fails_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("makes", "said"),
+    ("makes", "sentence"),
     [
         (
             "@models.register('odd')\ndef odd(**options): return nn.Linear(784, 10)",
@@ -77,10 +77,10 @@ def test_a_plugin_that_is_not_there_or_fails_is_named(tmp_path: Path) -> None:
         ("@data.register('odd')\ndef odd(): return None", "the data set 'odd' gives None; it should give"),
     ],
 )
-def test_what_a_plugin_gives_is_looked_at(makes: str, said: str, tmp_path: Path) -> None:
+def test_what_a_plugin_gives_is_looked_at(makes: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "my_plugin.py").write_text(PLUGIN + "from pipelag import data\n" + makes)
-    changed = {"data": {"name": "odd"}} if "data" in said else {"model": {"name": "odd"}}
+    changed = {"data": {"name": "odd"}} if "data" in sentence else {"model": {"name": "odd"}}
     environment = {**os.environ, "PIPELAG_PLUGINS": "my_plugin"}
     command = [*JOB, "run", "--spec", json.dumps(SPEC | changed), "--out", "run", "--threads", "1"]
     refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert refused.returncode == 2 and said in refused.stderr and "Traceback" not in refused.stderr
+    assert refused.returncode == 2 and sentence in refused.stderr and "Traceback" not in refused.stderr

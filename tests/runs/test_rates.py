@@ -17,7 +17,7 @@ TOTAL = 40
 
 
 @pytest.mark.parametrize(
-    ("spec", "theirs"),
+    ("spec", "torchs"),
     [
         ({"name": "polynomial", "power": 1.0}, lambda o: PolynomialLR(o, TOTAL, 1.0)),
         ({"name": "polynomial", "power": 2.5}, lambda o: PolynomialLR(o, TOTAL, 2.5)),
@@ -25,19 +25,19 @@ TOTAL = 40
         ({"name": "milestones", "gamma": 0.1, "milestones": [0.5, 0.75]}, lambda o: MultiStepLR(o, [20, 30], 0.1)),
     ],
 )
-def test_a_schedule_is_torchs(spec: dict[str, Any], theirs: Callable[[Any], Any]) -> None:
+def test_a_schedule_is_torchs(spec: dict[str, Any], torchs: Callable[[Any], Any]) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule, mine = theirs(optimizer), factor(LRScheduleSpec.model_validate(spec), TOTAL)
+    schedule, ours = torchs(optimizer), factor(LRScheduleSpec.model_validate(spec), TOTAL)
     for step in range(TOTAL):
-        assert mine(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
+        assert ours(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
         optimizer.step()
         schedule.step()
-    assert mine(TOTAL + 5) == pytest.approx(mine(TOTAL), abs=1e-12) or spec["name"] == "milestones"
+    assert ours(TOTAL + 5) == pytest.approx(ours(TOTAL), abs=1e-12)
 
 
 def test_a_warm_up_multiplies_and_a_horizon_is_what_fractions_refer_to() -> None:
-    mine = factor(LRScheduleSpec(name="cosine", warmup=4, horizon=80), TOTAL)
-    assert mine(0) == pytest.approx(0.25) and mine(40) == pytest.approx(0.5)
+    ours = factor(LRScheduleSpec(name="cosine", warmup=4, horizon=80), TOTAL)
+    assert ours(0) == pytest.approx(0.25) and ours(40) == pytest.approx(0.5)
 
 
 class Fixed:
@@ -58,8 +58,8 @@ class Fixed:
 @pytest.mark.parametrize("classes", [5, 6, 20])
 def test_top5_counts_targets_among_the_five_greatest(classes: int) -> None:
     test = Fixed(classes)
-    found = classify(nn.Identity(), test)  # type: ignore[arg-type]
+    measured = classify(nn.Identity(), test)  # type: ignore[arg-type]
     ranks = [int((scores > scores[target]).sum()) for scores, target in zip(test.scores, test.targets, strict=True)]
-    assert found["accuracy"] == 10.0 * sum(rank == 0 for rank in ranks)
-    assert found.get("top5") == (10.0 * sum(rank < 5 for rank in ranks) if classes > 5 else None)
-    assert ("top5" in best_of(found | {"step": 1}, None)) == (classes > 5)
+    assert measured["accuracy"] == 10.0 * sum(rank == 0 for rank in ranks)
+    assert measured.get("top5") == (10.0 * sum(rank < 5 for rank in ranks) if classes > 5 else None)
+    assert ("top5" in best_of(measured | {"step": 1}, None)) == (classes > 5)

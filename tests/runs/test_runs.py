@@ -19,6 +19,7 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
+from pipelag.simulate.training import SimulatedTraining
 from pipelag.warm import WarmProcess
 from tests.ending import ended
 from tests.inputs import dying
@@ -72,8 +73,8 @@ def test_a_run_leaves_the_log_that_the_docs_promise(tmp_path: Path) -> None:
     )
     assert lines(tmp_path / "again") == lines(tmp_path)  # a run's own config repeats it
     assert main(["run", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "so")]) == 0
-    told = [json.loads((tmp_path / where / "environment.json").read_text())["threads"] for where in ("", "so")]
-    assert told == [1, 1]  # with as many threads as it had, whatever this machine has
+    threads = [json.loads((tmp_path / where / "environment.json").read_text())["threads"] for where in ("", "so")]
+    assert threads == [1, 1]  # with as many threads as it had, whatever this machine has
 
 
 LONG = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 200}, SPEC["phases"][1] | {"steps": 100}]}
@@ -89,13 +90,13 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.real
 @pytest.mark.parametrize("after", [0.0, 0.4])
 def test_killed_and_resumed_equals_unbroken_bit_for_bit(
-    tmp_path: Path, after: float, unbroken: Path, warm: WarmProcess
+    tmp_path: Path, after: float, unbroken: Path, warm: WarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is killed is a fork of the warm process; it writes a checkpoint after every step."""
     broken, before = tmp_path / "broken", set(forks(warm))
     words = ["run", "--spec", json.dumps(LONG), "--threads", "1", "--device", "cpu", "--out", str(broken)]
-    told = {"PIPELAG_PLUGINS": dying.__name__, dying.VARIABLE: json.dumps({"folder": str(tmp_path)})}
-    process = subprocess.Popen([*JOB, *words], cwd=ROOT, env=os.environ | told, stderr=subprocess.DEVNULL)
+    plugin = {"PIPELAG_PLUGINS": dying.__name__, dying.VARIABLE: json.dumps({"folder": str(tmp_path)})}
+    process = subprocess.Popen([*JOB, *words], cwd=ROOT, env=os.environ | plugin, stderr=subprocess.DEVNULL)
     with ended(process):
         wait_for(lambda: process.poll() is not None or (broken / "partial" / "checkpoint.pt").exists())
         assert process.poll() is None
@@ -105,8 +106,10 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(
     wait_for(lambda: not set(forks(warm)) - before)
     # One of the two checkpoints: killed between two renames, the run has the one before.
     assert not (broken / "summary.json").exists() and list((broken / "partial").glob("checkpoint*.pt"))
+    done, step = list[int](), SimulatedTraining.step
+    monkeypatch.setattr(SimulatedTraining, "step", lambda self, *batch: (done.append(self.done), step(self, *batch))[1])
     assert run(broken, **LONG) == 0
-    assert lines(broken) == lines(unbroken)
+    assert lines(broken) == lines(unbroken) and 0 < done[0] == 300 - len(done)  # it did not begin anew
     ours, theirs = (torch.load(out / "model.pt") for out in (broken, unbroken))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -200,8 +203,8 @@ def test_a_real_runs_timeline_names_the_stages_that_are_replicated(tmp_path: Pat
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [[e["name"] for e in events if e["ph"] == "X" and e["tid"] == worker] for worker in range(3)]
     for replica in (0, 1):  # every other minibatch, and one synchronisation and update a round
-        own = {f"1{kind}{minibatch}" for minibatch in range(replica, 8, 2) for kind in "FBSU"}
-        assert sorted(names[replica]) == sorted(own)
+        expected = {f"1{kind}{minibatch}" for minibatch in range(replica, 8, 2) for kind in "FBSU"}
+        assert sorted(names[replica]) == sorted(expected)
     assert sorted(names[2]) == sorted(f"2{kind}{minibatch}" for minibatch in range(8) for kind in "FBU")
 
 
@@ -269,10 +272,10 @@ def test_settings_of_a_method_and_of_an_optimizer_are_checked(
     assert run(tmp_path / "a", phases=[mare | {"options": {"anealing": 2}}]) == 2
     assert run(tmp_path / "b", optimizer={"name": "adam", "lr": 0.1, "momentum": 0.9}) == 2
     assert run(tmp_path / "c", phases=[mare | {"microbatches": 3}]) == 2
-    said = capsys.readouterr().err
-    assert "did you mean 'annealing'?" in said
-    assert "the optimizer 'adam' has no momentum" in said
-    assert "cannot be split into 3 equal microbatches" in said
+    errors = capsys.readouterr().err
+    assert "did you mean 'annealing'?" in errors
+    assert "the optimizer 'adam' has no momentum" in errors
+    assert "cannot be split into 3 equal microbatches" in errors
 
 
 def test_a_timeline_without_costs_needs_a_schedule_with_a_clock(tmp_path: Path) -> None:
@@ -298,8 +301,8 @@ def test_a_run_whose_microbatches_share_passes_says_so(tmp_path: Path) -> None:
     ]
     for name, options in (("apart", {}), ("grouped", {"grouped": True})):
         assert run(tmp_path / name, options=options, phases=phases) == 0
-    said = json.loads((tmp_path / "grouped/summary.json").read_text())["phases"]
-    assert [phase["grouped"] for phase in said] == ["used", "a minibatch goes through in one piece"]
+    logged = json.loads((tmp_path / "grouped/summary.json").read_text())["phases"]
+    assert [phase["grouped"] for phase in logged] == ["used", "a minibatch goes through in one piece"]
     assert not any("grouped" in phase for phase in json.loads((tmp_path / "apart/summary.json").read_text())["phases"])
     apart, grouped = (lines(tmp_path / name)[-1] for name in ("apart", "grouped"))
     assert grouped["loss"] == pytest.approx(apart["loss"], rel=1e-4)

@@ -49,8 +49,8 @@ def words(folder: Path, names: list[str], device: str = "cpu", **changes: dict[s
 def same(ours: Path, theirs: Path) -> None:
     assert lines(ours) == lines(theirs)
     if (theirs / "model.pt").exists():
-        mine, other = torch.load(ours / "model.pt"), torch.load(theirs / "model.pt")
-        assert all(torch.equal(mine[name], other[name]) for name in other)
+        model, expected = torch.load(ours / "model.pt"), torch.load(theirs / "model.pt")
+        assert all(torch.equal(model[name], expected[name]) for name in expected)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,9 @@ def test_the_end_of_one_run_is_not_that_of_the_others(
     small = {"dropout": {"data": {"name": "shapes", "options": {"train": 10, "test": 5}}}}  # fewer than a minibatch
     wild = {"hogwild": {"optimizer": {"lr": 1e9}}}
     assert main(words(tmp_path, ["two phases", "dropout", "hogwild"], **small, **wild)) == 2
-    said = capsys.readouterr()
-    assert "does not fit" in said.err and "1 of 3 runs did not end" in said.err and "Traceback" not in said.err
-    assert said.out.count("log: ") == 2 and "diverged at step" in said.out
+    printed = capsys.readouterr()
+    assert "does not fit" in printed.err and "1 of 3 runs did not end" in printed.err and "Traceback" not in printed.err
+    assert printed.out.count("log: ") == 2 and "diverged at step" in printed.out
     assert not (tmp_path / "dropout" / "summary.json").exists()
     same(tmp_path / "two phases", alone / "two phases")
 
@@ -107,10 +107,10 @@ def test_the_end_of_one_run_is_not_that_of_the_others(
 def test_what_nobody_foresaw_in_one_run_is_told_with_its_traceback(
     tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaking(spec: Any, *rest: Any) -> Generator[None, None, dict[str, Any]]:
+    def breaking(spec: Any, *where: Any) -> Generator[None, None, dict[str, Any]]:
         if spec.seed:
             raise KeyError("a place that nobody knew")
-        return (yield from train_simulated.in_turns(spec, *rest))
+        return (yield from train_simulated.in_turns(spec, *where))
 
     monkeypatch.setattr(together, "in_turns", breaking)
     assert main(words(tmp_path, ["dropout", "hogwild"])) == 1
@@ -121,8 +121,8 @@ def test_what_nobody_foresaw_in_one_run_is_told_with_its_traceback(
 def test_stopped_and_started_again_they_go_on(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped by the keyboard at a turn, with a checkpoint after every tenth step; a run that had ended stands."""
 
-    def stopping(spec: Any, *rest: Any) -> Generator[None, None, dict[str, Any]]:
-        turns = train_simulated.in_turns(spec, *rest)
+    def stopping(spec: Any, *where: Any) -> Generator[None, None, dict[str, Any]]:
+        turns = train_simulated.in_turns(spec, *where)
         for turn in range(1000):
             if turn == 27:
                 raise KeyboardInterrupt
@@ -139,7 +139,7 @@ def test_stopped_and_started_again_they_go_on(tmp_path: Path, alone: Path, monke
         assert main(words(tmp_path, ["two phases", "words", "hogwild"])) == 130
     assert (tmp_path / "words" / "summary.json").exists()
     assert (tmp_path / "two phases" / "partial" / "checkpoint.pt").exists()
-    made = (tmp_path / "words" / "summary.json").stat().st_mtime_ns
+    ended_at = (tmp_path / "words" / "summary.json").stat().st_mtime_ns
     seen: list[int] = []
     real = train_simulated.SimulatedTraining.step
 
@@ -149,7 +149,7 @@ def test_stopped_and_started_again_they_go_on(tmp_path: Path, alone: Path, monke
 
     monkeypatch.setattr(train_simulated.SimulatedTraining, "step", step)
     assert main(words(tmp_path, ["two phases", "words", "hogwild"])) == 0
-    assert min(seen) == 20 and (tmp_path / "words" / "summary.json").stat().st_mtime_ns == made
+    assert min(seen) == 20 and (tmp_path / "words" / "summary.json").stat().st_mtime_ns == ended_at
     for name in ("two phases", "words", "hogwild"):
         same(tmp_path / name, alone / name)
 
@@ -180,27 +180,27 @@ def test_what_was_measured_before_a_stop_counts_after_it(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "sentence"),
     [
         ({"executor": "real", "workers": 2}, "run 2 is a training on real workers, and simulated trainings alone"),
         ({"kind": "count", "data": None, "optimizer": None, "phases": [], "options": {}}, "run 2 is a count run"),
     ],
 )
 def test_what_cannot_take_turns_is_refused(
-    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     phases = {"phases": [{"method": "pipedream", "steps": 20, "cuts": [3]}]}
     assert main(words(tmp_path, ["two phases", "hogwild"], hogwild=phases | change)) == 2
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
     assert not (tmp_path / "two phases").exists() or not [*(tmp_path / "two phases").iterdir()]
 
 
 def test_each_run_wants_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = words(tmp_path, ["two phases", "hogwild"])
-    assert main([*given, "--out", str(tmp_path / "third")]) == 2
+    arguments = words(tmp_path, ["two phases", "hogwild"])
+    assert main([*arguments, "--out", str(tmp_path / "third")]) == 2
     assert "runs given: 2; folders (--out) given: 3; give each run its own" in capsys.readouterr().err
-    given[given.index(str(tmp_path / "hogwild"))] = str(tmp_path / "." / "two phases")
-    assert main(given) == 2
+    arguments[arguments.index(str(tmp_path / "hogwild"))] = str(tmp_path / "." / "two phases")
+    assert main(arguments) == 2
     assert "is given to two runs" in capsys.readouterr().err
 
 

@@ -90,11 +90,11 @@ def test_pipemares_delays_at_the_sizes_of_its_tables(stages: int, n: int) -> Non
 @pytest.mark.parametrize(("stages", "size"), [(16, 4), (12, 3), (11, 3), (7, 7), (6, 1)])
 def test_pipemare_caches_as_many_activations_as_appendix_a_counts(stages: int, size: int) -> None:
     """2(P-i)+1 per stage; with recomputation 2(S-j)+1, j = 1 .. S, which add up to S squared in a segment."""
-    plain, again = (schedule("pipemare", stages=stages, minibatches=3 * stages, segment=s) for s in (0, size))
+    plain, recomputing = (schedule("pipemare", stages=stages, minibatches=3 * stages, segment=s) for s in (0, size))
     check(plain)
-    check(again)
+    check(recomputing)
     assert [in_flight(row) for row in plain.workers] == [2 * (stages - i) + 1 for i in range(1, stages + 1)]
-    held = [in_flight(row, "R") for row in again.workers]
+    held = [in_flight(row, "R") for row in recomputing.workers]
     for first in range(0, stages, size):
         segment = held[first : first + size]
         assert segment == [2 * (len(segment) - j) + 1 for j in range(1, len(segment) + 1)]

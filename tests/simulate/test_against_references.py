@@ -46,26 +46,26 @@ class Apart:
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, Apart):
             return Apart(self.matrices * other.matrices, self.vectors * other.vectors)
-        return self._of(lambda own: own * other, other)
+        return self._of(lambda setting: setting * other, other)
 
     __rmul__ = __mul__
 
     def __add__(self, other: Any) -> Any:
-        return self._of(lambda own: own + other, other)
+        return self._of(lambda setting: setting + other, other)
 
     __radd__ = __add__
 
     def __rsub__(self, other: float) -> Any:
-        return self._of(lambda own: other - own)
+        return self._of(lambda setting: other - setting)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._of(lambda own: other / own, other)
+        return self._of(lambda setting: other / setting, other)
 
     def __truediv__(self, other: Any) -> Any:
         return self * other**-1
 
     def __pow__(self, exponent: int) -> Any:
-        return self._of(lambda own: own**exponent)
+        return self._of(lambda setting: setting**exponent)
 
 
 OPTIMIZERS |= {
@@ -100,7 +100,7 @@ def parted(setting: Any, kind: str) -> Any:
     return getattr(setting, kind) if isinstance(setting, Apart) else setting
 
 
-def made(params: Any, name: str, **settings: Any) -> torch.optim.Optimizer:
+def optimizer_of(params: Any, name: str, **settings: Any) -> torch.optim.Optimizer:
     """torch's optimizer; where settings differ, with two groups of a stage."""
     if parted(tuple(settings.values()), "matrices") == tuple(settings.values()):
         return MAKERS[name](params, **settings)
@@ -152,7 +152,7 @@ def ours(phases: Sequence[Phase], parameters: list[Any], batches: list[Any], opt
         layers,
         [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches],
         phases=phases,
-        optimizer=lambda params: made(params, optimizer["name"], **settings),
+        optimizer=lambda params: optimizer_of(params, optimizer["name"], **settings),
         rate=falling,
     )
     weights = [tuple(p.detach().numpy() for p in layer.parameters()) for layer in run.model]
@@ -168,18 +168,18 @@ def compare(
     """phases: (method, reference, steps, microbatches, the reference's settings)."""
     parameters, batches = problem(stages)
     cuts = tuple(range(1, stages))
-    mine = [Phase(method, steps, cuts, microbatches=n, recompute=recompute) for method, _, steps, n, _ in phases]
-    weights, losses = ours(mine, parameters, batches, OPTIMIZERS[optimizer])
-    theirs = references.run_phases(
+    compared = [Phase(method, steps, cuts, microbatches=n, recompute=recompute) for method, _, steps, n, _ in phases]
+    weights, losses = ours(compared, parameters, batches, OPTIMIZERS[optimizer])
+    expected = references.run_phases(
         [(name, steps, n, settings) for _, name, steps, n, settings in phases],
         parameters,
         batches,
         optimizer=OPTIMIZERS[optimizer],
         rate=falling,
     )
-    np.testing.assert_allclose(losses, theirs["losses"], rtol=0, atol=1e-12)
-    for mine_, theirs_ in zip(weights, theirs["weights"][-1], strict=True):
-        for a, b in zip(mine_, theirs_, strict=True):
+    np.testing.assert_allclose(losses, expected["losses"], rtol=0, atol=1e-12)
+    for computed, referred in zip(weights, expected["weights"][-1], strict=True):
+        for a, b in zip(computed, referred, strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
     moved = max(np.abs(a - b).max() for a, b in zip(weights[0], parameters[0], strict=True))
     assert moved > 0.05  # or nothing was compared
@@ -327,6 +327,6 @@ def test_phases(case: str, microbatches: int) -> None:
     """Synchronous, then the method, then it once more: momentum stays, what belongs to the method begins anew."""
     method, reference, settings = CASES[case]
     gpipe = (get("gpipe"), "gpipe", 7, microbatches, {})
-    again = (method, reference, STEPS - 17, microbatches, settings)
-    compare([gpipe, (method, reference, 10, microbatches, settings), again], 4)
+    once_more = (method, reference, STEPS - 17, microbatches, settings)
+    compare([gpipe, (method, reference, 10, microbatches, settings), once_more], 4)
     compare([(CASES["1f1b"][0], "1f1b", 9, microbatches, {}), (method, reference, 15, microbatches, settings)], 3)

@@ -116,8 +116,8 @@ def compared(
     """Train eagerly and with graphs, and find no difference; returns the latter."""
     batches = Noise() if batches is None else batches
     plain, graphed = begin(model(), *how, **of), begin(model(), *how, recorder=recorder, **of)
-    losses, again = advance(plain, batches), advance(graphed, batches)
-    assert all(torch.equal(a, b) for a, b in zip(losses, again, strict=True))
+    losses, graphed_losses = advance(plain, batches), advance(graphed, batches)
+    assert all(torch.equal(a, b) for a, b in zip(losses, graphed_losses, strict=True))
     assert same(plain, graphed)
     assert all(parameter.grad is None for parameter in graphed.model.parameters())
     return graphed
@@ -407,7 +407,7 @@ def recurrent(dropout: float = 0.0) -> nn.Sequential:
 
 def hooked() -> nn.Sequential:
     model = model_of()
-    model[0].register_forward_hook(lambda module, given, output: output * 1.5)
+    model[0].register_forward_hook(lambda module, inputs, output: output * 1.5)
     return model
 
 
@@ -445,13 +445,13 @@ def test_what_is_done_to_a_parameter_in_between_is_noticed(does: str, bf16: bool
     losses, batches = [], Noise()
     for recorder in (None, emulated):
         training = begin(model_of(), "pipedream", recorder=recorder, bf16=bf16)
-        weight, found = training.model[5].weight, []
+        weight, step_losses = training.model[5].weight, []
         for t in range(8):
             if t == 5:
                 weight.requires_grad_(does != "freezes")
                 weight.grad = None if does == "freezes" else torch.ones_like(weight)
-            found.append(training.step(*batches[t]))
-        losses.append(found)
+            step_losses.append(training.step(*batches[t]))
+        losses.append(step_losses)
     assert all(torch.equal(a, b) for a, b in zip(*losses, strict=True))
     assert emulated.count == 2 + 2 * (4 if does == "freezes" else 6)  # the others are eager
 
@@ -540,13 +540,13 @@ def test_every_phase_records_anew(emulated: Emulated) -> None:
     assert all(torch.equal(*pair) for pair in zip(advance(plain, Noise()), advance(graphed, Noise()), strict=True))
     assert same(plain, graphed) and emulated.count == 2 + 2 * 4 + 2 + 2 * 3
     assert first.graphs.recording is None  # its memory is free
-    said = [graphed.without_graphs(phase) for phase in range(4)]
-    assert said == ["", "", "a minibatch goes through in several microbatches", None]
+    reasons = [graphed.without_graphs(phase) for phase in range(4)]
+    assert reasons == ["", "", "a minibatch goes through in several microbatches", None]
     rows = [row_of(graphed, phase) for phase in range(4)]
-    again = begin(model_of(), phases, recorder=emulated)
-    again.load_state_dict(copy.deepcopy(graphed.state_dict()))
-    assert [again.without_graphs(phase) for phase in (0, 1)] == [None, None]
-    assert rows == [{"graphs": "used"}, {"graphs": "used"}, {"graphs": said[2]}, {}] and row_of(plain, 0) == {}
+    resumed = begin(model_of(), phases, recorder=emulated)
+    resumed.load_state_dict(copy.deepcopy(graphed.state_dict()))
+    assert [resumed.without_graphs(phase) for phase in (0, 1)] == [None, None]
+    assert rows == [{"graphs": "used"}, {"graphs": "used"}, {"graphs": reasons[2]}, {}] and row_of(plain, 0) == {}
 
 
 def test_an_onlooker_sees_the_same(emulated: Emulated) -> None:
@@ -560,12 +560,12 @@ def test_an_onlooker_sees_the_same(emulated: Emulated) -> None:
 
 
 def test_nobody_is_told_of_rehearsals(emulated: Emulated) -> None:
-    told: list[list[Any]] = [[], []]
-    for recorder, calls in zip((None, emulated), told, strict=True):
+    observed: list[list[Any]] = [[], []]
+    for recorder, calls in zip((None, emulated), observed, strict=True):
         training = begin(model_of(), recorder=recorder)
         training.pipeline.observe = lambda *call, calls=calls: calls.append(call)
         advance(training, Noise())
-    assert told[0] == told[1] and len(told[0]) > 8 * 4
+    assert observed[0] == observed[1] and len(observed[0]) > 8 * 4
 
 
 def test_the_generator_is_left_as_eager_steps_leave_it(emulated: Emulated) -> None:
@@ -584,12 +584,12 @@ def test_losses_are_not_overwritten(emulated: Emulated) -> None:
 
 
 def test_batch_norms_count_a_minibatch_together() -> None:
-    once, twice, never, averaging, own = (nn.BatchNorm1d(2, momentum=m) for m in (0.1, 0.1, 0.1, None, 0.1))
-    own.__class__ = type("OwnNorm", (nn.BatchNorm1d,), {})  # may do anything with the number
-    model = nn.ModuleList([once, twice, never, averaging, own, nn.BatchNorm1d(2, track_running_stats=False)])
+    once, twice, never, averaging, derived = (nn.BatchNorm1d(2, momentum=m) for m in (0.1, 0.1, 0.1, None, 0.1))
+    derived.__class__ = type("OwnNorm", (nn.BatchNorm1d,), {})  # may do anything with the number
+    model = nn.ModuleList([once, twice, never, averaging, derived, nn.BatchNorm1d(2, track_running_stats=False)])
     x = torch.randn(4, 2)
     with unchanged_buffers(model):
-        for norm in (once, twice, twice, averaging, own):
+        for norm in (once, twice, twice, averaging, derived):
             norm(x)
         after = [buffer.clone() for buffer in model.buffers()]
     assert counting_once(model, after) == [once]
@@ -651,7 +651,7 @@ class Recomputed(torch.autograd.Function):
         return x.grad, None
 
 
-class Again(nn.Module):
+class ByFunction(nn.Module):
     """A convolution that a function computes."""
 
     def __init__(self, how: Callable[[torch.Tensor, nn.Module], torch.Tensor]) -> None:
@@ -680,8 +680,8 @@ def checkpointed(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
     [
         lambda: Counting(inside=False),
         lambda: Counting(inside=True),
-        lambda: Again(Recomputed.apply),
-        lambda: Again(checkpointed),
+        lambda: ByFunction(Recomputed.apply),
+        lambda: ByFunction(checkpointed),
     ],
     ids=["reads a count", "forward of its own", "recomputed", "checkpointed"],
 )
@@ -733,9 +733,9 @@ on_a_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.
 def test_on_a_gpu_graphs_are_the_eager_steps_bit_for_bit(name: str, bf16: bool, device: str) -> None:
     plain, graphed = (begin(model_of().to(device), name, graphs=used, bf16=bf16) for used in (False, True))
     batches = Uneven(device=device)
-    losses, again = advance(plain, batches), advance(graphed, batches)
+    losses, graphed_losses = advance(plain, batches), advance(graphed, batches)
     assert graphed.pipeline.graphs.why == "" and graphed.pipeline.graphs.recording is not None
-    assert all(torch.equal(a, b) for a, b in zip(losses, again, strict=True)) and same(plain, graphed)
+    assert all(torch.equal(a, b) for a, b in zip(losses, graphed_losses, strict=True)) and same(plain, graphed)
 
 
 @on_a_gpu

@@ -145,11 +145,11 @@ def test_a_training_that_goes_on_ends_bit_for_bit_as_an_unbroken_one(stop: int) 
     for t in range(stop):
         broken.step(*Noise()[t])
     saved = broken.state_dict()
-    again = training_of(convolutional(1), phases, True)
-    again.load_state_dict(saved)
-    rest = [float(again.step(*Noise()[t])) for t in range(stop, STEPS)]
-    assert rest == losses[stop:]
-    assert equal(again.model.state_dict(), whole.model.state_dict())
+    resumed = training_of(convolutional(1), phases, True)
+    resumed.load_state_dict(saved)
+    remaining = [float(resumed.step(*Noise()[t])) for t in range(stop, STEPS)]
+    assert remaining == losses[stop:]
+    assert equal(resumed.model.state_dict(), whole.model.state_dict())
 
 
 def test_in_bfloat16_too() -> None:

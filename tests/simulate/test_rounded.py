@@ -58,8 +58,8 @@ class Layer(nn.Module):
         self.seen: dict[str, list[torch.Tensor]] = {"F": [], "B": []}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = Watched.apply(x, self.weight, self.seen)
-        return found
+        product: torch.Tensor = Watched.apply(x, self.weight, self.seen)
+        return product
 
 
 @pytest.mark.parametrize("method", ["stale_weights", "stale_weights_stashed", "pipedream", "1f1b"])
@@ -149,8 +149,8 @@ def test_state_restored_goes_on_bit_for_bit(device: str) -> None:
         late.step(*(part.to(device) for part in Noise()[t]))
     assert equal(unbroken.model.state_dict(), late.model.state_dict())
     assert unbroken.masters is not None and late.masters is not None
-    for mine, theirs in zip(unbroken.masters.values(), late.masters.values(), strict=True):
-        assert torch.equal(mine, theirs)
+    for expected, resumed in zip(unbroken.masters.values(), late.masters.values(), strict=True):
+        assert torch.equal(expected, resumed)
 
 
 class Apart(Noise):
@@ -165,14 +165,14 @@ class Apart(Noise):
 @pytest.mark.parametrize("method", ["pipedream", "pipeoptim", "pipemare"])
 def test_it_learns_as_float32_does(method: str) -> None:
     """Step by step: the losses differ by 0.001 at most, from 1.3 down to below 0.1."""
-    phase, found = Phase(methods.get(method), 60, (2, 4)), []
+    phase, losses = Phase(methods.get(method), 60, (2, 4)), []
     for bf16 in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(
             nn.Flatten(), nn.Linear(192, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 4)
         )
-        found.append(trained(model, phase, Apart(batch=16), bf16=bf16, make=slow_sgd)[1])
-    full, half = found
+        losses.append(trained(model, phase, Apart(batch=16), bf16=bf16, make=slow_sgd)[1])
+    full, half = losses
     assert half != full and half == pytest.approx(full, abs=0.01)
     assert sum(half[-15:]) / 15 < 0.2 * half[0]
 
@@ -199,7 +199,7 @@ def test_a_users_model_has_its_masters_in_the_end(broken: bool) -> None:
         run = pipelag.train(model, Noise(), **how)
         assert [row["loss"] for row in run.metrics] == losses
         full = [training.masters.get(p, p) for p in training.model.parameters()]
-        assert all(torch.equal(mine, master) for mine, master in zip(model.parameters(), full, strict=True))
+        assert all(torch.equal(weight, master) for weight, master in zip(model.parameters(), full, strict=True))
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert all(parameter.grad is None for parameter in model.parameters())
     loss_of(model(Noise()[0][0]), Noise()[0][1]).backward()
@@ -211,11 +211,11 @@ def test_what_is_validated_is_what_passes_read() -> None:
     held_out = [Noise(seed=9)[t] for t in range(2)]
     how: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 4, "optimizer": sgd}
     run = pipelag.train(model, Noise(), precision="bf16", validation=held_out, **how)
-    shown = copy.deepcopy(model).eval()
-    for parameter in shown.parameters():
+    rounded = copy.deepcopy(model).eval()
+    for parameter in rounded.parameters():
         parameter.data = parameter.data.bfloat16() if parameter.dim() > 1 else parameter.data
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        expected = [float(loss_of(shown(x), y)) for x, y in held_out]
+        expected = [float(loss_of(rounded(x), y)) for x, y in held_out]
     assert run.evaluations[-1]["validation_loss"] == pytest.approx(sum(expected) / 2, rel=1e-6)
     with torch.no_grad():
         full = [float(loss_of(model.eval()(x), y)) for x, y in held_out]

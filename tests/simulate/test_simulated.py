@@ -82,7 +82,7 @@ def naive_cycles(
     optimizers = [sgd(piece.parameters()) for piece in pieces]
     forward_register: dict[tuple[int, int], Any] = {}  # (stage, minibatch) -> input of that stage
     backward_register: dict[tuple[int, int], Any] = {}  # (stage, minibatch) -> gradient of that stage's output
-    kept: dict[tuple[int, int], Any] = {}
+    passes: dict[tuple[int, int], Any] = {}
     for cycle in range(minibatches + 2 * count):
         written: list[tuple[dict[tuple[int, int], Any], tuple[int, int], Any]] = []
         for index in range(count):  # all forward stages of this cycle, with the weights at its beginning
@@ -98,7 +98,7 @@ def naive_cycles(
             output = private(leaves if isinstance(received, tuple) else leaves[0])
             for name, buffer in private.named_buffers():
                 dict(pieces[index].named_buffers())[name].copy_(buffer)
-            kept[index, m] = (private, leaves, output)
+            passes[index, m] = (private, leaves, output)
             if index < count - 1:
                 # What a link brings lies in rows, whatever it lay in; dropout draws in that order.
                 passed = tuple(map(brought, output)) if isinstance(output, tuple) else brought(output)
@@ -107,7 +107,7 @@ def naive_cycles(
             m = cycle - (2 * count - 2 - index)
             if not 0 <= m < minibatches:
                 continue
-            private, leaves, output = kept.pop((index, m))
+            private, leaves, output = passes.pop((index, m))
             if not stashed:
                 for old, new in zip(private.parameters(), pieces[index].parameters(), strict=True):
                     old.data.copy_(new.data)
@@ -115,10 +115,10 @@ def naive_cycles(
                 loss_of(output, batches.targets(m)).backward()
             else:
                 outputs = output if isinstance(output, tuple) else (output,)
-                wanted = [t for t in outputs if t.requires_grad]
-                torch.autograd.backward(wanted, backward_register.pop((index, m)))
-            for own, parameter in zip(private.parameters(), pieces[index].parameters(), strict=True):
-                parameter.grad = own.grad
+                differentiable = [t for t in outputs if t.requires_grad]
+                torch.autograd.backward(differentiable, backward_register.pop((index, m)))
+            for computed, parameter in zip(private.parameters(), pieces[index].parameters(), strict=True):
+                parameter.grad = computed.grad
             optimizers[index].step()
             if index:
                 written.append(
@@ -222,7 +222,7 @@ def test_bad_phases_are_refused_before_anything_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, again",
+    "name, recomputed",
     [
         # How many of 8 forwards each of 3 stages runs a second time where memory need not be spared
         ("gpipe", (0, 0, 0)),  # no delays
@@ -233,7 +233,7 @@ def test_bad_phases_are_refused_before_anything_runs() -> None:
         ("pipeoptim", (8, 8, 0)),
     ],
 )
-def test_what_would_come_out_alike_is_not_recomputed(name: str, again: tuple[int, ...]) -> None:
+def test_what_would_come_out_alike_is_not_recomputed(name: str, recomputed: tuple[int, ...]) -> None:
     """Bit for bit, losses, weights and batch-norm statistics, with dropout."""
 
     def counted(spare_memory: bool) -> tuple[Any, list[float], list[int]]:
@@ -245,7 +245,7 @@ def test_what_would_come_out_alike_is_not_recomputed(name: str, again: tuple[int
         losses = [float(training.step(*Noise()[t])) for t in range(8)]
         return model.state_dict(), losses, calls
 
-    (spared, losses, all_again), (kept, the_same, some_again) = counted(True), counted(False)
-    assert equal(spared, kept) and losses == the_same
-    assert all_again == [16, 16, 16]
-    assert tuple(calls - 8 for calls in some_again) == again
+    (spared, losses, all_calls), (plain, the_same, some_calls) = counted(True), counted(False)
+    assert equal(spared, plain) and losses == the_same
+    assert all_calls == [16, 16, 16]
+    assert tuple(calls - 8 for calls in some_calls) == recomputed

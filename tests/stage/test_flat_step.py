@@ -89,28 +89,28 @@ def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> N
     make = (FLAT | OWN)[name]
     model = network().to(device)
     optimizer = make(model.parameters())
-    mine = training("sequential", make, device=device)
+    trained = training("sequential", make, device=device)
     for x, y in batches(device):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-        mine.step(x, y)
+        trained.step(x, y)
     plain = [p.detach() for p in model.parameters()]
     plain += [torch.as_tensor(v) for p in model.parameters() for _, v in sorted(optimizer.state.get(p, {}).items())]
-    assert same(ended(mine), plain)
-    assert any(lying(mine)) == (name in FLAT)
+    assert same(ended(trained), plain)
+    assert any(lying(trained)) == (name in FLAT)
 
 
 @pytest.mark.parametrize("method", ["pipeoptim", "spectrain", "xpipe", "pipemare", "pipedream"])
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "nadam", "caffe"])
 def test_predictions_go_by_the_same_state(method: str, name: str, device: str) -> None:
     """With the state in flat buffers, and by parameters."""
-    flat, own = (training(method, FLAT[name], device=device) for _ in range(2))
-    never(own.pipeline.flat_step)
+    flat, by_parameters = (training(method, FLAT[name], device=device) for _ in range(2))
+    never(by_parameters.pipeline.flat_step)
     for x, y in batches(device):
-        assert torch.equal(flat.step(x, y), own.step(x, y))
-    assert same(ended(flat), ended(own))
-    assert any(lying(flat)) and not any(lying(own))
+        assert torch.equal(flat.step(x, y), by_parameters.step(x, y))
+    assert same(ended(flat), ended(by_parameters))
+    assert any(lying(flat)) and not any(lying(by_parameters))
 
 
 def test_a_rate_that_changes_is_that_of_the_step() -> None:
@@ -129,31 +129,31 @@ def test_a_rate_that_changes_is_that_of_the_step() -> None:
 @pytest.mark.parametrize("at", [1, 4])
 def test_what_is_resumed_goes_on_as_it_would_have(at: int) -> None:
     """The state that was loaded is the optimizer's, not what lay flat before."""
-    whole, broken, again = (training("pipeoptim", FLAT["adam"]) for _ in range(3))
+    whole, broken, resumed = (training("pipeoptim", FLAT["adam"]) for _ in range(3))
     for t, (x, y) in enumerate(batches()):
         whole.step(x, y)
         if t < at:
             broken.step(x, y)
-            again.step(-x, y)  # another state in place
-    again.load_state_dict(copy.deepcopy(broken.state_dict()))
+            resumed.step(-x, y)  # another state in place
+    resumed.load_state_dict(copy.deepcopy(broken.state_dict()))
     for x, y in batches()[at:]:
-        again.step(x, y)
-    assert same(ended(again), ended(whole))
-    assert any(lying(again))
+        resumed.step(x, y)
+    assert same(ended(resumed), ended(whole))
+    assert any(lying(resumed))
 
 
 def test_a_hook_is_shown_the_optimizer_itself() -> None:
     """Added in the middle of a run."""
-    mine, plain, seen = training("pipeoptim", FLAT["adam"]), training("pipeoptim", FLAT["adam"]), []
+    hooked, plain, seen = training("pipeoptim", FLAT["adam"]), training("pipeoptim", FLAT["adam"]), []
     never(plain.pipeline.flat_step)
     for t, (x, y) in enumerate(batches()):
         if t == 4:
-            assert mine.optimizer is not None
-            mine.optimizer.register_step_post_hook(lambda optimizer, *_: seen.append(optimizer))
-        mine.step(x, y)
+            assert hooked.optimizer is not None
+            hooked.optimizer.register_step_post_hook(lambda optimizer, *_: seen.append(optimizer))
+        hooked.step(x, y)
         plain.step(x, y)
-    assert seen == [mine.optimizer] * (STEPS - 4)
-    assert same(ended(mine), ended(plain))
+    assert seen == [hooked.optimizer] * (STEPS - 4)
+    assert same(ended(hooked), ended(plain))
 
 
 class Sometimes(nn.Module):
@@ -189,10 +189,10 @@ def test_a_parameter_may_be_without_a_gradient() -> None:
 )
 def test_what_a_group_holds_besides_is_nobodys_business(note: Any) -> None:
     def noted(parameters: Any) -> torch.optim.Optimizer:
-        made = FLAT["momentum"](parameters)
-        for group in made.param_groups:
+        optimizer = FLAT["momentum"](parameters)
+        for group in optimizer.param_groups:
             group["note"] = note
-        return made
+        return optimizer
 
     noticed, plain = training("pipedream", noted), training("pipedream", FLAT["momentum"])
     for x, y in batches():
@@ -202,10 +202,10 @@ def test_what_a_group_holds_besides_is_nobodys_business(note: Any) -> None:
 
 def test_stages_with_rates_of_their_own_step_by_them() -> None:
     """Equal ones together, others apart."""
-    own = {1: 0.01, 2: 0.02, 3: 0.01}
+    rates = {1: 0.01, 2: 0.02, 3: 0.01}
     ends = []
     for flat in (True, False):
-        phases = [Phase(methods.get("pipedream"), STEPS, (1, 3), own)]
+        phases = [Phase(methods.get("pipedream"), STEPS, (1, 3), rates)]
         trained = SimulatedTraining(network(), phases, FLAT["momentum"], F.cross_entropy)
         if not flat:
             never(trained.pipeline.flat_step)
@@ -231,7 +231,7 @@ def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 5), Affine(), nn.Linear(5, 3))
-    mine = SimulatedTraining(
+    trained = SimulatedTraining(
         copy.deepcopy(model), [Phase(methods.get("sequential"), 4, (1, 2))], FLAT["adam"], F.cross_entropy
     )
     optimizer = FLAT["adam"](model.parameters())
@@ -240,5 +240,5 @@ def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-        mine.step(x, y)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), mine.model.parameters(), strict=True))
+        trained.step(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), trained.model.parameters(), strict=True))

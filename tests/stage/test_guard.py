@@ -144,7 +144,7 @@ def test_real_workers_refuse_it_too() -> None:
         launch(real, 2, "cpu", 1)
 
 
-class Told(nn.LSTM):
+class Noting(nn.LSTM):
     """Notes whether cuDNN may be used."""
 
     def forward(self, *args: Any) -> Any:
@@ -156,7 +156,7 @@ class Told(nn.LSTM):
 def test_anybodys_recurrent_layer_runs_without_cudnn_where_the_backward_reads_other_weights(
     method: str, packed: bool
 ) -> None:
-    lstm = Told(8, 8, batch_first=True)
+    lstm = Noting(8, 8, batch_first=True)
 
     class Last(nn.Module):
         def __init__(self) -> None:
@@ -182,28 +182,28 @@ def test_what_counts_as_another_form() -> None:
     FlatParameters(module.parameters())  # both in one buffer
     weight, table, x = module.w, module.table, torch.randn(4, 4, requires_grad=True)
 
-    def kept(make: Callable[[], torch.Tensor]) -> set[str]:
-        found: set[int] = set()
-        with Origins(module) as origins, kept_for_backward(set(), lambda tensor: found.update(origins.copied(tensor))):
+    def in_another_form(make: Callable[[], torch.Tensor]) -> set[str]:
+        copied: set[int] = set()
+        with Origins(module) as origins, kept_for_backward(set(), lambda tensor: copied.update(origins.copied(tensor))):
             make()
-        return {name for name, one in module.named_parameters() if id(one) in found}
+        return {name for name, one in module.named_parameters() if id(one) in copied}
 
-    assert kept(lambda: x @ weight.t()) == set()
-    assert kept(lambda: (x @ weight).relu() @ weight[:, 1:]) == set()
-    assert kept(lambda: (x @ weight) * table[:4] * table[4]) == set()  # rows of it
-    assert kept(lambda: x.half() @ weight.half().t()) == {"w"}
-    assert kept(lambda: (x * 2) @ weight.clone().t()) == {"w"}
-    assert kept(lambda: x @ (weight * module.scale)) == {"w"}
-    assert kept(lambda: x @ (torch.ones(4, 4) + weight)) == {"w"}
-    assert kept(lambda: x @ (weight / weight.norm())) == {"w"}
-    assert kept(lambda: x @ (weight + table[:, :2][:4] @ table[:2])) == {"w", "table"}
-    assert kept(lambda: x @ torch.cat([weight, table]).t()) == {"w", "table"}
-    assert kept(lambda: x @ weight / weight.norm()) == {"w"}  # a number
-    assert kept(lambda: x @ weight.repeat(1, 3)) == {"w"}
-    assert kept(lambda: nn.functional.embedding(torch.zeros(4, dtype=torch.int64), table) @ weight) == set()
-    assert kept(lambda: x + weight.exp()) == {"w"}  # its backward multiplies with what it made
-    assert kept(lambda: x + nn.functional.dropout(weight, 0.5)) == set()
-    assert kept(lambda: x * torch.ones_like(weight) * weight.new_ones(4)) == set()
+    assert in_another_form(lambda: x @ weight.t()) == set()
+    assert in_another_form(lambda: (x @ weight).relu() @ weight[:, 1:]) == set()
+    assert in_another_form(lambda: (x @ weight) * table[:4] * table[4]) == set()  # rows of it
+    assert in_another_form(lambda: x.half() @ weight.half().t()) == {"w"}
+    assert in_another_form(lambda: (x * 2) @ weight.clone().t()) == {"w"}
+    assert in_another_form(lambda: x @ (weight * module.scale)) == {"w"}
+    assert in_another_form(lambda: x @ (torch.ones(4, 4) + weight)) == {"w"}
+    assert in_another_form(lambda: x @ (weight / weight.norm())) == {"w"}
+    assert in_another_form(lambda: x @ (weight + table[:, :2][:4] @ table[:2])) == {"w", "table"}
+    assert in_another_form(lambda: x @ torch.cat([weight, table]).t()) == {"w", "table"}
+    assert in_another_form(lambda: x @ weight / weight.norm()) == {"w"}  # a number
+    assert in_another_form(lambda: x @ weight.repeat(1, 3)) == {"w"}
+    assert in_another_form(lambda: nn.functional.embedding(torch.zeros(4, dtype=torch.int64), table) @ weight) == set()
+    assert in_another_form(lambda: x + weight.exp()) == {"w"}  # its backward multiplies with what it made
+    assert in_another_form(lambda: x + nn.functional.dropout(weight, 0.5)) == set()
+    assert in_another_form(lambda: x * torch.ones_like(weight) * weight.new_ones(4)) == set()
 
 
 QUICK = load_scale("quick")
@@ -219,11 +219,11 @@ TRAINED = {
 @pytest.mark.parametrize("name", TRAINED)
 def test_no_model_that_is_trained_without_a_download_keeps_another_form(name: str) -> None:
     """SpecTrain's Transformer has a decoder whose only word is looked up by a constant: an input as any other."""
-    task, found = open_task(TRAINED[name], torch.device("cpu")), set[int]()
+    task, copied = open_task(TRAINED[name], torch.device("cpu")), set[int]()
     model = task.model(TRAINED[name], torch.device("cpu"))
-    with Origins(model) as origins, kept_for_backward(set(), lambda tensor: found.update(origins.copied(tensor))):
+    with Origins(model) as origins, kept_for_backward(set(), lambda tensor: copied.update(origins.copied(tensor))):
         model(task.batches[0][0])
-    assert [name for name, one in model.named_parameters() if id(one) in found] == []
+    assert [name for name, one in model.named_parameters() if id(one) in copied] == []
 
 
 class Scaled(nn.Module):
@@ -299,8 +299,8 @@ def test_joined_weights_with_recomputation_are_trained_as_each_by_itself(method:
         pipelag.train(model, batches, method=method, cuts=(2,), optimizer="sgd", lr=0.5, recompute=True)
         return model
 
-    for mine, each in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
-        torch.testing.assert_close(mine, each, rtol=0, atol=1e-12)
+    for ours, each in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+        torch.testing.assert_close(ours, each, rtol=0, atol=1e-12)
 
 
 def test_scaled_weights_are_stashed_as_plain_ones() -> None:

@@ -40,22 +40,22 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_product_and_its_gradients_are_the_same_but_for_rounding(name: str) -> None:
     operation, inputs = CASES[name]
-    given = [value for value in inputs if value.requires_grad]
+    leaves = [value for value in inputs if value.requires_grad]
 
-    def made() -> list[torch.Tensor]:
+    def computed() -> list[torch.Tensor]:
         out = operation(*inputs)
-        return [out.detach(), *torch.autograd.grad(out.float().square().sum(), given)]
+        return [out.detach(), *torch.autograd.grad(out.float().square().sum(), leaves)]
 
     with Widened():
-        mine = made()
+        widened = computed()
     exact = [value.detach().double().requires_grad_(value.requires_grad) for value in inputs]
     out = operation(*exact)
     within = [out.detach(), *torch.autograd.grad(out.square().sum(), [value for value in exact if value.requires_grad])]
-    for own, theirs, truth in zip(mine, made(), within, strict=True):
-        assert own.dtype is theirs.dtype is BF16 and own.stride() == theirs.stride()
+    for ours, theirs, truth in zip(widened, computed(), within, strict=True):
+        assert ours.dtype is theirs.dtype is BF16 and ours.stride() == theirs.stride()
         size = truth.abs().max()
-        assert float((own - truth).abs().max() / size) < 2**-7
-        assert float((own - truth).norm() / size) <= 1.1 * float((theirs - truth).norm() / size) + 1e-3
+        assert float((ours - truth).abs().max() / size) < 2**-7
+        assert float((ours - truth).norm() / size) <= 1.1 * float((theirs - truth).norm() / size) + 1e-3
 
 
 def test_only_products_of_bfloat16_are_others() -> None:
@@ -63,9 +63,9 @@ def test_only_products_of_bfloat16_are_others() -> None:
 
     class Watched(Widened):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = super().__torch_dispatch__(func, types, args, kwargs)
-            seen.append((func, made.dtype if isinstance(made, torch.Tensor) else None))
-            return made
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+            seen.append((func, out.dtype if isinstance(out, torch.Tensor) else None))
+            return out
 
     inputs, weight = torch.randn(4, 6), torch.randn(6, 3)
     plain = inputs @ weight
@@ -92,9 +92,9 @@ def test_it_is_taken_once_where_the_device_needs_it(monkeypatch: pytest.MonkeyPa
 def test_a_training_is_the_same_but_for_rounding(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose own losses, of the first steps, are as far from float32's."""
 
-    def losses(**told: Any) -> torch.Tensor:
-        given: dict[str, Any] = {"method": "pipedream", "cuts": (1, 3), "steps": 4, "optimizer": sgd, "seed": 3}
-        run = pipelag.train(convolutional(), Noise(), **given | how | told)
+    def losses(**changes: Any) -> torch.Tensor:
+        usual: dict[str, Any] = {"method": "pipedream", "cuts": (1, 3), "steps": 4, "optimizer": sgd, "seed": 3}
+        run = pipelag.train(convolutional(), Noise(), **usual | how | changes)
         return torch.tensor([row["loss"] for row in run.metrics], dtype=torch.float64)
 
     called: list[int] = []

@@ -58,19 +58,19 @@ def test_its_age_lies_between_backward_and_forward(size: int, microbatches: int)
     segments = segments_of(stages, size)
     lags = recompute_lags(method, stages, microbatches, size)
     assert [len(s) for s in segments] == [min(size, stages - first) for first in range(0, stages, size)]
-    for stage, (forward, again, backward) in enumerate(
+    for stage, (forward, recomputed, backward) in enumerate(
         zip(delays.forward_lags, lags, delays.backward_lags, strict=True), start=1
     ):
-        assert all(b <= a <= f for f, a, b in zip(forward, again, backward, strict=True))
+        assert all(b <= a <= f for f, a, b in zip(forward, recomputed, backward, strict=True))
         length, j = len(segments[(stage - 1) // size]), (stage - 1) % size + 1
         # Section A.3: 2(S - j) cycles before the gradient arrives; the last stage "right at the time".
-        assert again == tuple(ceil((2 * (length - j) - k) / microbatches) for k in range(microbatches))
+        assert recomputed == tuple(ceil((2 * (length - j) - k) / microbatches) for k in range(microbatches))
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_with_stashed_weights_recomputing_changes_nothing(size: int, device: str) -> None:
-    again, kept = (trained("pipedream_cycle", recompute, device=device) for recompute in (size, False))
-    assert torch.equal(again, kept)
+    recomputed, stored = (trained("pipedream_cycle", recompute, device=device) for recompute in (size, False))
+    assert torch.equal(recomputed, stored)
 
 
 def test_recomputing_with_newer_weights_is_another_gradient() -> None:

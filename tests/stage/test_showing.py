@@ -93,11 +93,11 @@ def test_weights_are_read_where_they_are_kept(method: str, parts: int, linear: b
     for t in range(STEPS):
         training.step(*batches[t])
         assert held(training) == live
-    kept = {buffer.untyped_storage().data_ptr() for ring in first.rings for each in ring for buffer in each}
+    versions = {buffer.untyped_storage().data_ptr() for ring in first.rings for each in ring for buffer in each}
     assert isinstance(first.showing, ByReference)
     assert bool(first.showing.pointed) is (method != "pipedream" and not linear)
     assert bool(first.showing.scratch) is copies
-    assert len(seen[-1] - live) >= 1 and (copies or seen[-1] <= kept)
+    assert len(seen[-1] - live) >= 1 and (copies or seen[-1] <= versions)
 
 
 @pytest.mark.parametrize("method", ["spectrain", "pipemare", "pipedream", "1f1b"])
@@ -316,38 +316,38 @@ def test_a_loss_over_a_stages_weights_reads_those_of_the_backward_too(loss: Any,
         losses.append(whole.step(*batch))
         assert torch.equal(losses[-1], copied.step(*batch))
     for done in (1, 3, 6):
-        again = small("convolution", "cpu", False, method, 1, loss)
-        again.load_state_dict(states[done])
-        assert [again.step(*batch) for batch in batches[done:]] == losses[done:]
+        resumed = small("convolution", "cpu", False, method, 1, loss)
+        resumed.load_state_dict(states[done])
+        assert [resumed.step(*batch) for batch in batches[done:]] == losses[done:]
 
 
 def test_replicas_are_taken_up_again_between_two_minibatches_of_an_update() -> None:
     """Though a backward has written over a copy of what later minibatches of it read, too."""
     phases, batches, losses = [Phase(get("stale_weights"), 10, CUTS, replicas=(2, 2, 1, 1))], Noise(), []
 
-    def made() -> SimulatedTraining:
+    def begun() -> SimulatedTraining:
         model = convolutional()
         model[0] = nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.Linear(20, 512), nn.Unflatten(1, (8, 8, 8)))
         return SimulatedTraining(model.train(), phases, sgd, loss_of)
 
-    whole, states = made(), []
+    whole, states = begun(), []
     for t in range(10):
         states.append(deepcopy(whole.state_dict()))
         losses.append(whole.step(*batches[t]))
     for t in (3, 4):
-        again = made()
-        again.load_state_dict(states[t])
-        assert [again.step(*batches[each]) for each in range(t, 10)] == losses[t:]
+        resumed = begun()
+        resumed.load_state_dict(states[t])
+        assert [resumed.step(*batches[each]) for each in range(t, 10)] == losses[t:]
 
 
-def stops_at(real: Any, calls: list[int], which: int, after: bool, *given: Any, **named: Any) -> Any:
+def stops_at(real: Any, calls: list[int], which: int, after: bool, *arguments: Any, **named: Any) -> Any:
     """Do as asked, but break off before or after the call of that number."""
     if "_foreach" in real.__name__ and sys._getframe(1).f_globals["__name__"] != ByReference.__module__:
-        return real(*given, **named)  # it moves something else
+        return real(*arguments, **named)  # it moves something else
     calls[0] += 1
     if calls[0] == which and not after:
         raise KeyboardInterrupt
-    out = real(*given, **named)
+    out = real(*arguments, **named)
     if calls[0] == which:
         raise KeyboardInterrupt
     return out
@@ -411,11 +411,11 @@ def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
     live = [parameter.detach().clone() for parameter in training.model.parameters()]
     calls, real = [0], getattr(StageWeights, what)
 
-    def stopped(self: StageWeights, *given: Any) -> None:
+    def stopped(self: StageWeights, *arguments: Any) -> None:
         calls[0] += 1
         if calls[0] == which:
             raise KeyboardInterrupt
-        real(self, *given)
+        real(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(StageWeights, what, stopped)

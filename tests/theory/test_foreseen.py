@@ -10,8 +10,8 @@ from pipelag.theory.foreseen import optimizers, study
 
 @pytest.mark.parametrize("name", ["SGDM", "SGDM, dampened", "Adam", "AdamW"])
 def test_without_noise_a_rule_is_exact(name: str) -> None:
-    for row in study({"optimizer": name, "horizons": [1, 3]}, 0):
-        assert row["share"] < 1e-9 and row["stale"] > 0
+    one, three = study({"optimizer": name, "horizons": [1, 3]}, 0)
+    assert max(one["share"], three["share"]) < 1e-9 and min(one["stale"], three["stale"]) > 0
 
 
 def test_what_a_rule_leaves_out_shows() -> None:

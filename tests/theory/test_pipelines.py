@@ -42,8 +42,8 @@ def test_a_pipeline_with_a_slow_start_is_measured_when_it_is_full() -> None:
 
 
 def test_the_studies_log_what_they_say(tmp_path: Path) -> None:
-    found = rows_of(tmp_path / "pipelines", study="pipelines", pipelines=[[3, 2]])
-    assert [(row["method"], row["stages"], row["microbatches"]) for row in found] == [
+    costs = rows_of(tmp_path / "pipelines", study="pipelines", pipelines=[[3, 2]])
+    assert [(row["method"], row["stages"], row["microbatches"]) for row in costs] == [
         ("GPipe", 3, 2),
         ("PipeDream", 3, 2),
         ("PipeMare", 3, 2),

@@ -31,10 +31,10 @@ def test_lemma_1_is_exact(tau: int, curvature: float) -> None:
     ("delta", "expected"), [(0.0, 0.1494), (3.0, 0.0545), (5.0, 0.0380)]
 )  # ambiguity B9: from a grid of 5e-5
 def test_discrepancy_shrinks_the_stable_range(delta: float, expected: float) -> None:
-    found = q.largest_stable(q.with_discrepancy(10, 6, delta))
-    assert found == pytest.approx(expected, abs=1.5e-4)
+    largest = q.largest_stable(q.with_discrepancy(10, 6, delta))
+    assert largest == pytest.approx(expected, abs=1.5e-4)
     model = q.with_discrepancy(10, 6, delta)
-    assert model.radius(found - 1e-4) < 1 < model.radius(found + 1e-4)
+    assert model.radius(largest - 1e-4) < 1 < model.radius(largest + 1e-4)
 
 
 def test_t2_restores_part_of_it() -> None:
@@ -138,12 +138,12 @@ def test_the_regression_reads_a_named_set(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path / "mirror"))
     monkeypatch.setenv("PIPELAG_DATA", str(tmp_path / "downloads"))
     options = {"study": "regression", "alphas": [0.01, 0.02, 2], "taus": [1], "steps": 50, "data": "cpusmall"}
-    found = study(RunSpec(kind="theory", options=options), tmp_path / "run", "cpu", 1)
-    assert found["rows"] == 2 and found["data"]["release"].startswith("not verified ")
-    named = (tmp_path / "run" / "metrics.jsonl").read_text()
+    summary = study(RunSpec(kind="theory", options=options), tmp_path / "run", "cpu", 1)
+    assert summary["rows"] == 2 and summary["data"]["release"].startswith("not verified ")
+    by_name = (tmp_path / "run" / "metrics.jsonl").read_text()
     by_file = options | {"data": None, "file": str(tmp_path / "mirror" / "cpusmall")}
     study(RunSpec(kind="theory", options=by_file), tmp_path / "again", "cpu", 1)
-    assert (tmp_path / "again" / "metrics.jsonl").read_text() == named
+    assert (tmp_path / "again" / "metrics.jsonl").read_text() == by_name
     with pytest.raises(PipelagError, match="unknown downloadable data set 'cpusmal'; did you mean 'cpusmall'"):
         study(RunSpec(kind="theory", options=options | {"data": "cpusmal"}), tmp_path / "bad", "cpu", 1)
     (tmp_path / "mirror" / "cpusmall").write_text("no numbers\n")

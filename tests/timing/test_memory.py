@@ -222,8 +222,8 @@ def test_parts_and_totals() -> None:
 
 @given(st.integers(0, 50), st.integers(1, 9), st.integers(0, 5000))
 def test_the_largest_that_fits_is_exact(fixed: int, each: int, memory: int) -> None:
-    found = most_that_fit(lambda n: fixed + each * n, memory)
-    assert found == max((n for n in range(memory + 1) if n and fixed + each * n <= memory), default=0)
+    most = most_that_fit(lambda n: fixed + each * n, memory)
+    assert most == max((n for n in range(memory + 1) if n and fixed + each * n <= memory), default=0)
 
 
 def test_where_nothing_grows_there_is_no_largest() -> None:

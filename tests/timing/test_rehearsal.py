@@ -109,9 +109,9 @@ def test_the_page_of_plans_says_what_is_counted() -> None:
 
 def test_predicting_in_both_passes_costs_more_than_in_one() -> None:
     """s > 0 in the backward of GPUs 2 and 3 (counted from 0): one prediction more there, of W, v and the result."""
-    for name, make, again in (("spectrain_1f1b", sgdm, 3), ("xpipe", adam, 3)):
+    for name, make, more in (("spectrain_1f1b", sgdm, 3), ("xpipe", adam, 3)):
         once, both = of_policy(name, make)[1:3]
-        assert both == once + again
+        assert both == once + more
     assert of_policy("spectrain_1f1b", sgdm)[0] == of_policy("pipeoptim", sgdm)[0]
     assert of_policy("spectrain_1f1b", sgdm)[3] > 0 == of_policy("pipeoptim", sgdm)[3]
 
@@ -141,9 +141,9 @@ def test_an_update_moves_what_the_optimizer_holds() -> None:
 
 def test_the_state_of_each_optimizer() -> None:
     for make, state in ((sgdm, 1.0), (adam, 2.0), (lambda p: torch.optim.SGD(p, lr=0.1), 0.0)):
-        found = rehearse(get("1f1b"), make, 1, 2).held([64, 100, 0])
-        assert (found.weights, found.copies, found.remembered) == (64 + 128, 0, 0)
-        assert found.optimizer == state * 164 + (4 * 2 if make is adam else 0)  # Adam counts the steps of each tensor
+        held = rehearse(get("1f1b"), make, 1, 2).held([64, 100, 0])
+        assert (held.weights, held.copies, held.remembered) == (64 + 128, 0, 0)
+        assert held.optimizer == state * 164 + (4 * 2 if make is adam else 0)  # Adam counts the steps of each tensor
 
 
 def test_the_executors_hold_one_copy_more_than_the_papers_count() -> None:

@@ -174,8 +174,8 @@ def test_what_any_machine_must_respect(
     for span in timing.spans:
         assert all(ends[i] <= span.start + 1e-9 for i in inputs_of(span.action, plan))
     for worker in range(len(plan.workers)):
-        own = [span for span in timing.spans if span.worker == worker]
-        assert all(a.end <= b.start + 1e-9 for a, b in zip(own[:-1], own[1:], strict=True))
+        spans = [span for span in timing.spans if span.worker == worker]
+        assert all(a.end <= b.start + 1e-9 for a, b in zip(spans[:-1], spans[1:], strict=True))
         sizes = [size for _, size in timing.memory[worker]]
         assert min(sizes) >= 7.0 - 1e-9
         assert sizes[-1] == pytest.approx(7.0)  # the weights alone
@@ -311,9 +311,9 @@ def test_the_command_draws_schedules_and_runs(tmp_path: Path, capsys: pytest.Cap
     assert main(["timeline", str(tmp_path), "--out", str(tmp_path / "x.svg")]) == 2
     assert main(["timeline", "1f1c", "--out", str(tmp_path / "x.svg")]) == 2
     assert main(["timeline", "1f1b", "--out", str(tmp_path / "x.doc")]) == 2
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert main(["timeline", str(tmp_path / "none"), "--out", str(tmp_path / "x.svg")]) == 2
     assert f"there is no folder '{tmp_path / 'none'}'" in capsys.readouterr().err
-    assert "has no trace.json" in said
-    assert "unknown schedule or method '1f1c'; did you mean '1f1b'?" in said
-    assert "must end in .pdf, .svg, .png or .json" in said
+    assert "has no trace.json" in errors
+    assert "unknown schedule or method '1f1c'; did you mean '1f1b'?" in errors
+    assert "must end in .pdf, .svg, .png or .json" in errors

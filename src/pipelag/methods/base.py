@@ -116,8 +116,8 @@ class Method:
     def _splits(self) -> None:
         if self.update is not None and "microbatches" in signature(self.build).parameters:
             raise PipelagError(
-                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), and microbatches may be "
-                "of different weights each; use microbatches=1"
+                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), and microbatches may "
+                "be of different weights each; use microbatches=1"
             )
         if "microbatches" not in signature(self.build).parameters or self.random or self.update:
             raise PipelagError(

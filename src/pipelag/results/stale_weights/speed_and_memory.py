@@ -189,6 +189,7 @@ def table_6(context: Context) -> Drawn:
         "activations (with its gradient, as torchsummary does) and once per kept copy; the percentage is at a "
         "minibatch of 128, weights included."
     )
+    # 66.5 % at n = 3 needs a of 0.665 (b + 21) - 12 at least, which with b >= 0 is over 58.5 % at n = 9.
     outlier = (
         "No count of a fixed number of tensors per block gives 67 % at depth 20 and 58 % at depth 56: it has the form "
         "(a + 4n)/(b + 7n) for n blocks per group, b >= 0, and the printed values need b < 0."
