@@ -39,8 +39,8 @@ def rewrite(log: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> No
     text = "".join(json.dumps(change(row)) + "\n" for row in rows)
     log.write_text(text)
     summary = log.with_name("summary.json")
-    told = json.loads(summary.read_text()) | {"log": seal(text)}
-    summary.write_text(json.dumps(told | {"seal": digest_of(told)}))
+    record = json.loads(summary.read_text()) | {"log": seal(text)}
+    summary.write_text(json.dumps(record | {"seal": digest_of(record)}))
 
 
 def case(paper: str, result: str, claim: str) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
@@ -126,9 +126,9 @@ def _carried_out(spec_json: str) -> RunLog:
 
     folder = Path(tempfile.mkdtemp(prefix="pipelag-judges-"))
     carry_out(read_spec(spec_json, None), folder, "cpu", 1)
-    found = read_log(folder)
-    assert found is not None
-    return found
+    run = read_log(folder)
+    assert run is not None
+    return run
 
 
 def carried_out(arm: Arm) -> RunLog | None:
@@ -141,19 +141,19 @@ def carried_out(arm: Arm) -> RunLog | None:
 def altered(change: Callable[[Arm, RunLog], RunLog | None], make: Make = carried_out) -> Make:
     """Logs with something changed in them: `change` gets a copy and returns what to use instead."""
 
-    def made(arm: Arm) -> RunLog | None:
-        found = make(arm)
-        return None if found is None else change(arm, copy.deepcopy(found))
+    def changed(arm: Arm) -> RunLog | None:
+        run = make(arm)
+        return None if run is None else change(arm, copy.deepcopy(run))
 
-    return made
+    return changed
 
 
 def with_summary(**entries: Any) -> Callable[[Arm, RunLog], RunLog]:
     """A change of entries of the summary; a function gets the old value."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        new = {k: v(found.summary[k]) if callable(v) else v for k, v in entries.items()}
-        return replace(found, summary=found.summary | new)
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        new = {k: v(run.summary[k]) if callable(v) else v for k, v in entries.items()}
+        return replace(run, summary=run.summary | new)
 
     return change
 
@@ -161,7 +161,7 @@ def with_summary(**entries: Any) -> Callable[[Arm, RunLog], RunLog]:
 def with_rows(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[Arm, RunLog], RunLog]:
     """A change of every row; None drops it."""
 
-    def changed(arm: Arm, found: RunLog) -> RunLog:
-        return replace(found, rows=[new for row in found.rows if (new := change(dict(row))) is not None])
+    def changed(arm: Arm, run: RunLog) -> RunLog:
+        return replace(run, rows=[new for row in run.rows if (new := change(dict(row))) is not None])
 
     return changed

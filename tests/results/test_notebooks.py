@@ -27,8 +27,8 @@ SHORTER: dict[str, dict[str, Any]] = {  # than a reader's
 
 
 def cells(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
-    return found
+    parsed: list[dict[str, Any]] = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
+    return parsed
 
 
 def parameters(name: str) -> int:
@@ -119,10 +119,10 @@ def test_any_metric_of_the_logs_is_plotted() -> None:
 
 @pytest.mark.usefixtures("in_project")
 def test_a_result_stands_beside_the_paper() -> None:
-    found = open_shelf(PAPER, "published").compare("table_2")
-    reported = found[found["verdict"] == ""].set_index("what")["paper"]
+    comparison = open_shelf(PAPER, "published").compare("table_2")
+    reported = comparison[comparison["verdict"] == ""].set_index("what")["paper"]
     assert reported["LeNet-5 s4"] == 98.64
-    assert set(found[found["verdict"] != ""]["verdict"]) <= {"holds", "fails", "cannot be judged"}
+    assert set(comparison[comparison["verdict"] != ""]["verdict"]) <= {"holds", "fails", "cannot be judged"}
 
 
 @pytest.mark.usefixtures("in_project")

@@ -49,7 +49,7 @@ def test_of_a_schedule_that_ends_before_minibatch_5_nothing_is_told(result: str,
 
 
 def test_a_pipeline_in_which_a_worker_waits_is_not_said_to_have_none() -> None:
-    holds, fails = (JUDGES[PAPER, "figure_4", "all_busy"](found) for found in CASES[PAPER, "figure_4", "all_busy"]())
+    holds, fails = (JUDGES[PAPER, "figure_4", "all_busy"](runs) for runs in CASES[PAPER, "figure_4", "all_busy"]())
     assert holds.why.startswith("no worker waits") and fails.why.startswith("some worker waits")
 
 
@@ -73,8 +73,8 @@ def test_epochs_that_a_fall_of_the_rate_decides_are_not_counted_as_alike() -> No
         return replace(run, rows=[row | {"lr": 0.01 if i < first else 0.001} for i, row in enumerate(run.rows)])
 
     assert judged("table_1", "same_epochs", training(ALIKE)).holds is True
-    told = judged("table_1", "same_epochs", at_the_fall)
-    assert told.holds is None and "alike for 0 of 3" in told.why and told.why.count("all at the first") == 3
+    finding = judged("table_1", "same_epochs", at_the_fall)
+    assert finding.holds is None and "alike for 0 of 3" in finding.why and finding.why.count("all at the first") == 3
 
 
 def test_a_language_model_that_diverged_has_no_end() -> None:
