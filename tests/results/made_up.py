@@ -6,7 +6,8 @@ A judge's case is a function that gives two contexts, one in which the claim hol
     def four_stage_drops() -> Pair:
         return both("stale_weights", "table_2", trained_as({...}), trained_as({...}))
 
-`tests/results/test_judges.py` sees every judge's verdict turn, and fails for a judge without a case.
+`tests/results/test_judges.py` sees every judge's verdict turn, and fails for a judge without a case. A claim that
+rests on several conditions has a `part` for each that its case leaves alone: that one turns the verdict by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pipelag.runs.folder import digest_of, seal
 
 Make = Callable[[Arm], RunLog | None]
 Pair = tuple[Context, Context]  # the claim holds; it fails
-CASES: dict[tuple[str, str, str], Callable[[], Pair]] = {}
+Key = tuple[str, str, str]  # paper, result, claim
+CASES: dict[Key, Callable[[], Pair]] = {}
+PARTS: list[tuple[Key, Callable[[], Pair], bool | None]] = []
 OFFICIAL = {"name": "x", "title": "X", "release": "official", "official": True, "note": ""}
 NO_TRAINING = ("timeline", "theory", "count", "plan")  # kinds that are carried out for real
 SEEDS = (0, 1, 2)
@@ -49,6 +52,18 @@ def case(paper: str, result: str, claim: str) -> Callable[[Callable[[], Pair]], 
     def add(function: Callable[[], Pair]) -> Callable[[], Pair]:
         assert (paper, result, claim) not in CASES, (paper, result, claim)
         CASES[paper, result, claim] = function
+        return function
+
+    return add
+
+
+def part(
+    paper: str, result: str, claim: str, becomes: bool | None = False
+) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
+    """Register logs in which a claim holds, and such that one of its conditions alone makes it fail (or None: open)."""
+
+    def add(function: Callable[[], Pair]) -> Callable[[], Pair]:
+        PARTS.append(((paper, result, claim), function, becomes))
         return function
 
     return add

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies, searched
-from tests.results.made_up import CASES, SEEDS, context, trained, trained_as
+from tests.results.made_up import CASES, PARTS, SEEDS, Key, Pair, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +27,9 @@ def _load() -> list[tuple[str, str, str]]:
     names = sorted(path.stem for path in (ROOT / "config/papers").glob("*.yaml"))
     for name in names:
         importlib.import_module(f"pipelag.results.{name}")
-        if (ROOT / f"tests/results/cases/{name}.py").exists():
-            importlib.import_module(f"tests.results.cases.{name}")
+        for kind in ("cases", "parts"):
+            if (ROOT / f"tests/results/{kind}/{name}.py").exists():
+                importlib.import_module(f"tests.results.{kind}.{name}")
     return sorted(JUDGES)
 
 
@@ -70,6 +72,20 @@ def test_a_verdict_turns(key: tuple[str, str, str]) -> None:
     for finding in (good, bad):
         assert finding.tolerance and finding.why
         assert not UNREAD.search(finding.why), finding.why
+
+
+@pytest.mark.parametrize(
+    ("key", "make", "becomes"), PARTS, ids=[f"{'.'.join(key)}-{make.__name__}" for key, make, _ in PARTS]
+)
+def test_each_condition_of_a_claim_turns_it(key: Key, make: Callable[[], Pair], becomes: bool | None) -> None:
+    whole, broken = make()
+    assert JUDGES[key](whole).holds is True, JUDGES[key](whole).why
+    try:
+        finding = JUDGES[key](broken)
+    except NotLogged:
+        assert becomes is None
+        return
+    assert finding.holds is becomes, finding.why
 
 
 @pytest.mark.parametrize("key", EVERY, ids=".".join)
