@@ -33,4 +33,4 @@ def test_without_logs_nothing_can_be_judged(paper: str, result: str) -> None:
         import matplotlib.pyplot as plt
 
         plt.close("all")
-        assert drawn.data is not None
+        assert drawn.data is not None and drawn.data.empty
