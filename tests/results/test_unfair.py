@@ -186,9 +186,9 @@ def test_an_order_of_five_is_not_that_of_three() -> None:
 
         return verdict("pipeoptim", "figure_5a", "order", make).holds
 
-    assert order(XPipe=72, GPipe=71, PipeOptim=70, PipeDream=70.01, PipeDream_2BW=69)
-    assert not order(XPipe=72, GPipe=70, PipeOptim=69, PipeDream=73, PipeDream_2BW=71.5)
-    assert not order(XPipe=72, GPipe=71, PipeOptim=66, PipeDream=70, PipeDream_2BW=69)
+    assert order(XPipe=72, GPipe=71, PipeOptim=70, PipeDream=70.01, PipeDream_2BW=69) is True
+    assert order(XPipe=72, GPipe=70, PipeOptim=69, PipeDream=73, PipeDream_2BW=71.5) is False
+    assert order(XPipe=72, GPipe=71, PipeOptim=66, PipeDream=70, PipeDream_2BW=69) is False
 
 
 @pytest.mark.parametrize(("arm", "holds"), [("PipeDream, vertical sync", True), ("PipeDream", False)])
