@@ -139,9 +139,9 @@ def _carried_out(spec_json: str) -> RunLog:
     from pipelag.commands.run import read_spec
     from pipelag.runs.carry_out import carry_out
 
-    folder = Path(tempfile.mkdtemp(prefix="pipelag-judges-"))
-    carry_out(read_spec(spec_json, None), folder, "cpu", 1)
-    run = read_log(folder)
+    with tempfile.TemporaryDirectory(prefix="pipelag-judges-") as folder:
+        carry_out(read_spec(spec_json, None), Path(folder), "cpu", 1)
+        run = read_log(Path(folder))
     assert run is not None
     return run
 

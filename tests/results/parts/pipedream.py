@@ -11,6 +11,7 @@ from tests.results.cases.pipedream import (
     NVLINK,
     PAPER,
     PRINTED,
+    SERVERS,
     Row,
     after,
     as_it_is,
@@ -23,13 +24,14 @@ from tests.results.cases.pipedream import (
     rates,
     real,
     rows,
+    sped_up,
     stage_one,
     timed_as,
     usual,
     waiting,
     with_asp,
 )
-from tests.results.made_up import Make, Pair, both, part, with_summary
+from tests.results.made_up import Make, Pair, both, context, part, with_summary
 
 
 def of_fifth(kind: str, stage: int, **entries: Any) -> Any:
@@ -77,9 +79,16 @@ def overlap_of_half() -> Pair:
 
 @part(PAPER, "figure_5", "overlap")
 def overlap_of_either() -> Pair:
-    """None of the gradients': a forward waits until they are sent."""
-    late = only(lambda row: row["worker"] == 2 and row["kind"] == "F", start=lambda row: row["start"] + 0.5)
-    return real("figure_5", as_it_is, late)
+    """None of the gradients', which are short: a forward waits until they are sent."""
+
+    def waits(arm: Arm, run: RunLog) -> RunLog:
+        ends = {row["minibatch"]: row["end"] for row in run.rows if (row["worker"], row["kind"]) == (2, "B")}
+        sent = lambda row: (row["worker"], row["kind"]) == (2, "send") and row["start"] == ends.get(row["minibatch"])  # noqa: E731
+        short = only(sent, end=lambda row: row["start"] + 0.1)
+        late = only(lambda row: (row["worker"], row["kind"]) == (2, "F"), start=lambda row: row["start"] + 0.5)
+        return after(short, late)(arm, run)
+
+    return real("figure_5", as_it_is, waits)
 
 
 @part(PAPER, "figure_6", "profile_to_plan")
@@ -195,10 +204,10 @@ def at_depth(depth: int, **entries: Any) -> Any:
 
 @part(PAPER, "figure_18b", "memory_grows")
 def a_version_each() -> Pair:
-    """At depth 7 the last stage holds a version more than its memory has room for."""
+    """At depth 7 the second of the stages holds a version more than its memory has room for."""
 
     def more(row: Row) -> list[int]:
-        return [*row["versions"][:-1], row["versions"][-1] + 1]
+        return [row["versions"][0], row["versions"][1] + 1, *row["versions"][2:]]
 
     return real("figure_18b", as_it_is, at_depth(7, versions=more))
 
@@ -267,15 +276,62 @@ def from_the_least() -> Pair:
 
 @part(PAPER, "text_memory_bound", "about_one")
 def a_version_a_stage() -> Pair:
-    """A stage holds more versions than there are stages, in as little memory."""
+    """A stage of VGG-16 holds more versions than there are stages, in as little memory."""
 
     def held(more: int) -> Any:
         def change(arm: Arm, run: RunLog) -> RunLog:
             alone = next(row for row in run.rows if row.get("plan") == "data parallel")["memory"][0]
+            extra = more if arm.labels["model"] == "VGG-16" else 0
             stages = next(row for row in run.rows if row.get("plan") == "straight")["stages"]
-            first = stages[0] | {"versions": stages[0]["versions"] + more}
+            first = stages[0] | {"versions": stages[0]["versions"] + extra}
             return only(named("straight"), memory=[alone] * len(stages), stages=[first, *stages[1:]])(arm, run)
 
         return change
 
     return real("text_memory_bound", held(0), held(1))
+
+
+# One of all that a claim is about, where its case changes all of them or the last
+
+
+FIRST = next(iter(SERVERS))
+
+
+@part(PAPER, "figure_1", "dense_worse")
+def dense_worse_each() -> Pair:
+    """One model waits as long as ResNet-50 does, on the first kind of server."""
+    return figure_1(lambda m, s, n: usual("ResNet-50" if (m, s) == ("AlexNet", FIRST) else m, s, n))
+
+
+@part(PAPER, "figure_1", "jumps_between_servers")
+def jumps_each() -> Pair:
+    """One line on the first kind of server grows evenly."""
+    return figure_1(lambda m, s, n: 0.1 * n.bit_length() if (m, s) == ("AlexNet", FIRST) else usual(m, s, n))
+
+
+@part(PAPER, "figure_12", "half_precision_worse")
+def half_worse_on_each() -> Pair:
+    """On the first kind of server half precision waits less, on two GPUs."""
+
+    def less(precision: str, servers: str, gpus: int) -> float:
+        lower = (precision, servers, gpus) == ("fp16", next(iter(named_servers)), 2)
+        return usual("GNMT-8", servers, gpus) + (0.02 if precision == "fp16" else 0.0) - (0.03 if lower else 0.0)
+
+    named_servers = dict.fromkeys(
+        item.arm.labels["arm"] for item in context(PAPER, "figure_12", lambda arm: None, scale="quick").items
+    )
+    return both(PAPER, "figure_12", higher_by(0.02), waiting(less, "precision"), scale="quick")
+
+
+@part(PAPER, "figure_12", "speedup_carries_over")
+def carries_over_on_each() -> Pair:
+    """On the first kind of server it does not."""
+    first = context(PAPER, "figure_12", lambda arm: None, scale="quick").values("arm")[0]
+    whole, less = sped_up(2.5), sped_up(1.9)
+    return real("figure_12", whole, lambda arm, run: (less if arm.labels["arm"] == first else whole)(arm, run))
+
+
+@part(PAPER, "figure_8", "two_units_each")
+def two_units_always() -> Pair:
+    """One backward ends later."""
+    return real("figure_8", as_it_is, only(stage_one("B", 4), end=lambda row: row["end"] + 0.5))

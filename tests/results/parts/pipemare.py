@@ -11,6 +11,7 @@ from pipelag.results.logs import RunLog
 from tests.results.cases.pipemare import (
     PAPER,
     changed,
+    kept_versions,
     lemma,
     narrow,
     of_arm,
@@ -18,6 +19,7 @@ from tests.results.cases.pipemare import (
     pipelines,
     recomputed,
     stable_ranges,
+    step_holds,
     tasks,
     training,
     warmed_up,
@@ -153,27 +155,48 @@ def every_pair() -> Pair:
     return both(PAPER, "figure_10", stable_ranges(narrow, wide), stable_ranges(narrow, wide, pairs=800))
 
 
+def finite_up_to(factor: float) -> Callable[[Arm, RunLog], RunLog]:
+    """Losses of the second of the delays that stay finite up to so many times the bound."""
+
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        tau = sorted({row["tau"] for row in run.rows})[1]
+        loss = lambda row: 1.0 if row["alpha"] <= factor * row["bound"] else None  # noqa: E731
+        return with_rows(lambda row: row | ({"loss": loss(row)} if row["tau"] == tau else {}))(arm, run)
+
+    return change
+
+
 @part(PAPER, "figure_5b", "on_lemma_1")
 def just_above_the_bound() -> Pair:
-    """Finite up to eight times the bound."""
-    far = with_rows(lambda row: row | {"loss": 1.0 if row["alpha"] <= 8 * row["bound"] else None})
-    return changed("figure_5b", far)
+    """With one delay finite up to eight times the bound."""
+    return changed("figure_5b", finite_up_to(8))
+
+
+@part(PAPER, "figure_5b", "on_lemma_1")
+def not_below_the_bound() -> Pair:
+    """With one delay finite up to a quarter of the bound."""
+    return changed("figure_5b", finite_up_to(1 / 4))
 
 
 @part(PAPER, "text_lemma_1", "threshold")
 def limit_at_the_bound() -> Pair:
-    return changed("text_lemma_1", lemma(1, stable=lambda row: row["stable"] + 1e-6))
+    return changed("text_lemma_1", lemma(1, stable=lambda row: row["stable"] + 1e-6 * (row["tau"] == 2)))
 
 
 @part(PAPER, "text_lemma_1", "threshold")
 def inside_below_the_bound() -> Pair:
-    return changed("text_lemma_1", lemma(1, below=lambda row: 1.001))
+    return changed("text_lemma_1", lemma(1, below=lambda row: 1.001 if row["tau"] == 2 else row["below"]))
+
+
+@part(PAPER, "text_lemma_1", "threshold")
+def outside_above_the_bound() -> Pair:
+    return changed("text_lemma_1", lemma(1, above=lambda row: 0.999 if row["tau"] == 2 else row["above"]))
 
 
 @part(PAPER, "text_lemma_4", "towards_one")
 def towards_one_as_derived() -> Pair:
-    """Falling, but a thousandth above the formula."""
-    return changed("text_lemma_4", lemma(1, omega=lambda row: 1.001 * row["omega"]))
+    """Falling, but for one delay a thousandth above the formula."""
+    return changed("text_lemma_4", lemma(1, omega=lambda row: row["omega"] * (1.001 if row["tau"] == 2 else 1)))
 
 
 # Activations, memory and utilisation
@@ -278,3 +301,66 @@ def fewer_in_all() -> Pair:
 def diverges_in_the_middle() -> Pair:
     """A loss that is no number in the middle of the run, and in its first tenth."""
     return pair("figure_18", recomputed(34.1, {"some": 20_000}), recomputed(34.1, {"some": 10}))
+
+
+# One of all that a claim is about, where its case changes all of them or the last
+
+
+@part(PAPER, "table_2", "memory_order")
+def more_than_gpipe() -> Pair:
+    """PipeMare holds no more than GPipe does."""
+    return changed("table_2", step_holds(average=0))
+
+
+@part(PAPER, "table_2", "memory_order")
+def memory_order_of_each() -> Pair:
+    """Of one data set PipeDream holds a single copy."""
+    one = kept_versions(1)
+    return changed("table_2", lambda arm, run: one(arm, run) if arm.labels.get("dataset") == "CIFAR10" else run)
+
+
+@part(PAPER, "table_2", "pipedream_twice")
+def twice_on_both() -> Pair:
+    """Not on the second."""
+    many, few = kept_versions(8), kept_versions(2)
+    second = altered(lambda arm, run: (few if arm.labels.get("dataset") == "WMT17" else many)(arm, run))
+    return both(PAPER, "table_2", altered(many), second, scale="quick")
+
+
+@part(PAPER, "figure_6a", "larger_delta_diverges")
+def at_every_step_size() -> Pair:
+    """Not at the first."""
+    still = losses(lambda share: 0.5)
+    first = lambda arm, run: still(arm, run) if arm.labels["panel"] == "step size 0.045" else run  # noqa: E731
+    return changed("figure_6a", of_arm("Delta", first))
+
+
+@part(PAPER, "figure_16", "discrepancy_raises")
+def with_recomputation() -> Pair:
+    low = with_rows(lambda row: row | {"radius": 0.5})
+    return changed("figure_16", of_arm("discrepancy and recompute", low))
+
+
+@part(PAPER, "figure_16", "correction_widens")
+def not_beyond_no_discrepancy() -> Pair:
+    return changed("figure_16", of_arm("corrected", with_rows(lambda row: row | {"largest_stable": 10.0})))
+
+
+for _figure in ("figure_2", "figure_3"):
+
+    @part(PAPER, _figure, "gpipe_utilisation_falls")
+    def falls_with_each(figure: str = _figure) -> Pair:
+        """With the most stages it is the highest."""
+        return changed(figure, pipelines(lambda row: row | ({"utilisation": 0.99} if row["stages"] > 60 else {})))
+
+    @part(PAPER, _figure, "others_stay_full")
+    def each_stays_full(figure: str = _figure) -> Pair:
+        """PipeMare does not, of the most stages."""
+        meant = lambda row: row["stages"] > 60 and row["method"] == "PipeMare"  # noqa: E731
+        return changed(figure, pipelines(lambda row: row | ({"utilisation": 0.99} if meant(row) else {})))
+
+    @part(PAPER, _figure, "other_memory_constant")
+    def gpipes_constant(figure: str = _figure) -> Pair:
+        """PipeMare's is; GPipe's is not."""
+        more = lambda row: {"copies": [1 + row["stages"] // 50] * row["stages"]}  # noqa: E731
+        return changed(figure, pipelines(lambda row: row | (more(row) if row["method"] == "GPipe" else {})))

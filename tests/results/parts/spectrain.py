@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
-from tests.results.cases.spectrain import PAPER, SENT, Entry, as_printed, changed, plans, rows, schools
+from tests.results.cases.spectrain import PAPER, SENT, Entry, as_printed, but, changed, plans, rows, schools, times
 from tests.results.made_up import Pair, part, with_rows
 
 
@@ -123,3 +124,48 @@ def above_vanilla_too() -> Pair:
 @part(PAPER, "table_1", "mean_order_stashed")
 def stashed_above_vanilla_too() -> Pair:
     return schools("table_1", {"Vanilla DualPipe": 69.5})
+
+
+# One of all that a claim is about, where its case changes all
+
+
+def in_one_cell(**less: float) -> Pair:
+    """One GPU's tasks in one unit of the steady state with such entries less, by kind."""
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        key = {"F": "reads", "B": "ahead"}[row["kind"]]
+        return row | ({key: row[key] - less.get(row["kind"], 0)} if (row["worker"], row["start"]) == (1, 8) else {})
+
+    return rows("algorithm_1", change)
+
+
+@part(PAPER, "algorithm_1", "together")
+def together_in_each() -> Pair:
+    return in_one_cell(F=1)
+
+
+@part(PAPER, "algorithm_1", "distances")
+def distances_in_each() -> Pair:
+    return in_one_cell(B=1)
+
+
+@part(PAPER, "algorithm_1", "update_after_both")
+def update_in_each() -> Pair:
+    return in_one_cell(F=-1)
+
+
+@part(PAPER, "figure_10", "dualpipe_highest")
+def highest_on_two_gpus() -> Pair:
+    return plans("figure_10", but(times("speedup", 2), "PipeDream", ("SNN",), gpus=(2,)))
+
+
+@part(PAPER, "figure_11", "imbalance_as_printed")
+def imbalance_of_each() -> Pair:
+    return plans("figure_11", but(times("imbalance", 0.5), "PipeDream"))
+
+
+@part(PAPER, "table_1", "below_data_on_two")
+def below_on_both() -> Pair:
+    """The second of the two is above."""
+    as_in_print = {("ResNet-152", "SpecTrain"): 69.05, ("Residual LSTM", "SpecTrain"): 67.78}
+    return schools("table_1", {("ResNet-152", "SpecTrain"): 69.05}, {**as_in_print}, apart=0.1)
