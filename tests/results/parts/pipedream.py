@@ -212,7 +212,7 @@ def a_version_each() -> Pair:
     return real("figure_18b", as_it_is, at_depth(7, versions=more))
 
 
-def kept(first: list[int], last: list[int]) -> Any:
+def holding(first: list[int], last: list[int]) -> Any:
     """Real rows in which the first and the last stage hold so many versions at depths 2, 4 and 7."""
 
     def change(arm: Arm, run: RunLog) -> RunLog:
@@ -233,13 +233,13 @@ def kept(first: list[int], last: list[int]) -> Any:
 @part(PAPER, "figure_18b", "memory_grows")
 def never_less() -> Pair:
     """The last stage holds three versions at depth 4, and two at depth 7."""
-    return real("figure_18b", kept([2, 4, 7], [1, 1, 1]), kept([2, 4, 7], [1, 3, 2]))
+    return real("figure_18b", holding([2, 4, 7], [1, 1, 1]), holding([2, 4, 7], [1, 3, 2]))
 
 
 @part(PAPER, "figure_18b", "memory_grows")
 def as_many_as_in_flight() -> Pair:
     """The first stage holds six versions at depth 7."""
-    return real("figure_18b", kept([2, 4, 7], [1, 1, 1]), kept([2, 4, 6], [1, 1, 1]))
+    return real("figure_18b", holding([2, 4, 7], [1, 1, 1]), holding([2, 4, 6], [1, 1, 1]))
 
 
 @part(PAPER, "links", "predicted")
