@@ -73,9 +73,9 @@ def test_train_refuses_what_it_cannot_do() -> None:
 
 
 def test_a_registered_method_is_known_everywhere() -> None:
-    mine = Method("mine", "a method of a user's", "nowhere", cycle)
+    method = Method("mine", "a method of a user's", "nowhere", cycle)
     try:
-        pipelag.register(mine)
+        pipelag.register(method)
         assert pipelag.methods()["mine"] == "a method of a user's"
         assert pipelag.train(linear(), pairs(4), method="mine", cuts=(1,)).delays.forward == (2, 0)
         with pytest.raises(pipelag.PipelagError, match="a method named 'mine' is registered already"):
@@ -168,10 +168,10 @@ def test_the_callers_random_numbers_go_on_as_if_nothing_had_trained() -> None:
 
 def test_the_rooms_are_there_after_a_plain_import() -> None:
     """In a process of its own: here others have imported them."""
-    said = (
+    program = (
         "import pipelag; print(pipelag.data.load('digits').name, len(pipelag.models.MODELS), pipelag.timing.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["digits", str(len(pipelag.models.MODELS)), "pipelag.timing"], done.stderr
     with pytest.raises(AttributeError, match="no attribute 'room'"):
         pipelag.room  # noqa: B018

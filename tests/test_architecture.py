@@ -26,11 +26,11 @@ def rooms_of(line: str) -> list[str]:
 
 
 def modules() -> dict[str, Path]:
-    found = {}
+    paths = {}
     for path in (SOURCE / "pipelag").rglob("*.py"):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def room_of(module: str) -> str:
@@ -64,11 +64,11 @@ def upward(sources: dict[str, str]) -> list[str]:
     """Imports that do not run downwards, of module -> source text."""
     order, known, wrong = layers(), set(modules()), []
     for module, text in sources.items():
-        own = room_of(module)
+        room = room_of(module)
         for target in imports(ast.parse(text), known):
             other = room_of(target)
-            if other != own and order[other] <= order[own]:
-                wrong.append(f"{module} imports {target}: {other} lies above {own}")
+            if other != room and order[other] <= order[room]:
+                wrong.append(f"{module} imports {target}: {other} lies above {room}")
     return wrong
 
 
@@ -84,5 +84,5 @@ def test_an_upward_import_is_seen() -> None:
     lazy = "def f():\n    from pipelag.results.context import Context\n"
     by_name = 'HOME = "pipelag.commands.run:main"\n'
     typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pipelag.results.context import Context\n"
-    found = upward({"pipelag.report.tables": lazy, "pipelag.stage.phase": by_name, "pipelag.report.frames": typed})
-    assert [line.split(" imports ")[0] for line in found] == ["pipelag.report.tables", "pipelag.stage.phase"]
+    wrong = upward({"pipelag.report.tables": lazy, "pipelag.stage.phase": by_name, "pipelag.report.frames": typed})
+    assert [line.split(" imports ")[0] for line in wrong] == ["pipelag.report.tables", "pipelag.stage.phase"]

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def held(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    made = {"device": "two cores", "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-02T00"}
-    return {"runs": [{"command": "scaling", "load": 0.5, "seconds": 1.0, "environment": made, "rows": rows}]}
+    environment = {"device": "two cores", "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-02T00"}
+    return {"runs": [{"command": "scaling", "load": 0.5, "seconds": 1.0, "environment": environment, "rows": rows}]}
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_recorded_steps_are_compared_with_both(
     small = f"--device cpu --batch 4 --steps 1 --rounds 2 --width 0.25 {more}"
     monkeypatch.setattr(sys, "argv", ["recorded_steps", *small.split()])
     recorded_steps.main()
-    found = [json.loads(line) for line in Path(os.environ[VARIABLE]).read_text().splitlines()][len(rows) :]
-    assert len(found) == 6 + 5 + 4 and all(reached(row) is None and row["blocks"] == 2 for row in found)
+    recorded = [json.loads(line) for line in Path(os.environ[VARIABLE]).read_text().splitlines()][len(rows) :]
+    assert len(recorded) == 6 + 5 + 4 and all(reached(row) is None and row["blocks"] == 2 for row in recorded)
     seconds, eager, alone = (
-        {row["case"]: row["median"] for row in found if word in row["what"]}
+        {row["case"]: row["median"] for row in recorded if word in row["what"]}
         for word in ("iterations", "eager plain", "without a pipeline")
     )
     assert len(seconds) == 6 and len(eager) == 5 and len(alone) == 4

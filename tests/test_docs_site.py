@@ -37,8 +37,8 @@ def pages(nav: Any) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    found = pages(SITE["nav"])
-    assert sorted(found) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | MADE)
+    listed = pages(SITE["nav"])
+    assert sorted(listed) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | MADE)
 
 
 @pytest.mark.parametrize("path", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
@@ -54,16 +54,16 @@ def test_the_hook_keeps_links_to_pages_alone(hook: Any) -> None:
             return {"data.md": path}.get(path)
 
     text = "[data](data.md#where), [x](#here), [site](https://a.b/c), [notes](../CHANGELOG.md)"
-    kept = hook.on_page_markdown(text, None, None, Files())
-    assert kept == "[data](data.md#where), [x](#here), [site](https://a.b/c), notes"
-    shown = hook.on_page_markdown("![x](../figures/headline/a_figure_1.svg)", None, None, Files())
-    assert shown == "![x](figures/a_figure_1.svg)"  # where `on_files` puts it
+    rewritten = hook.on_page_markdown(text, None, None, Files())
+    assert rewritten == "[data](data.md#where), [x](#here), [site](https://a.b/c), notes"
+    image = hook.on_page_markdown("![x](../figures/headline/a_figure_1.svg)", None, None, Files())
+    assert image == "![x](figures/a_figure_1.svg)"  # where `on_files` puts it
 
 
 def test_the_api_names_everything_that_the_library_gives(hook: Any) -> None:
     named = [line[4:] for line in hook.api().splitlines() if line.startswith("::: ")]
-    given = set(pipelag.__all__) - {"__version__", "methods", "PipelagError", "Stop"}
-    assert given <= {name.rpartition(".")[2] for name in named}
+    public = set(pipelag.__all__) - {"__version__", "methods", "PipelagError", "Stop"}
+    assert public <= {name.rpartition(".")[2] for name in named}
     assert {"pipelag.api.train", "pipelag.models.build", "pipelag.errors.PipelagError", "pipelag.errors.Stop"} <= set(
         named
     )

@@ -29,10 +29,12 @@ def test_every_file_of_the_package_is_shipped() -> None:
         for pattern in patterns
         for path in (ROOT / "src").joinpath(*package.split(".")).glob(pattern)
     }
-    rest = {path for path in (ROOT / "src/pipelag").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    assert rest - shipped == set() and ROOT / "src/pipelag/py.typed" in shipped
+    data_files = {
+        path for path in (ROOT / "src/pipelag").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert data_files - shipped == set() and ROOT / "src/pipelag/py.typed" in shipped
     assert all(
-        (folder / "__init__.py").exists() for folder in {path.parent for path in rest} if any(folder.glob("*.py"))
+        (folder / "__init__.py").exists() for folder in {path.parent for path in data_files} if any(folder.glob("*.py"))
     )
 
 
@@ -48,14 +50,14 @@ def test_authors_and_version_are_the_same_everywhere() -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_paper_is_cited_as_its_config_has_it(name: str) -> None:
     paper = load_paper(name)
-    (found,) = [each for each in CITED["references"] if each["title"] == paper.title]
+    (reference,) = [each for each in CITED["references"] if each["title"] == paper.title]
     written = paper.citation
     assert written is not None
-    assert [f"{one['given-names']} {one['family-names']}" for one in found["authors"]] == written.authors
-    assert found["year"] == written.year
-    assert written.venue in (found.get("journal"), found.get("conference", {}).get("name"))
-    assert found.get("doi", "") == written.doi
-    assert [each["value"] for each in found.get("identifiers", [])] == [f"arXiv:{n}" for n in [written.arxiv] if n]
+    assert [f"{one['given-names']} {one['family-names']}" for one in reference["authors"]] == written.authors
+    assert reference["year"] == written.year
+    assert written.venue in (reference.get("journal"), reference.get("conference", {}).get("name"))
+    assert reference.get("doi", "") == written.doi
+    assert [each["value"] for each in reference.get("identifiers", [])] == [f"arXiv:{n}" for n in [written.arxiv] if n]
 
 
 def test_every_extra_is_bounded_and_told_of() -> None:
@@ -67,9 +69,9 @@ def test_every_extra_is_bounded_and_told_of() -> None:
     for extra, packages in extras.items():
         assert extra == "dev" or f"| `{extra}` |" in page, extra
         for written in packages:
-            found = re.fullmatch(r"([\w-]+)(\[\w+\])?(>=[\d.]+(,<[\d.]+)?)?", written)
-            assert found and (found[3] or found[1].startswith("types-")), written
-            assert bounds.setdefault(found[1], found[3]) == found[3], written
+            match = re.fullmatch(r"([\w-]+)(\[\w+\])?(>=[\d.]+(,<[\d.]+)?)?", written)
+            assert match and (match[3] or match[1].startswith("types-")), written
+            assert bounds.setdefault(match[1], match[3]) == match[3], written
 
 
 def test_ci_and_hooks_call_what_is_there() -> None:

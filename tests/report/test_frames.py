@@ -71,9 +71,9 @@ def test_a_trailing_mean_is_of_the_latest_points_alone() -> None:
 def test_a_panel_may_have_levels_of_its_own_and_each_level_its_dashes() -> None:
     y = {"one": Axis("accuracy", levels={"goal": 50.0}), "two": Axis("accuracy")}
     fig = Lines("epoch", y, line="arm", panel="task", levels={"all": 10.0, "more": 20.0}).draw(CURVES)
-    shown = [{line.get_label(): line for line in axes.lines} for axes in fig.axes]
-    assert "goal" in shown[0] and "goal" not in shown[1] and {"all", "more"} <= shown[1].keys()
-    assert shown[1]["all"]._dash_pattern != shown[1]["more"]._dash_pattern
+    lines = [{line.get_label(): line for line in axes.lines} for axes in fig.axes]
+    assert "goal" in lines[0] and "goal" not in lines[1] and {"all", "more"} <= lines[1].keys()
+    assert lines[1]["all"]._dash_pattern != lines[1]["more"]._dash_pattern
 
 
 def test_points_carry_the_labels_of_their_rows() -> None:

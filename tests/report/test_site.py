@@ -40,13 +40,13 @@ class Page(HTMLParser):
         assert not self.open, f"{path}: {self.open} never ends"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.elements.append((tag, given))
-        self.ids += [given["id"] or ""] if "id" in given else []
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
         if tag == "a":
-            self.links.append(given["href"] or "")
+            self.links.append(attributes["href"] or "")
         elif tag in ("link", "script", "img", "iframe", "object"):
-            self.loaded += [address for key in ("src", "href", "data") if (address := given.get(key))]
+            self.loaded += [address for key in ("src", "href", "data") if (address := attributes.get(key))]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -82,9 +82,9 @@ def test_the_index_has_every_claim_with_its_reason_and_counts_right(records: Pat
 
 
 def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) -> None:
-    found = pages(records)
-    page = found[records / f"figures/quick/{PAPER}/table_2.html"]
-    for said in (
+    site = pages(records)
+    page = site[records / f"figures/quick/{PAPER}/table_2.html"]
+    for part in (
         "A caption of table_2.",
         "claim of table_2",
         "Tolerance: exact",
@@ -92,14 +92,14 @@ def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) 
         "no log",
         "accuracy",
     ):
-        assert said in page.words
+        assert part in page.words
     assert "snakemake --cores all stale_weights_table_2" in page.words
     assert {"table_2.csv", "table_2.md", "table_2.tex"} <= set(page.links)
     assert {f"{CURVES}.{end}" for end in ("svg", "pdf", "png", "csv")} <= set(
-        found[records / f"figures/quick/{PAPER}/{CURVES}.html"].links
+        site[records / f"figures/quick/{PAPER}/{CURVES}.html"].links
     )
-    assert "https://arxiv.org/abs/1912.12675" in found[records / f"figures/quick/{PAPER}/index.html"].links
-    scopes = [given.get("scope") for tag, given in page.elements if tag == "th"]
+    assert "https://arxiv.org/abs/1912.12675" in site[records / f"figures/quick/{PAPER}/index.html"].links
+    scopes = [attributes.get("scope") for tag, attributes in page.elements if tag == "th"]
     assert all(scopes) and {"col", "colgroup", "row"} == set(scopes)
 
 
@@ -109,9 +109,9 @@ def test_claims_of_our_own_are_marked_wherever_they_are_shown(records: Path) -> 
     assert "ours claim of table_2" not in " ".join(pages(records)[path.with_suffix(".html")].words.split())
     record["verdicts"] = [{**verdict, "own": True} for verdict in record["verdicts"]]
     path.write_text(json.dumps(record))
-    found = pages(records)
-    assert "ours claim of table_2" in " ".join(found[path.with_suffix(".html")].words.split())
-    assert "ours Table 2: claim of table_2" in " ".join(found[records / "figures/quick/index.html"].words.split())
+    site = pages(records)
+    assert "ours claim of table_2" in " ".join(site[path.with_suffix(".html")].words.split())
+    assert "ours Table 2: claim of table_2" in " ".join(site[records / "figures/quick/index.html"].words.split())
 
 
 def test_the_commit_of_a_run_says_that_there_were_changes_beside_it() -> None:
@@ -133,9 +133,9 @@ def test_runs_left_out_on_purpose_are_not_said_to_be_missing() -> None:
 
 
 def test_every_link_leads_somewhere_and_ids_are_unique(records: Path) -> None:
-    found = pages(records)
-    assert len(found) == len(load_paper(PAPER).results) + 3
-    for path, page in found.items():
+    site = pages(records)
+    assert len(site) == len(load_paper(PAPER).results) + 3
+    for path, page in site.items():
         assert len(page.ids) == len(set(page.ids)), path
         for link in page.links:
             if link.startswith("https://"):
@@ -143,7 +143,7 @@ def test_every_link_leads_somewhere_and_ids_are_unique(records: Path) -> None:
             name, _, fragment = unquote(link).partition("#")
             target = (path.parent / name).resolve() if name else path
             assert target.exists(), (path, link)
-            assert not fragment or fragment in found[target].ids, (path, link)
+            assert not fragment or fragment in site[target].ids, (path, link)
 
 
 def test_nothing_is_loaded_from_elsewhere(records: Path) -> None:
@@ -155,11 +155,11 @@ def test_nothing_is_loaded_from_elsewhere(records: Path) -> None:
 
 
 def test_what_a_log_or_a_config_says_stays_text(records: Path) -> None:
-    found = pages(records)
-    for path, page in found.items():
-        assert not any(given.get("src") == "x" or "onerror" in given for _, given in page.elements), path
+    site = pages(records)
+    for path, page in site.items():
+        assert not any(attributes.get("src") == "x" or "onerror" in attributes for _, attributes in page.elements), path
         assert "<script>alert" not in path.read_text(), path
-    assert HOSTILE in found[records / f"figures/quick/{PAPER}/table_2.html"].words
+    assert HOSTILE in site[records / f"figures/quick/{PAPER}/table_2.html"].words
     text = (records / f"figures/quick/{PAPER}/{CURVES}.html").read_text()
     (curves,) = re.findall(r'<script type="application/json" id="curves">(.*?)</script>', text)
     assert [line["label"] for line in json.loads(curves)[0]["lines"]] == ["baseline", HOSTILE]
@@ -174,12 +174,12 @@ def test_curves_and_description_say_what_the_frame_says(records: Path) -> None:
     assert panel["levels"] == {"goal": 50.0} and panel["limits"] == [None, 80.0]
     line = panel["lines"][0]
     assert line["x"] == [1, 2, 3] and line["y"] == [52, 53, 54] and line["std"] == [1.4142] * 3
-    (alt,) = [given["alt"] for tag, given in page.elements if tag == "img"]
+    (alt,) = [attributes["alt"] for tag, attributes in page.elements if tag == "img"]
     assert alt is not None and "accuracy (%) against iteration; baseline from 52.0 to 54.0" in alt
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda path: path.write_text(path.read_text()[:99]), "is damaged"),
         (lambda path: path.write_text(path.read_text().replace('"caption"', '"captoin"')), "Field required at caption"),
@@ -192,17 +192,17 @@ def test_curves_and_description_say_what_the_frame_says(records: Path) -> None:
     ],
 )
 def test_a_damaged_record_is_named_and_the_rest_is_made(
-    records: Path, damage: object, said: str, capsys: pytest.CaptureFixture[str]
+    records: Path, damage: object, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert callable(damage)
     damage(Path(f"figures/quick/{PAPER}/table_2.json"))
-    found = pages(records)
+    site = pages(records)
     line = capsys.readouterr().err
-    assert line.count("\n") == 1 and f"figures/quick/{PAPER}/table_2.json" in line and said in line
+    assert line.count("\n") == 1 and f"figures/quick/{PAPER}/table_2.json" in line and message in line
     assert "snakemake --cores all stale_weights_table_2" in line
     for name in ("index.html", f"{PAPER}/index.html", f"{PAPER}/table_2.html"):
-        assert f"figures/quick/{PAPER}/table_2.json" in found[records / "figures/quick" / name].words
-    assert "claim of table_1" in found[records / f"figures/quick/{PAPER}/table_1.html"].words
+        assert f"figures/quick/{PAPER}/table_2.json" in site[records / "figures/quick" / name].words
+    assert "claim of table_1" in site[records / f"figures/quick/{PAPER}/table_1.html"].words
 
 
 @pytest.mark.parametrize(("end", "text"), [("csv", '"'), ("csv", None), ("svg", None), ("svg", "<svg")])
@@ -233,9 +233,9 @@ def test_ids_are_linked_where_they_are_cited(records: Path) -> None:
 def test_every_ambiguity_that_is_cited_is_explained() -> None:
     known = read_sheet(ROOT / "docs/ambiguities.md")
     places = [*ROOT.glob("src/**/*.py"), *ROOT.glob("config/**/*.yaml"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
-    found = {name: path for path in places for name in cited(path.read_text())}
-    assert len(found) > 15
-    assert {name: path for name, path in found.items() if name not in known} == {}
+    citations = {name: path for path in places for name in cited(path.read_text())}
+    assert len(citations) > 15
+    assert {name: path for name, path in citations.items() if name not in known} == {}
     assert all(len(entry.paragraphs) >= 2 for entry in known.values())  # what the paper says; what is done and why
 
 
@@ -275,13 +275,13 @@ def test_a_result_is_found_by_what_its_table_and_its_lines_name(records: Path) -
     pages(records)
     text = (records / "figures/quick/index.html").read_text()
     (names,) = re.findall(r'<script type="application/json" id="names">(.*?)</script>', text)
-    found = json.loads(names)
-    table, curve = found[f"{PAPER}_table_2"], found[f"{PAPER}_{CURVES}"]
+    names_of = json.loads(names)
+    table, curve = names_of[f"{PAPER}_table_2"], names_of[f"{PAPER}_{CURVES}"]
     assert HOSTILE in table and "A caption of table_2." in table and " paper " in f" {table} "
     assert "baseline" in curve and HOSTILE in curve and "iteration" in curve and "accuracy (%)" in curve
     assert "1.3" not in table.split()  # numbers are not names
     listed = re.findall(r'data-result="(.*?)"', text)
-    assert set(listed) == set(found) and len(listed) == len(load_paper(PAPER).results)
+    assert set(listed) == set(names_of) and len(listed) == len(load_paper(PAPER).results)
 
 
 def test_a_result_is_found_by_other_words_for_what_it_says(records: Path) -> None:
@@ -312,8 +312,10 @@ def test_spellings_and_hyphens_do_not_matter_to_the_search(word: str, text: str,
     script = (ROOT / "src/pipelag/report/static/site.js").read_text()
     page = "globalThis.document = { documentElement: { dataset: {} }, addEventListener() {} };"
     asked = f"console.log(finds({json.dumps(word)}, spellings({json.dumps(text)}).join(' ')));"
-    said = subprocess.run([str(NODE), "-e", page + script + asked], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == str(fits).lower()
+    printed = subprocess.run(
+        [str(NODE), "-e", page + script + asked], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == str(fits).lower()
 
 
 def test_the_index_says_how_a_verdict_is_reached_and_where_its_rules_are(records: Path) -> None:
@@ -332,10 +334,10 @@ def test_the_index_links_the_ids_that_claims_cite(records: Path) -> None:
 def test_where_nothing_was_trained_no_page_names_a_scale_a_device_or_hours(records: Path) -> None:
     folder = records / "figures/quick" / PAPER
 
-    def ran(**said: float) -> None:
+    def ran(**entries: float) -> None:
         for path in folder.glob("*.json"):
             record = json.loads(path.read_text())
-            runs = [run | {"status": "finished", "folder": "results/quick/runs/a", **said} for run in record["runs"]]
+            runs = [run | {"status": "finished", "folder": "results/quick/runs/a", **entries} for run in record["runs"]]
             path.write_text(json.dumps(record | {"data": [], "devices": ["a CPU"], "runs": runs}))
 
     ran()
@@ -360,8 +362,8 @@ def test_a_published_page_says_what_draws_and_what_trains(records: Path, capsys:
     assert (
         f"snakemake --cores all --config scale=published -- {PAPER}_table_2" in words and "nothing is trained" in words
     )
-    told = f"snakemake --cores all --config scale=published published=cpu retrain=true -- {PAPER}_table_2"
-    assert told in words
+    trains = f"snakemake --cores all --config scale=published published=cpu retrain=true -- {PAPER}_table_2"
+    assert trains in words
 
 
 def test_what_the_config_does_not_say_is_part_of_the_command(
@@ -370,14 +372,14 @@ def test_what_the_config_does_not_say_is_part_of_the_command(
     def command() -> str:
         assert main(["report", PAPER]) == 0
         page = Path(f"figures/quick/{PAPER}/{CURVES}.html").read_text()
-        found = re.search(r'<code id="command">(.*?)</code>', page)
-        assert found is not None
-        return unescape(found[1])
+        match = re.search(r'<code id="command">(.*?)</code>', page)
+        assert match is not None
+        return unescape(match[1])
 
     assert command() == f"snakemake --cores all {PAPER}_{CURVES}"
     config = Path("config/config.yaml")
     config.write_text(config.read_text().replace(f"{PAPER}, ", ""))
     Path("mine.py").write_text("")
     monkeypatch.setenv("PIPELAG_PLUGINS", "mine")
-    told = f"""--config plugins='["mine"]' papers='["{PAPER}"]'"""
-    assert command() == f"snakemake --cores all {told} -- {PAPER}_{CURVES}"
+    config_words = f"""--config plugins='["mine"]' papers='["{PAPER}"]'"""
+    assert command() == f"snakemake --cores all {config_words} -- {PAPER}_{CURVES}"

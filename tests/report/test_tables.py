@@ -49,11 +49,11 @@ def test_latex_rows_have_as_many_cells_as_columns_and_groups_span_theirs() -> No
 
 
 def test_the_page_gets_groups_and_cells_as_a_reader_sees_them() -> None:
-    shown = TABLE.texts()
-    assert shown["groups"] == [("", 1), ("accuracy %", 2), ("", 1)]
-    assert shown["titles"] == ["Network", "paper", "ours", "time"]
-    assert shown["rows"] == [["A", "91.50", "90.12", "–"], ["B", "–", "0.00", "diverged"]]
-    assert (shown["rules"], shown["notes"]) == ([1], ["One note."])
+    texts = TABLE.texts()
+    assert texts["groups"] == [("", 1), ("accuracy %", 2), ("", 1)]
+    assert texts["titles"] == ["Network", "paper", "ours", "time"]
+    assert texts["rows"] == [["A", "91.50", "90.12", "–"], ["B", "–", "0.00", "diverged"]]
+    assert (texts["rules"], texts["notes"]) == ([1], ["One note."])
 
 
 def test_a_table_of_rows_and_columns_said_once_is_the_same_table() -> None:
@@ -64,8 +64,12 @@ def test_a_table_of_rows_and_columns_said_once_is_the_same_table() -> None:
         Col("ours", lambda row: row["own"], "{:.2f}", "accuracy %"),
         Col("time", "time"),
     ]
-    made = table(rows, cols, "Accuracy & time", ["One note."], rule_by="Network")
-    assert (made.csv(), made.markdown(), made.latex("t")) == (TABLE.csv(), TABLE.markdown(), TABLE.latex("t"))
+    from_rows = table(rows, cols, "Accuracy & time", ["One note."], rule_by="Network")
+    assert (from_rows.csv(), from_rows.markdown(), from_rows.latex("t")) == (
+        TABLE.csv(),
+        TABLE.markdown(),
+        TABLE.latex("t"),
+    )
 
 
 def test_labels_of_two_papers_tables_differ(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ __all__ = ["records"]
 
 def data_of(project: Path, *names: str) -> dict[str, Any]:
     scale, folder = load_scale("quick"), Path("figures/quick")
-    told = [chapter_of(chapter) for chapter in gather(names, scale, folder)]
+    chapters = [chapter_of(chapter) for chapter in gather(names, scale, folder)]
     words = {"name": "quick", "title": "quick scale", "note": "a note"}
-    return {"title": "t", "whole": len(names) > 1, "chapters": told, "scale": words} | {
+    return {"title": "t", "whole": len(names) > 1, "chapters": chapters, "scale": words} | {
         "words": ["holds", "fails", "cannot be judged"],
         "judging": JUDGING,
     }
@@ -102,17 +102,17 @@ def test_several_papers_have_a_report_over_all_and_a_damaged_record_is_named_in_
 def test_a_damaged_figure_is_named_and_the_rest_is_typeset(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path(f"figures/quick/{PAPER}/{CURVES}.svg").write_text("<svg not an SVG")
     assert main(["report", "--pdf", PAPER]) == 0
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"{PAPER}/{CURVES}.svg is damaged" in said
-    (told,) = [each for each in data_of(records, PAPER)["chapters"][0]["entries"] if each["title"] == "Figure 5a"]
-    assert told["figure"] is None and told["trouble"] in said and told["verdicts"]
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and f"{PAPER}/{CURVES}.svg is damaged" in message
+    (entry,) = [each for each in data_of(records, PAPER)["chapters"][0]["entries"] if each["title"] == "Figure 5a"]
+    assert entry["figure"] is None and entry["trouble"] in message and entry["verdicts"]
 
 
 def test_what_cannot_be_typeset_is_refused(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path(f"figures/quick/{PAPER}/{CURVES}.svg").write_text("<not>an SVG</not>")
     assert main(["report", "--pdf", PAPER]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"{PAPER}.pdf cannot be typeset" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and f"{PAPER}.pdf cannot be typeset" in message
 
 
 def test_tables_span_as_many_columns_as_they_need() -> None:
@@ -135,9 +135,9 @@ def test_a_table_longer_than_a_page_goes_on_on_the_next(records: Path) -> None:
     def pages(rows: int) -> int:
         cells = [[f"{row}.{column}" for column in range(14)] for row in range(rows)]
         entry.update(figure=None, table=table_of(Cells(groups=[], titles=["a title"] * 14, rows=cells)))
-        made = typst.compile(source, root="figures/quick", sys_inputs={"data": json.dumps(data)})
-        assert isinstance(made, bytes)
-        return len(re.findall(rb"/Type\s*/Page\b", made))
+        pdf = typst.compile(source, root="figures/quick", sys_inputs={"data": json.dumps(data)})
+        assert isinstance(pdf, bytes)
+        return len(re.findall(rb"/Type\s*/Page\b", pdf))
 
     assert pages(60) < pages(180) < pages(300)
 
@@ -147,7 +147,7 @@ def test_lines_break_at_spaces_and_behind_hyphens_before_letters() -> None:
     assert pieces("CIFAR-10, 15-1, -3.1") == ["CIFAR-10,", "15-1,", "-3.1"]
 
 
-def told(project: Path, data: dict[str, Any], asked: str) -> Any:
+def evaluated(project: Path, data: dict[str, Any], asked: str) -> Any:
     """What the template, when it has set some data, says of an expression."""
     source = (files("pipelag.report") / "templates" / "report.typ").read_text()
     question = f"{source}\n#context [#metadata({asked}) <asked>]".encode()
@@ -158,7 +158,9 @@ def told(project: Path, data: dict[str, Any], asked: str) -> Any:
 def test_a_column_is_as_wide_as_its_longest_word_whatever_the_others_hold(records: Path) -> None:
     def widths(least: list[int], enough: list[int], room: int) -> Any:
         first, second = (f"({', '.join(f'{each}pt' for each in some)},)" for some in (least, enough))
-        return told(records, data_of(records, PAPER), f"widths({first}, {second}, {room}pt).map(each => each.pt())")
+        return evaluated(
+            records, data_of(records, PAPER), f"widths({first}, {second}, {room}pt).map(each => each.pt())"
+        )
 
     assert widths([10, 20], [10, 80], 200) == pytest.approx([15.4, 85.4])  # all fits; a little room is spread
     assert widths([40, 10, 10], [40, 500, 12], 200) == pytest.approx([40, 148, 12], abs=0.01)
@@ -176,7 +178,7 @@ def test_a_chapter_without_claims_has_its_wide_tables_where_they_are_named(recor
     assert data["chapters"][0]["computed"]
     where = "map(each => each.location().page())"
     heads, tables, last = (
-        told(records, data, f"query({what}).{where}")
+        evaluated(records, data, f"query({what}).{where}")
         for what in ("heading.where(level: 3)", "figure", "heading.where(level: 2)")
     )
     assert tables == heads and len(heads) == len(load_paper(PAPER).results) and tables[-1] <= last[-1]
@@ -188,5 +190,7 @@ def test_wide_tables_come_before_what_is_said_of_deviations(records: Path) -> No
     for entry in data["chapters"][0]["entries"]:
         entry.update(figure=None, table=table_of(Cells(groups=[], titles=["a title"] * 14, rows=rows)))
     where = "map(each => each.location().page())"
-    tables, heads = (told(records, data, f"query({what}).{where}") for what in ("figure", "heading.where(level: 2)"))
+    tables, heads = (
+        evaluated(records, data, f"query({what}).{where}") for what in ("figure", "heading.where(level: 2)")
+    )
     assert max(tables) <= heads[3]  # what was run, claims, results, what is not the paper's

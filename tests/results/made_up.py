@@ -6,7 +6,8 @@ A judge's case is a function that gives two contexts, one in which the claim hol
     def four_stage_drops() -> Pair:
         return both("stale_weights", "table_2", trained_as({...}), trained_as({...}))
 
-`tests/results/test_judges.py` sees every judge's verdict turn, and fails for a judge without a case.
+`tests/results/test_judges.py` sees every judge's verdict turn, and fails for a judge without a case. A claim that
+rests on several conditions has a `part` for each that its case leaves alone: that one turns the verdict by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pipelag.runs.folder import digest_of, seal
 
 Make = Callable[[Arm], RunLog | None]
 Pair = tuple[Context, Context]  # the claim holds; it fails
-CASES: dict[tuple[str, str, str], Callable[[], Pair]] = {}
+Key = tuple[str, str, str]  # paper, result, claim
+CASES: dict[Key, Callable[[], Pair]] = {}
+PARTS: list[tuple[Key, Callable[[], Pair], bool | None]] = []
 OFFICIAL = {"name": "x", "title": "X", "release": "official", "official": True, "note": ""}
 NO_TRAINING = ("timeline", "theory", "count", "plan")  # kinds that are carried out for real
 SEEDS = (0, 1, 2)
@@ -39,8 +42,8 @@ def rewrite(log: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> No
     text = "".join(json.dumps(change(row)) + "\n" for row in rows)
     log.write_text(text)
     summary = log.with_name("summary.json")
-    told = json.loads(summary.read_text()) | {"log": seal(text)}
-    summary.write_text(json.dumps(told | {"seal": digest_of(told)}))
+    record = json.loads(summary.read_text()) | {"log": seal(text)}
+    summary.write_text(json.dumps(record | {"seal": digest_of(record)}))
 
 
 def case(paper: str, result: str, claim: str) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
@@ -49,6 +52,18 @@ def case(paper: str, result: str, claim: str) -> Callable[[Callable[[], Pair]], 
     def add(function: Callable[[], Pair]) -> Callable[[], Pair]:
         assert (paper, result, claim) not in CASES, (paper, result, claim)
         CASES[paper, result, claim] = function
+        return function
+
+    return add
+
+
+def part(
+    paper: str, result: str, claim: str, becomes: bool | None = False
+) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
+    """Register logs in which a claim holds, and such that one of its conditions alone makes it fail (or None: open)."""
+
+    def add(function: Callable[[], Pair]) -> Callable[[], Pair]:
+        PARTS.append(((paper, result, claim), function, becomes))
         return function
 
     return add
@@ -126,9 +141,9 @@ def _carried_out(spec_json: str) -> RunLog:
 
     with tempfile.TemporaryDirectory(prefix="pipelag-judges-") as folder:
         carry_out(read_spec(spec_json, None), Path(folder), "cpu", 1)
-        found = read_log(Path(folder))
-    assert found is not None
-    return found
+        run = read_log(Path(folder))
+    assert run is not None
+    return run
 
 
 def carried_out(arm: Arm) -> RunLog | None:
@@ -141,19 +156,19 @@ def carried_out(arm: Arm) -> RunLog | None:
 def altered(change: Callable[[Arm, RunLog], RunLog | None], make: Make = carried_out) -> Make:
     """Logs with something changed in them: `change` gets a copy and returns what to use instead."""
 
-    def made(arm: Arm) -> RunLog | None:
-        found = make(arm)
-        return None if found is None else change(arm, copy.deepcopy(found))
+    def changed(arm: Arm) -> RunLog | None:
+        run = make(arm)
+        return None if run is None else change(arm, copy.deepcopy(run))
 
-    return made
+    return changed
 
 
 def with_summary(**entries: Any) -> Callable[[Arm, RunLog], RunLog]:
     """A change of entries of the summary; a function gets the old value."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        new = {k: v(found.summary[k]) if callable(v) else v for k, v in entries.items()}
-        return replace(found, summary=found.summary | new)
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        new = {k: v(run.summary[k]) if callable(v) else v for k, v in entries.items()}
+        return replace(run, summary=run.summary | new)
 
     return change
 
@@ -161,7 +176,7 @@ def with_summary(**entries: Any) -> Callable[[Arm, RunLog], RunLog]:
 def with_rows(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[Arm, RunLog], RunLog]:
     """A change of every row; None drops it."""
 
-    def changed(arm: Arm, found: RunLog) -> RunLog:
-        return replace(found, rows=[new for row in found.rows if (new := change(dict(row))) is not None])
+    def changed(arm: Arm, run: RunLog) -> RunLog:
+        return replace(run, rows=[new for row in run.rows if (new := change(dict(row))) is not None])
 
     return changed

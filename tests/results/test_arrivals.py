@@ -20,7 +20,7 @@ def at(*epochs: float | None, step: float = 1.0, by_rate: bool = False) -> Arriv
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "verdict"),
     [
         (at(8, 8.1, 8), at(3, 3.1, 3), True),
         (at(3, 3.1, 3), at(8, 8.1, 8), False),
@@ -38,8 +38,8 @@ def at(*epochs: float | None, step: float = 1.0, by_rate: bool = False) -> Arriv
         (at(None), at(1), None),
     ],
 )
-def test_later(first: Arrivals, second: Arrivals, said: bool | None) -> None:
-    assert later(first, second) is said
+def test_later(first: Arrivals, second: Arrivals, verdict: bool | None) -> None:
+    assert later(first, second) is verdict
 
 
 def test_hours_and_epochs_are_alike() -> None:

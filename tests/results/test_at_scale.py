@@ -52,8 +52,11 @@ def drawn(result: str) -> Table:
 def test_what_a_layout_was_computed_from_stands_in_the_table() -> None:
     table = drawn("table_3")
     rows = [{column.heading: row.get(column.key) for column in table.columns} for row in table.rows]
-    found = {row["model"]: row for row in rows}
-    assert found["Transformer"]["words of a sample"] == "50 + 50" and found["ResNet-110"]["words of a sample"] is None
+    by_model = {row["model"]: row for row in rows}
+    assert (
+        by_model["Transformer"]["words of a sample"] == "50 + 50"
+        and by_model["ResNet-110"]["words of a sample"] is None
+    )
     for row in rows:
         for needed in ("TFLOP/s", "GB/s of its memory", "memory, GiB", "% of it that products reach"):
             assert row[f"GPU: {needed}"] is not None, (row["model"], needed)
@@ -62,8 +65,8 @@ def test_what_a_layout_was_computed_from_stands_in_the_table() -> None:
 def test_rates_that_differ_are_not_shown_alike() -> None:
     table = drawn("table_2")
     rows = [{column.heading: row.get(column.key) for column in table.columns} for row in table.rows]
-    found = {row["method"]: row for row in rows if row["model"] == "GPT 70B" and row["GPUs"] == 64}
-    slow, fast = found["GPipe"], found["PipeDream"]
+    by_method = {row["method"]: row for row in rows if row["model"] == "GPT 70B" and row["GPUs"] == 64}
+    slow, fast = by_method["GPipe"], by_method["PipeDream"]
     assert slow["% of ideal"] != fast["% of ideal"] and slow["samples/s"] != fast["samples/s"]
     assert any("ResNet-110 on 4,096 GPUs" in note for note in table.notes)
     assert not any("Microbatches" in note for note in drawn("table_1").notes)

@@ -21,12 +21,12 @@ def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
         name, work = arm.labels["arm"], arm.labels["work"]
         (phase,) = arm.spec.phases
         lost = 0.0 if name.startswith("sequential") else float(phase.stages) + (10.0 if name == "PipeDream" else 0.0)
-        made = trained(WHOLE[work] - lost + (5.0 if "NAdam" in name else 0.0))
-        made.summary["phases"] = [{"weight_copies": [4 if name == "PipeDream" else 1] * phase.stages}]
-        return made
+        run = trained(WHOLE[work] - lost + (5.0 if "NAdam" in name else 0.0))
+        run.summary["phases"] = [{"weight_copies": [4 if name == "PipeDream" else 1] * phase.stages}]
+        return run
 
-    found = context("leaderboard", "table_8", ending)
-    table = draw(found).table
+    runs = context("leaderboard", "table_8", ending)
+    table = draw(runs).table
     assert table is not None
     rows = {
         line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in table.markdown().splitlines()
@@ -45,7 +45,7 @@ def test_each_cost_is_against_sequential_training_of_the_same_work() -> None:
         *(f"+{cost}.00 {zero}" for cost in (4, 8, 16, 8)),
     ]
     assert list(rows).index("1F1B, latest weights") < list(rows).index("PipeDream")
-    words = {stages_of(item) for item in found.items if item.arm.labels["work"] == "words"}
+    words = {stages_of(item) for item in runs.items if item.arm.labels["work"] == "words"}
     assert words == {8} and rows["XPipe"][2:5] == ["–", "–", "–"]
 
 
@@ -76,9 +76,9 @@ def test_what_is_said_of_each_depth_waits_for_all_logs(result: str, lacking: str
         lost = 0.0 if arm.labels["arm"].startswith("sequential") else float(phase.stages)
         return trained(60.0 - lost + arm.seed, phases=[{}])
 
-    def said(whole: bool) -> str:
-        found = verdicts(context("leaderboard", result, lambda arm: ending(arm, whole)))
-        return next(each.verdict for each in found if each.claim == "depth_costs_each")
+    def verdict(whole: bool) -> str:
+        judgements = verdicts(context("leaderboard", result, lambda arm: ending(arm, whole)))
+        return next(each.verdict for each in judgements if each.claim == "depth_costs_each")
 
-    assert said(whole=True) == "holds"
-    assert said(whole=False) == "cannot be judged"
+    assert verdict(whole=True) == "holds"
+    assert verdict(whole=False) == "cannot be judged"

@@ -21,8 +21,8 @@ from tests.results.made_up import both, context, trained
 def test_a_best_evaluation_is_none_of_a_run_that_diverges() -> None:
     def make(arm: Arm) -> RunLog:
         gone = arm.labels["arm"] == "XPipe" and arm.seed == 1
-        found = trained(line=[40.0, 50.0 + arm.seed], accuracy=50.0)
-        return replace(found, summary={**found.summary, "final": None, "diverged_at": 30}) if gone else found
+        run = trained(line=[40.0, 50.0 + arm.seed], accuracy=50.0)
+        return replace(run, summary={**run.summary, "final": None, "diverged_at": 30}) if gone else run
 
     items = context("pipeoptim", "table_4", make, seeds=(0, 1, 2)).select(model="AlexNet")
     ends = {arm: best_of([i for i in items if i.arm.labels["arm"] == arm], "AlexNet") for arm in ("XPipe", "GPipe")}
@@ -42,11 +42,11 @@ def log(diverged_at: int | None) -> RunLog:
 
 
 def test_the_axis_is_of_those_that_did_not_diverge() -> None:
-    low, high = limits(rows(kept=[1.0, 0.5], other=[0.9, 0.6], lost=[1.0, 1e6]), "loss")
+    low, high = limits(rows(steady=[1.0, 0.5], other=[0.9, 0.6], lost=[1.0, 1e6]), "loss")
     assert low is not None and high is not None and 0.4 < low < 0.5 and 1.0 < high < 1.1
-    assert limits(rows(kept=[1.0, 0.5], other=[0.9, 0.6]), "loss") == (None, None)
+    assert limits(rows(steady=[1.0, 0.5], other=[0.9, 0.6]), "loss") == (None, None)
     assert limits(rows(lost=[1.0, 1e6]), "loss") == (None, None)
-    seeds = rows(kept=[0.8, 0.6]) + rows(kept=[0.8, 0.6]) + rows(kept=[3.2, 0.6])  # one evaluation of one seed
+    seeds = rows(steady=[0.8, 0.6]) + rows(steady=[0.8, 0.6]) + rows(steady=[3.2, 0.6])  # one evaluation of one seed
     high = limits(seeds, "loss")[1]
     assert high is not None and 1.6 < high < 1.7
 
@@ -60,10 +60,10 @@ def test_the_legend_counts_them() -> None:
 @pytest.mark.usefixtures("in_project")
 def test_a_curve_that_is_not_there_is_said_below_the_figure() -> None:
     def lost(arm: Arm) -> RunLog | None:
-        made = learnt({})(arm)
-        if made is None or arm.labels["arm"] != "Vanilla DualPipe" or not arm.seed:
-            return made
-        return replace(made, rows=[], summary=made.summary | {"diverged_at": 7, "final": None})
+        run = learnt({})(arm)
+        if run is None or arm.labels["arm"] != "Vanilla DualPipe" or not arm.seed:
+            return run
+        return replace(run, rows=[], summary=run.summary | {"diverged_at": 7, "final": None})
 
     whole, broken = both("spectrain", "figure_12", learnt({}), lost)
     assert "Diverged" not in whole.footer()
@@ -78,10 +78,10 @@ def test_a_curve_that_is_not_there_is_said_below_the_figure() -> None:
 def test_of_what_diverges_with_every_seed_no_loss_is_drawn() -> None:
     def gone(least: int) -> pd.DataFrame:
         def make(arm: Arm) -> RunLog | None:
-            made = learnt({})(arm)
-            if made is None or arm.labels["arm"] != "PipeDream" or arm.seed < least:
-                return made
-            return replace(made, summary=made.summary | {"diverged_at": 7, "final": None})
+            run = learnt({})(arm)
+            if run is None or arm.labels["arm"] != "PipeDream" or arm.seed < least:
+                return run
+            return replace(run, summary=run.summary | {"diverged_at": 7, "final": None})
 
         drawn = figure_12(context("spectrain", "figure_12", make))
         assert drawn.data is not None and ("No loss is drawn" in drawn.note) is (least == 0)
@@ -94,10 +94,10 @@ def test_of_what_diverges_with_every_seed_no_loss_is_drawn() -> None:
 @pytest.mark.usefixtures("in_project")
 def test_one_that_diverged_early_is_not_near_to_whom_it_began_beside() -> None:
     def lost(arm: Arm) -> RunLog | None:
-        made = learnt({}, apart=1.0)(arm)
-        if made is None or arm.labels["arm"] != "SpecTrain":
-            return made
-        return replace(made, rows=made.rows[:3], summary=made.summary | {"diverged_at": 70, "final": None})
+        run = learnt({}, apart=1.0)(arm)
+        if run is None or arm.labels["arm"] != "SpecTrain":
+            return run
+        return replace(run, rows=run.rows[:3], summary=run.summary | {"diverged_at": 70, "final": None})
 
     whole, broken = both("spectrain", "figure_12", learnt({}, apart=1.0), lost)
     assert spectrain_near_data(whole).why.startswith("points between accuracies")

@@ -46,12 +46,12 @@ def test_training_without_a_pipeline_or_recomputation_is_not_drawn_alone(result:
         alone = labels["arm"] == "Sync" or labels.get("checkpoints") == "none"
         return 30.0 if alone or labels["task"] in tasks else None
 
-    found, whole = both(PAPER, result, training(some), training(everything), scale="paper")
-    load_results(found.paper)
-    drawn, drawn_whole = draw(found), draw(whole)
+    part, whole = both(PAPER, result, training(some), training(everything), scale="paper")
+    load_results(part.paper)
+    drawn, drawn_whole = draw(part), draw(whole)
     assert drawn.data is not None and drawn_whole.data is not None
     assert len(set(drawn.data.get("panel", ()))) == len(tasks) < drawn_whole.data["panel"].nunique()
-    assert bool(drawn.footer(found)) is bool(tasks)  # an empty frame says itself why it is empty
+    assert bool(drawn.footer(part)) is bool(tasks)  # an empty frame says itself why it is empty
 
 
 def published(paper: str, result: str) -> str:
@@ -100,33 +100,33 @@ def board(result: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
 @pytest.mark.usefixtures("in_project")
 def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
     rows, notes = board("table_1")
-    for arm, told in (("Hogwild", False), ("Hogwild, T1", False), ("1F1B, latest weights", True)):
+    for arm, has_distance in (("Hogwild", False), ("Hogwild, T1", False), ("1F1B, latest weights", True)):
         distances = [cell is not None for heading, cell in rows[arm].items() if "distance" in heading]
-        assert distances == [told] * 2, rows[arm]
+        assert distances == [has_distance] * 2, rows[arm]
     assert any("Hogwild" in note for note in notes)
 
 
 @pytest.mark.usefixtures("in_project")
 def test_a_rate_at_the_end_of_those_that_were_tried_is_marked() -> None:
     rows, _ = board("table_4")
-    found = [rows[arm]["its rate"] for arm in ("XPipe", "PipeDream", "sequential")]
-    assert found == ["≤ 0.0125", "0.025", "0.05"]
+    rates = [rows[arm]["its rate"] for arm in ("XPipe", "PipeDream", "sequential")]
+    assert rates == ["≤ 0.0125", "0.025", "0.05"]
 
 
 def items(**whys: str) -> list[Item]:
     """Runs of "model arm seed", each left out for a reason, or logged."""
     spec = arms(load_paper(PAPER), "table_3", load_scale("quick"))[0].spec
-    found = []
+    runs = []
     for name, why in whys.items():
         model, arm, seed = name.split("_")
         labels = {"what": "training", "model": model, "arm": arm}
-        found.append(Item(Arm(labels, int(seed), spec, why), None if why else RunLog(Path("x"), [], {}, {})))
-    return found
+        runs.append(Item(Arm(labels, int(seed), spec, why), None if why else RunLog(Path("x"), [], {}, {})))
+    return runs
 
 
 @pytest.mark.usefixtures("in_project")
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "sentence"),
     [
         ({"A_p_0": "", "A_q_0": "", "B_p_0": "long", "B_q_0": "long"}, "B (long)"),
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "", "B_q_0": "long"}, "q (long)"),
@@ -137,10 +137,10 @@ def items(**whys: str) -> list[Item]:
         ({"A_p_0": "long", "A_q_0": "long"}, "long"),  # of a figure without any other run
     ],
 )
-def test_what_is_left_out_is_named_by_what_tells_it_apart(runs: dict[str, str], said: str) -> None:
+def test_what_is_left_out_is_named_by_what_tells_it_apart(runs: dict[str, str], sentence: str) -> None:
     paper = load_paper(PAPER)
     context = Context(paper, "table_3", paper.results["table_3"], load_scale("quick"), items(**runs))
-    assert context.left_out() == said
+    assert context.left_out() == sentence
 
 
 @pytest.mark.usefixtures("in_project")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies, searched
-from tests.results.made_up import CASES, SEEDS, context, trained, trained_as
+from tests.results.made_up import CASES, PARTS, SEEDS, Key, Pair, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +27,9 @@ def _load() -> list[tuple[str, str, str]]:
     names = sorted(path.stem for path in (ROOT / "config/papers").glob("*.yaml"))
     for name in names:
         importlib.import_module(f"pipelag.results.{name}")
-        if (ROOT / f"tests/results/cases/{name}.py").exists():
-            importlib.import_module(f"tests.results.cases.{name}")
+        for kind in ("cases", "parts"):
+            if (ROOT / f"tests/results/{kind}/{name}.py").exists():
+                importlib.import_module(f"tests.results.{kind}.{name}")
     return sorted(JUDGES)
 
 
@@ -72,6 +74,20 @@ def test_a_verdict_turns(key: tuple[str, str, str]) -> None:
         assert not UNREAD.search(finding.why), finding.why
 
 
+@pytest.mark.parametrize(
+    ("key", "make", "becomes"), PARTS, ids=[f"{'.'.join(key)}-{make.__name__}" for key, make, _ in PARTS]
+)
+def test_each_condition_of_a_claim_turns_it(key: Key, make: Callable[[], Pair], becomes: bool | None) -> None:
+    whole, broken = make()
+    assert JUDGES[key](whole).holds is True, JUDGES[key](whole).why
+    try:
+        finding = JUDGES[key](broken)
+    except NotLogged:
+        assert becomes is None
+        return
+    assert finding.holds is becomes, finding.why
+
+
 @pytest.mark.parametrize("key", EVERY, ids=".".join)
 def test_without_logs_it_cannot_be_judged(key: tuple[str, str, str]) -> None:
     from tests.results.made_up import context
@@ -100,7 +116,7 @@ def test_of_an_xpipe_that_diverges_nothing_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "told"),
+    ("a", "b", "verdict"),
     [
         ((57.0, 57.2, 57.1), (45.0, 0.0, 0.0), None),  # one seed with which both end, whose error is not known
         ((57.0, 57.2, 57.1), (0.0, 0.0, 0.0), True),
@@ -113,8 +129,8 @@ def test_of_an_xpipe_that_diverges_nothing_is_told() -> None:
         ((57.0, 57.2, 57.1), (45.0, 45.1, 45.2), True),
     ],
 )
-def test_a_run_that_diverges_is_below_any_that_does_not(a: Any, b: Any, told: bool | None) -> None:
-    assert above(dict(enumerate(a)), dict(enumerate(b)))[0] is told
+def test_a_run_that_diverges_is_below_any_that_does_not(a: Any, b: Any, verdict: bool | None) -> None:
+    assert above(dict(enumerate(a)), dict(enumerate(b)))[0] is verdict
 
 
 def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
@@ -146,8 +162,8 @@ def test_at_least_as_accurate_holds_of_the_same_accuracy(result: str, claim: str
 def test_activations_that_a_scale_does_not_keep_are_not_spoken_of() -> None:
     make = trained_as({"PipeOptim": 80.0, "Vanilla-1F1B": 70.0})
     for scale, kinds in (("paper", 2), ("quick", 1)):
-        shown = context("pipeoptim", "figure_7a", lambda arm: None if arm.left_out else make(arm), scale)
-        finding = JUDGES["pipeoptim", "figure_7a", "above_vanilla"](shown)
+        runs = context("pipeoptim", "figure_7a", lambda arm: None if arm.left_out else make(arm), scale)
+        finding = JUDGES["pipeoptim", "figure_7a", "above_vanilla"](runs)
         assert finding.why.count("activations") == kinds
 
 
@@ -185,7 +201,7 @@ def test_few_positions_are_judged_by_the_first_and_the_last(middle: float, last:
 
 @pytest.mark.parametrize("claim", ["t1_beats_naive", "t2_adds"])
 def test_of_remedies_that_do_not_learn_to_translate_nothing_is_said(claim: str) -> None:
-    def made(bleu: float) -> Any:
+    def with_best(bleu: float) -> Any:
         def make(arm: Arm) -> RunLog | None:
             log = accuracies(ORDER)(arm)
             if log is not None:
@@ -194,9 +210,9 @@ def test_of_remedies_that_do_not_learn_to_translate_nothing_is_said(claim: str) 
 
         return context("leaderboard", "table_3", make)
 
-    assert JUDGES["leaderboard", "table_3", claim](made(1.0)).holds is True
+    assert JUDGES["leaderboard", "table_3", claim](with_best(1.0)).holds is True
     with pytest.raises(NotLogged, match="does not learn to translate here: seed 0: its best of all .* 0.99"):
-        JUDGES["leaderboard", "table_3", claim](made(0.99))
+        JUDGES["leaderboard", "table_3", claim](with_best(0.99))
 
 
 def test_runs_at_a_common_rate_that_is_each_ones_own_are_judged_once() -> None:
@@ -206,5 +222,5 @@ def test_runs_at_a_common_rate_that_is_each_ones_own_are_judged_once() -> None:
     same, _ = searched("table_13", ends, {}, 70.0)
     with pytest.raises(NotLogged, match="the common rate is each one's own: table 3 judges these runs"):
         judged(same)
-    other, _ = searched("table_13", ends, {}, 70.0, own={"1F1B, latest weights": "1/2"})
+    other, _ = searched("table_13", ends, {}, 70.0, own_rates={"1F1B, latest weights": "1/2"})
     assert judged(other).holds is True

@@ -60,51 +60,53 @@ def test_what_holds_only_before_the_correction_is_named() -> None:
     def verdict(claim: str, word: str, p: float | None) -> tuple[str, Verdict]:
         return table, Verdict(claim, claim, word, "", p=p)
 
-    found = [
+    judgements = [
         verdict("sure", "holds", 0.001),
         verdict("unsure", "holds", 0.04),
         verdict("open", "cannot be judged", 0.3),
         verdict("failing", "fails", 0.9),
         verdict("counted", "holds", None),
     ]
-    said = "\n".join(corrected({"leaderboard": found}))
-    assert "| Leaderboard | 4 | 2 | 1 |" in said
-    assert "Table 1 `unsure`" in said and "`sure`" not in said
-    assert corrected({"leaderboard": found[-1:]}) == []
+    section = "\n".join(corrected({"leaderboard": judgements}))
+    assert "| Leaderboard | 4 | 2 | 1 |" in section
+    assert "Table 1 `unsure`" in section and "`sure`" not in section
+    assert corrected({"leaderboard": judgements[-1:]}) == []
 
 
 @pytest.mark.usefixtures("in_project")
 def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of six comparisons that a claim rests on, one in twenty is told against it by chance."""
-    found = context("stale_weights", "table_4", lambda arm: trained(90.0))
-    claim = found.result.claims[0]
+    runs = context("stale_weights", "table_4", lambda arm: trained(90.0))
+    claim = runs.result.claims[0]
 
-    def made(against: float, parts: int, others: float = 0.1) -> Verdict:
+    def verdict_on(against: float, parts: int, others: float = 0.1) -> Verdict:
         def judge(_: Context) -> Finding:
             steps = [Difference(against, 1.0, 3), *[Difference(others, 1.0, 3)] * (parts - 1)]
             return Finding(all_of(step.above() for step in steps), "", "")
 
-        monkeypatch.setitem(JUDGES, (found.paper.id, found.name, claim.id), judge)
-        return judged(found, claim)
+        monkeypatch.setitem(JUDGES, (runs.paper.id, runs.name, claim.id), judge)
+        return judged(runs, claim)
 
-    assert made(-1.1, 1).verdict == "fails"
-    unsure = made(-1.1, 6)
+    assert verdict_on(-1.1, 1).verdict == "fails"
+    unsure = verdict_on(-1.1, 6)
     assert unsure.verdict == "cannot be judged" and "of 6 tests the surest against it has p = 0.04" in unsure.why
-    assert made(-1.1, 6, others=90.0).verdict == "cannot be judged", "how sure the others are says nothing against it"
-    assert made(-4.0, 6).verdict == "fails"
+    assert verdict_on(-1.1, 6, others=90.0).verdict == "cannot be judged", (
+        "how sure the others are says nothing against it"
+    )
+    assert verdict_on(-4.0, 6).verdict == "fails"
 
 
 @pytest.mark.usefixtures("in_project")
 def test_a_claim_has_the_p_value_of_what_it_rests_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of tests that can only speak against it, nor of one of many where another is enough; none where it is left
     open for another reason than what tests tell."""
-    found = context("stale_weights", "table_4", lambda arm: trained(90.0))
-    claim = found.result.claims[0]
+    runs = context("stale_weights", "table_4", lambda arm: trained(90.0))
+    claim = runs.result.claims[0]
     sure, unsure = Difference(10.0, 1.0, 3), Difference(0.1, 1.0, 3)
 
     def p_of(judge: Callable[[Context], Finding]) -> float | None:
-        monkeypatch.setitem(JUDGES, (found.paper.id, found.name, claim.id), judge)
-        return judged(found, claim).p
+        monkeypatch.setitem(JUDGES, (runs.paper.id, runs.name, claim.id), judge)
+        return judged(runs, claim).p
 
     def vetoed(_: Context) -> Finding:
         with resting_on(nothing):
@@ -122,8 +124,8 @@ def test_a_claim_has_the_p_value_of_what_it_rests_on(monkeypatch: pytest.MonkeyP
     failing = p_of(lambda _: Finding(all_of(each.above() for each in (sure, Difference(-10.0, 1.0, 3))), "", ""))
     assert failing == 1, "what speaks against a claim does not speak for it"
     assert p_of(left_open) is None
-    smaller = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update={"batch": 1}))) for i in found.items]
-    found = replace(found, items=smaller)
+    smaller = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update={"batch": 1}))) for i in runs.items]
+    runs = replace(runs, items=smaller)
     assert p_of(lambda context: sized(context, sure.above(), "", "")) is None
 
 

@@ -14,7 +14,9 @@ import pytest
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale
+from pipelag.results.context import Context
 from pipelag.results.notebook import open_shelf
+from pipelag.results.verdict import verdicts
 from tests.results.test_results import PAPER, ROOT, draw, make_up_here
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -27,8 +29,8 @@ SHORTER: dict[str, dict[str, Any]] = {  # than a reader's
 
 
 def cells(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
-    return found
+    parsed: list[dict[str, Any]] = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
+    return parsed
 
 
 def parameters(name: str) -> int:
@@ -112,17 +114,19 @@ def test_any_metric_of_the_logs_is_plotted() -> None:
     drawn = shelf.plot("table_2", "test_loss", model="LeNet-5", arm="6-stage").axes[0]
     assert drawn.get_ylabel() == "test_loss" and list(drawn.lines[0].get_xdata()) == list(frame["step"])
     distances = open_shelf("leaderboard", "published").curves("table_1", "forward_distance", what="learning")
-    assert distances.empty or distances["forward_distance"].dtype == float
+    assert not distances.empty and distances["forward_distance"].dtype == float  # the means of lists over stages
     nothing = open_shelf(PAPER, "paper").plot("table_2", model="VGG-16")  # a scale of which no run is here
     assert [t.get_text() for t in nothing.axes[0].texts] == ["no run logged"]
 
 
 @pytest.mark.usefixtures("in_project")
 def test_a_result_stands_beside_the_paper() -> None:
-    found = open_shelf(PAPER, "published").compare("table_2")
-    reported = found[found["verdict"] == ""].set_index("what")["paper"]
+    comparison = open_shelf(PAPER, "published").compare("table_2")
+    reported = comparison[comparison["verdict"] == ""].set_index("what")["paper"]
     assert reported["LeNet-5 s4"] == 98.64
-    assert set(found[found["verdict"] != ""]["verdict"]) <= {"holds", "fails", "cannot be judged"}
+    judged = comparison[comparison["verdict"] != ""].set_index("what")["verdict"].to_dict()
+    context = Context.load(load_paper(PAPER), "table_2", load_scale("published", "cpu"))
+    assert judged == {each.claim: each.verdict for each in verdicts(context)} and "fails" in judged.values()
 
 
 @pytest.mark.usefixtures("in_project")

@@ -27,18 +27,18 @@ def falling_back(labels: Mapping[str, str]) -> list[float]:
 
 
 def test_a_verdict_that_rests_on_the_best_evaluations_tells_of_the_last() -> None:
-    found = context(PAPER, "figure_13", training(falling_back))
-    load_results(found.paper)
-    told = {each.claim: each for each in verdicts(found)}["transformer_large_k"]
-    assert told.verdict == "holds" and "by -13.00" in told.why
-    assert "by the last evaluation +0.00" in told.why
+    runs = context(PAPER, "figure_13", training(falling_back))
+    load_results(runs.paper)
+    verdict = {each.claim: each for each in verdicts(runs)}["transformer_large_k"]
+    assert verdict.verdict == "holds" and "by -13.00" in verdict.why
+    assert "by the last evaluation +0.00" in verdict.why
 
 
 def test_tables_say_of_how_many_evaluations_a_score_is_the_best_and_have_the_last() -> None:
     for result in ("table_2", "table_3", "text_quality_bound"):
-        found = context(PAPER, result, training(lambda labels: [5.0, 20.0, 7.0], hardware=True))
-        load_results(found.paper)
-        table = draw(found).table
+        runs = context(PAPER, result, training(lambda labels: [5.0, 20.0, 7.0], hardware=True))
+        load_results(runs.paper)
+        table = draw(runs).table
         assert table is not None
         headings = [column.heading for column in table.columns]
         best, last = (next(h for h in headings if word in h) for word in ("best of 3 evaluations", "last"))
@@ -48,17 +48,17 @@ def test_tables_say_of_how_many_evaluations_a_score_is_the_best_and_have_the_las
 
 
 def test_a_run_that_diverged_has_no_end() -> None:
-    found = context(PAPER, "table_3", training({"T1": 40, "T2": [9.0, 8.0]}))
-    assert last_cell(found, task="images", arm="T1") == "diverged"
-    assert last_cell(found, task="images", arm="T2") == "8.0 (sd 0.0)"
-    assert last_cell(found, task="images", arm="Sync") is None
-    assert best_of(found) == "best of 2 evaluations"
+    runs = context(PAPER, "table_3", training({"T1": 40, "T2": [9.0, 8.0]}))
+    assert last_cell(runs, task="images", arm="T1") == "diverged"
+    assert last_cell(runs, task="images", arm="T2") == "8.0 (sd 0.0)"
+    assert last_cell(runs, task="images", arm="Sync") is None
+    assert best_of(runs) == "best of 2 evaluations"
 
 
 def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() -> None:
-    found = context(PAPER, "table_3", training({"Sync": [20.0, 34.5], "T1+T2+W": [10.0, 30.0]}, hardware=True))
-    load_results(found.paper)
-    table = draw(found).table
+    runs = context(PAPER, "table_3", training({"Sync": [20.0, 34.5], "T1+T2+W": [10.0, 30.0]}, hardware=True))
+    load_results(runs.paper)
+    table = draw(runs).table
     assert table is not None
     (note,) = [note for note in table.notes if "never reaches 34.1" in note]
     assert "98.8 % of Sync's best" in note and note.endswith("30.0")
@@ -67,8 +67,8 @@ def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() 
 def test_of_a_target_that_some_seeds_reach_the_others_are_told() -> None:
     reaching = training({"Sync": [20.0, 34.5], "T1+T2+W": [10.0, 34.4]}, hardware=True)
     short = training({"T1+T2+W": [10.0, 30.0]})
-    found = context(PAPER, "table_3", lambda arm: short(arm) or reaching(arm) if arm.seed == 0 else reaching(arm))
-    why = unreached(found, "translation")
+    runs = context(PAPER, "table_3", lambda arm: short(arm) or reaching(arm) if arm.seed == 0 else reaching(arm))
+    why = unreached(runs, "translation")
     assert "for with 1 of its 3 seeds it never reaches 34.1" in why and why.endswith("the best of these comes to 30.0")
 
 
@@ -82,33 +82,33 @@ def test_seeds_of_an_arm_that_a_scale_leaves_out_are_not_compared() -> None:
         for item in asked.items
     ]
     load_results(asked.paper)
-    told = {each.claim: each for each in verdicts(replace(asked, items=items))}["iwslt_t1_twice"]
-    assert told.verdict == "holds" and "(2 seeds)" in told.why
+    verdict = {each.claim: each for each in verdicts(replace(asked, items=items))}["iwslt_t1_twice"]
+    assert verdict.verdict == "holds" and "(2 seeds)" in verdict.why
 
 
 def test_each_number_of_stages_says_by_how_much_it_misses_its_target() -> None:
     scores = {"GPipe": [20.0, 34.5], "PipeMareW": [10.0, 30.0], "PipeMare": [20.0], "PipeDream": [20.0]}
-    found = context(PAPER, "figure_3", training(scores, hardware=True))
-    load_results(found.paper)
-    footer = draw(found).footer(found)
+    runs = context(PAPER, "figure_3", training(scores, hardware=True))
+    load_results(runs.paper)
+    footer = draw(runs).footer(runs)
     assert [f"At P = {P}, IWSLT14: PipeMareW has no" in footer for P in (23, 47, 93)] == [True, True, True]
-    lone = replace(found, items=[item for item in found.items if item.arm.labels.get("setup") != "transformer_few"])
+    lone = replace(runs, items=[item for item in runs.items if item.arm.labels.get("setup") != "transformer_few"])
     lone = replace(lone, items=[item for item in lone.items if item.arm.labels.get("setup") != "transformer_some"])
     assert "of its own; the best" in draw(lone).footer(lone) and "At P" not in draw(lone).footer(lone)
 
 
 def test_warm_up_as_long_as_the_papers_is_a_variant_where_table_3_has_another() -> None:
-    found = context(PAPER, "text_quality_bound", training(lambda labels: 30.0))
-    assert variants(found, "translation") == ["T1", "T1+T2", "T1+T2+W"]  # at the paper's scale they are one run
+    runs = context(PAPER, "text_quality_bound", training(lambda labels: 30.0))
+    assert variants(runs, "translation") == ["T1", "T1+T2", "T1+T2+W"]  # at the paper's scale they are one run
     published = context(PAPER, "text_quality_bound", training(lambda labels: 30.0), scale="published")
     assert variants(published, "translation")[-1] == PAPERS_LENGTHS
     assert PAPERS_LENGTHS not in variants(published, "images")
 
 
 def test_each_grid_has_a_legend_of_its_own_and_no_two_lines_of_it_one_colour() -> None:
-    found = context(PAPER, "figure_13", training(lambda labels: 30.0))
-    load_results(found.paper)
-    figure = draw(found).figure
+    runs = context(PAPER, "figure_13", training(lambda labels: 30.0))
+    load_results(runs.paper)
+    figure = draw(runs).figure
     assert not figure.legends
     for axes, many in zip(figure.axes, (6, 4), strict=True):
         lines = [line for line in axes.get_lines() if line.get_label().startswith(("Sync", "K ="))]
@@ -122,14 +122,14 @@ def test_the_boundary_of_divergence_lies_between_two_step_sizes_of_the_grid() ->
         return [row | {"alpha": a, "loss": 1.0 if a < bound else None} for a in (0.25, 0.5, 1.0, 2.0)]
 
     log_ = log([row for tau in (1, 2) for row in rows(tau)])
-    found = context(PAPER, "figure_5b", lambda arm: log_, scale="quick", seeds=[0])
-    load_results(found.paper)
-    told = {each.claim: each for each in verdicts(found)}["on_lemma_1"]
-    assert told.verdict == "holds"
-    assert "stays finite is 0.50 to 0.81, the next of the grid, which diverges, 1.00 to 1.62" in told.why
+    runs = context(PAPER, "figure_5b", lambda arm: log_, scale="quick", seeds=[0])
+    load_results(runs.paper)
+    verdict = {each.claim: each for each in verdicts(runs)}["on_lemma_1"]
+    assert verdict.verdict == "holds"
+    assert "stays finite is 0.50 to 0.81, the next of the grid, which diverges, 1.00 to 1.62" in verdict.why
 
 
 def test_segments_that_stand_for_the_papers_checkpoints_are_counted_below_the_figure() -> None:
-    found = context(PAPER, "figure_17", training(lambda labels: 90.0), scale="published", seeds=[0])
-    load_results(found.paper)
-    assert "2, 4, 17 checkpoints the 27 stages here have 2, 4, 14 segments" in draw(found).footer(found)
+    runs = context(PAPER, "figure_17", training(lambda labels: 90.0), scale="published", seeds=[0])
+    load_results(runs.paper)
+    assert "2, 4, 17 checkpoints the 27 stages here have 2, 4, 14 segments" in draw(runs).footer(runs)

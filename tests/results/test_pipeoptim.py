@@ -100,20 +100,20 @@ def test_the_mean_gain_is_of_the_rows_above_it() -> None:
 
 def test_who_sums_and_whose_seeds_lie_apart_is_said() -> None:
     def make(apart: float) -> list[str]:
-        found = context("pipeoptim", "figure_5b", lambda arm: trained(bleu=20.0 + apart * (arm.seed - 1)))
-        assert splits(found) == ["Samples of an update: PipeDream-2BW 4 x 16; the others 64."]
-        return scattered(found)
+        runs = context("pipeoptim", "figure_5b", lambda arm: trained(bleu=20.0 + apart * (arm.seed - 1)))
+        assert splits(runs) == ["Samples of an update: PipeDream-2BW 4 x 16; the others 64."]
+        return scattered(runs)
 
     assert make(1.0) == [] and len(make(9.0)) == len(GOOD) - 2  # no SpecTrain, no 1F1B without prediction
     assert make(9.0)[0] == "GPipe's seeds of GNMT-8 lie far apart, their best evaluations at 11.00, 20.00, 29.00."
 
 
 def test_who_makes_fewer_updates_is_said() -> None:
-    found = context("pipeoptim", "figure_9a", lambda arm: trained(60.0, steps=arm.spec.steps))
+    runs = context("pipeoptim", "figure_9a", lambda arm: trained(60.0, steps=arm.spec.steps))
     summed, others = "GPipe, PipeDream-2BW 20,300 of 4 x 86", "PipeDream, XPipe, PipeOptim 81,340 of 86"
-    said = f"Updates, all at one rate: {summed} samples; {others} samples; SpecTrain 77,770 of 90 samples."
-    assert updates(found) == [said]
-    assert said in draw(found).note
+    sentence = f"Updates, all at one rate: {summed} samples; {others} samples; SpecTrain 77,770 of 90 samples."
+    assert updates(runs) == [sentence]
+    assert sentence in draw(runs).note
 
 
 def test_table_2_has_the_papers_words_below_what_schedules_say() -> None:

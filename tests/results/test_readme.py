@@ -43,61 +43,61 @@ def test_the_pages_say_what_the_logs_say(
 )
 def test_no_result_is_told_outside_the_digest(page: str, begin: str) -> None:
     text = (ROOT / page).read_text()
-    own = text[: text.index(begin)] + text[text.index(END) :]
-    own = re.sub(r"```.*?```", "", own, flags=re.S)
-    assert not re.findall(r"\d ?%|\d\.\d+x|\b\d\.\d\d", own.replace("Python 3.11", ""))
+    prose = text[: text.index(begin)] + text[text.index(END) :]
+    prose = re.sub(r"```.*?```", "", prose, flags=re.S)
+    assert not re.findall(r"\d ?%|\d\.\d+x|\b\d\.\d\d", prose.replace("Python 3.11", ""))
 
 
 @pytest.mark.parametrize("page", ["docs/findings.md", "docs/h100.md"])
 def test_no_number_of_the_findings_is_typed(page: str) -> None:
-    made = r"<!-- evidence:.*?<!-- end of evidence -->|<!-- digest:.*?<!-- end of digest -->"
-    own = re.sub(made, "", (ROOT / page).read_text(), flags=re.S)
-    assert not re.findall(r"\d ?%|\d\.\d|\d+ (?:points|updates|times|BLEU)", own)
+    generated = r"<!-- evidence:.*?<!-- end of evidence -->|<!-- digest:.*?<!-- end of digest -->"
+    prose = re.sub(generated, "", (ROOT / page).read_text(), flags=re.S)
+    assert not re.findall(r"\d ?%|\d\.\d|\d+ (?:points|updates|times|BLEU)", prose)
 
 
 def test_what_counts_as_by_training_is_about_what_networks_learn() -> None:
     """Not a count or a time, of a result that networks were trained for besides; ours are none of the paper's."""
-    said = [
+    judged = [
         ("table_1", Verdict("faster", "", "holds", "")),
         ("table_1", Verdict("learns", "", "holds", "", learnt=True)),
         ("table_1", Verdict("learns_here", "", "holds", "", learnt=True, own=True)),
         ("table_1", Verdict("slower", "", "fails", "")),
         ("table_1", Verdict("forgets", "", "fails", "", learnt=True)),
     ]
-    counts = counted(load_paper("pipedream"), said)
+    counts = counted(load_paper("pipedream"), judged)
     kinds = (ON_TRAININGS, THEIRS, FAILED, "holds", "fails")
     assert [counts[kind] for kind in kinds] == [2, 1, 1, 3, 2]
-    assert counted(load_paper("leaderboard"), said)[THEIRS] == 0
+    assert counted(load_paper("leaderboard"), judged)[THEIRS] == 0
 
 
 @pytest.mark.parametrize("name", ["stale_weights", "pipemare"])
 def test_trends_and_sizes_are_what_networks_learn_and_no_count_is(name: str) -> None:
     paper = load_paper(name)
-    found = {(result, v.claim): v for result, v in judged_once(paper, load_scale("published", "cpu"))}
+    by_claim = {(result, v.claim): v for result, v in judged_once(paper, load_scale("published", "cpu"))}
     counts = {"stale_weights": ("table_5", "faster_at_every_depth"), "pipemare": ("table_2", "t2_memory")}
     trained = {"stale_weights": ("table_3", "accuracy_falls"), "pipemare": ("figure_13", "transformer_large_k")}
-    assert found[counts[name]].verdict == "holds" and not found[counts[name]].learnt
-    assert found[trained[name]].verdict == "holds" and found[trained[name]].learnt
-    assert all(verdict.own == claim.endswith("_here") for (_, claim), verdict in found.items())
+    assert by_claim[counts[name]].verdict == "holds" and not by_claim[counts[name]].learnt
+    assert by_claim[trained[name]].verdict == "holds" and by_claim[trained[name]].learnt
+    assert all(verdict.own == claim.endswith("_here") for (_, claim), verdict in by_claim.items())
 
 
 def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "mine.md"
     line = "{} <!-- evidence: {} -->\n<!-- end of evidence -->\n"
 
-    def said(*named: str) -> tuple[int, str]:
+    def digested(*named: str) -> tuple[int, str]:
         page.write_text("".join(line.format("A sentence.", one) for one in named))
         return main(["digest", str(page)]), capsys.readouterr().err
 
     good = "stale_weights.table_6.weights_as_printed holds, stale_weights.table_6.resnet20_is_the_exception fails"
-    assert said(good) == (0, "")
+    assert digested(good) == (0, "")
     text = page.read_text()
     assert "<summary>What the logs say (2 claims: 1 holds, 1 fails)</summary>" in text
     assert text.startswith("A sentence.") and "ResNet-20 1.03 for 1.03" in text and "for 67 (" in text
     assert main(["digest", str(page), "--check"]) == 0
     page.write_text(text.replace("1.03 for 1.03", "1.03 for 1.04"))
     assert main(["digest", str(page), "--check"]) == 2 and "says other numbers" in capsys.readouterr().err
-    code, sentence = said(good.replace("exception fails", "exception holds"))
+    code, sentence = digested(good.replace("exception fails", "exception holds"))
     assert code == 2 and "of which it says 'holds'; the logs say 'fails'" in sentence
     for wrong, words in (
         ("stale_weights.table_6.weights_as_print holds", "did you mean 'weights_as_printed'"),
@@ -105,7 +105,7 @@ def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pyt
         ("stale_weights.table_6 holds", "is no evidence; it should be PAPER.RESULT.CLAIM"),
         ("stale_weights.table_6.weights_as_printed perhaps", "is no evidence"),
     ):
-        code, sentence = said(wrong)
+        code, sentence = digested(wrong)
         assert code == 2 and words in sentence, sentence
     page.write_text("<!-- evidence: stale_weights.table_6.weights_as_printed holds -->\n")
     assert main(["digest", str(page)]) == 2 and "in turn" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "sentence"),
     [
         ({}, ""),
         ({"phases": phases(steps=500), "lr_schedule": {"warmup": 50}}, "Transformer for 500 of 1,000 steps"),
@@ -59,8 +59,8 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
         ({"options": {"precision": "bf16"}}, "passes in bfloat16"),
     ],
 )
-def test_each_setting_that_differs_is_said(changes: dict[str, Any], said: str) -> None:
-    assert shortfall_of([(a_run(**changes), a_run())], most=None) == said
+def test_each_setting_that_differs_is_said(changes: dict[str, Any], sentence: str) -> None:
+    assert shortfall_of([(a_run(**changes), a_run())], most=None) == sentence
 
 
 def test_minibatches_of_sentences_stand_beside_those_of_tokens() -> None:
@@ -137,12 +137,12 @@ def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_mu
         "lr_schedule": {"warmup": 50},
     }
     pairs = [(a_run(**changes), a_run())]
-    said = [
+    parts = [
         "smaller models",
         "Transformer for 500 steps of 32 instead of 1,000 of 64",
         "Transformer tested with 300 samples",
         "beams of 1 instead of 5",
         "annealing over 10% of the steps instead of 0% and more",
     ]
-    assert shortfall_of(pairs, most=2, shown=True) == "; ".join(said)
+    assert shortfall_of(pairs, most=2, shown=True) == "; ".join(parts)
     assert "tested" not in shortfall_of(pairs)

@@ -27,12 +27,12 @@ def at_chance(arm_name: str, model: str) -> Make:
     """Trainings in which one run of an arm stays at chance."""
 
     def make(arm: Arm) -> RunLog | None:
-        found = learnt({}, apart=0.1)(arm)
-        if found is None or (arm.labels["arm"], arm.labels["model"], arm.seed) != (arm_name, model, 0):
-            return found
-        rows = [row | {"accuracy": 50.0} for row in found.rows]
+        run = learnt({}, apart=0.1)(arm)
+        if run is None or (arm.labels["arm"], arm.labels["model"], arm.seed) != (arm_name, model, 0):
+            return run
+        rows = [row | {"accuracy": 50.0} for row in run.rows]
         data = {"title": "IMDb", "classes": 2, "official": True}
-        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+        return replace(run, rows=rows, summary=run.summary | {"final": rows[-1], "data": data})
 
     return make
 
@@ -42,9 +42,9 @@ def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
     whole = context("spectrain", "table_1", learnt({}, apart=0.1))
     broken = context("spectrain", "table_1", at_chance(arm, "Transformer"))
     assert stale_below_here(whole).holds is True
-    found = stale_below_here(broken)
-    assert found.holds is None and f"{arm} of Transformer does not learn here" in found.why
-    assert "Data P. over " in found.why  # the other arm's is told
+    finding = stale_below_here(broken)
+    assert finding.holds is None and f"{arm} of Transformer does not learn here" in finding.why
+    assert "Data P. over " in finding.why  # the other arm's is told
 
 
 def test_the_table_marks_what_does_not_learn() -> None:
@@ -68,11 +68,11 @@ def test_where_no_arm_is_whole_it_says_why() -> None:
 
 
 def _all_at_chance(arm: Arm) -> RunLog | None:
-    found = learnt({}, apart=0.1)(arm)
-    if found is None or arm.labels["arm"] != "Vanilla DualPipe":
-        return found
+    run = learnt({}, apart=0.1)(arm)
+    if run is None or arm.labels["arm"] != "Vanilla DualPipe":
+        return run
     data = {"title": "IMDb", "classes": 2, "official": True}
-    return replace(found, summary=found.summary | {"final": found.rows[-1] | {"accuracy": 50.0}, "data": data})
+    return replace(run, summary=run.summary | {"final": run.rows[-1] | {"accuracy": 50.0}, "data": data})
 
 
 def judged(result: str, claim: str, **speedups: float) -> Finding:
@@ -100,13 +100,13 @@ def judged(result: str, claim: str, **speedups: float) -> Finding:
 )
 def test_what_one_reading_alone_gives_cannot_be_judged(result: str, claim: str, speedups: dict[str, float]) -> None:
     assert judged(result, claim).holds is True
-    found = judged(result, claim, **speedups)
-    assert found.holds is None and "the two readings do not agree" in found.why
+    finding = judged(result, claim, **speedups)
+    assert finding.holds is None and "the two readings do not agree" in finding.why
 
 
 def test_the_readings_that_do_not_agree_are_named() -> None:
-    said = disagreeing([True, False])
-    assert said.endswith("with a server and a common clock it holds, by a ring and without a common clock it fails")
+    sentence = disagreeing([True, False])
+    assert sentence.endswith("with a server and a common clock it holds, by a ring and without a common clock it fails")
 
 
 def raced_but(speedups: dict[str, float], not_learning: str = "") -> Make:
@@ -115,25 +115,25 @@ def raced_but(speedups: dict[str, float], not_learning: str = "") -> Make:
     def make(arm: Arm) -> RunLog | None:
         if arm.labels.get("what") == "plan":
             return timed(lambda m, a, g: as_printed(m, a, g) | ({"speedup": speedups[a]} if a in speedups else {}))(arm)
-        found = learnt(dict.fromkeys(("Data P.", "PipeDream", "PipeDream, stashing", "SpecTrain"), 70.0))(arm)
-        if found is None or arm.labels["arm"] != not_learning or arm.labels["model"] == "VGG16":
-            return found
-        return replace(found, summary=found.summary | {"diverged_at": 7, "final": None})
+        run = learnt(dict.fromkeys(("Data P.", "PipeDream", "PipeDream, stashing", "SpecTrain"), 70.0))(arm)
+        if run is None or arm.labels["arm"] != not_learning or arm.labels["model"] == "VGG16":
+            return run
+        return replace(run, summary=run.summary | {"diverged_at": 7, "final": None})
 
     return make
 
 
 def test_every_network_is_held_against_the_same_pipedream() -> None:
     """Its one version learns on one network alone, so that stashing is meant on that one too."""
-    found = faster_here("PipeDream")(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
-    assert found.holds is True and found.why.startswith("of the time of PipeDream, stashing: VGG16")
-    assert found.why.count("of its one version") == 1
+    finding = faster_here("PipeDream")(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
+    assert finding.holds is True and finding.why.startswith("of the time of PipeDream, stashing: VGG16")
+    assert finding.why.count("of its one version") == 1
 
 
 def test_a_lead_that_needs_the_common_clock_is_not_told() -> None:
     free = context("spectrain", "figure_13", raced_but({"PipeDream, free clock": 9.0}))
-    found = faster_here("PipeDream")(free)
-    assert found.holds is None and "it holds, by a ring and without a common clock it fails" in found.why
+    finding = faster_here("PipeDream")(free)
+    assert finding.holds is None and "it holds, by a ring and without a common clock it fails" in finding.why
     assert faster_here("Data P.")(free).holds is True
 
 
@@ -196,10 +196,10 @@ def test_the_headline_has_both_clocks_and_the_spread_over_seeds() -> None:
 
 def published(result: str) -> tuple[list[str], str]:
     """A published result's notes and what stands below it."""
-    found = Context.load(load_paper("spectrain"), result, load_scale("published", "cpu"))
-    load_results(found.paper)
-    drawn = draw(found)
-    return (drawn.table.notes if drawn.table is not None else []), drawn.footer(found)
+    runs = Context.load(load_paper("spectrain"), result, load_scale("published", "cpu"))
+    load_results(runs.paper)
+    drawn = draw(runs)
+    return (drawn.table.notes if drawn.table is not None else []), drawn.footer(runs)
 
 
 def test_table_1_names_sizes_rates_and_delays() -> None:
@@ -237,5 +237,5 @@ def test_what_a_reader_must_know_stands_below(result: str, words: str) -> None:
 
 
 def test_options_of_any_kind_are_told() -> None:
-    said = sizes(context("spectrain", "table_1", learnt({}), "quick"))
-    assert "ResNet-152 blocks [1, 2, 1], width 0.125 (in full width 1)" in said
+    sentence = sizes(context("spectrain", "table_1", learnt({}), "quick"))
+    assert "ResNet-152 blocks [1, 2, 1], width 0.125 (in full width 1)" in sentence

@@ -29,14 +29,14 @@ PRINTED_OTHERWISE = [
 
 def kinds(paper: dict[str, Any], result: str) -> set[str]:
     """The kinds of runs that a result needs."""
-    found: set[str] = set()
+    needed: set[str] = set()
     for runs in paper["results"][result]["runs"]:
         if "use" in runs:
-            found |= kinds(paper, runs["use"])
+            needed |= kinds(paper, runs["use"])
         for variables in runs.get("each", [{}]) if "setup" in runs else []:
             setup = variables.get("setup", "") if runs["setup"].startswith("{") else runs["setup"]
-            found.add(paper["setups"][setup].get("kind", "train"))
-    return found
+            needed.add(paper["setups"][setup].get("kind", "train"))
+    return needed
 
 
 CONFIGS = {paper: yaml.safe_load((ROOT / f"config/papers/{paper}.yaml").read_text()) for paper in PAPERS}
@@ -87,11 +87,11 @@ def test_papers_have_computed_results() -> None:
 
 @pytest.mark.parametrize(("paper", "result"), LAID_OUT + COMPUTED)
 def test_every_claim_about_a_schedule_holds(inside: Path, paper: str, result: str) -> None:
-    found = verdicts(paper, result)
+    by_claim = verdicts(paper, result)
     judged = [claim.id for claim in load_paper(paper).results[result].claims if not claim.because]
     assert judged
-    fail = {claim for claim in judged if found[claim][0] != "holds"}
-    assert fail == {claim for *of, claim in PRINTED_OTHERWISE if of == [paper, result]}, found
+    fail = {claim for claim in judged if by_claim[claim][0] != "holds"}
+    assert fail == {claim for *of, claim in PRINTED_OTHERWISE if of == [paper, result]}, by_claim
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_the_leaderboard_reads_logs_only(tmp_path: Path, monkeypatch: pytest.Mon
         lost = arm.labels["arm"] == "Hogwild"
         final = None if lost else {"accuracy": value}
         status = {"status": "diverged" if lost else "finished", "diverged_at": 7 if lost else None}
-        told = {"phases": [{"forward_delays": [3, 0], "weight_copies": [4, 1]}]}
+        phases = {"phases": [{"forward_delays": [3, 0], "weight_copies": [4, 1]}]}
         (out / "summary.json").write_text(
-            json.dumps({"kind": "train", "steps": arm.spec.steps, "final": final, **status, **told})
+            json.dumps({"kind": "train", "steps": arm.spec.steps, "final": final, **status, **phases})
         )
     assert main(["result", "leaderboard", "table_1"]) == 0
     lines = Path("figures/quick/leaderboard/table_1.md").read_text().splitlines()

@@ -23,16 +23,16 @@ Change = Callable[[Arm, RunLog], RunLog | None]
 def changed(make: Make, change: Change) -> Make:
     """Logs, changed by their arms."""
 
-    def made(arm: Arm) -> RunLog | None:
-        found = make(arm)
-        return found if found is None else change(arm, found)
+    def make_changed(arm: Arm) -> RunLog | None:
+        run = make(arm)
+        return run if run is None else change(arm, run)
 
-    return made
+    return make_changed
 
 
-def of(made: Callable[[], Pair]) -> Make:
+def of(case: Callable[[], Pair]) -> Make:
     """The logs of which a case's claim holds."""
-    logs = {(*sorted(item.arm.labels.items()), item.arm.seed): item.log for item in made()[0].items}
+    logs = {(*sorted(item.arm.labels.items()), item.arm.seed): item.log for item in case()[0].items}
     return lambda arm: logs.get((*sorted(arm.labels.items()), arm.seed))
 
 
@@ -41,32 +41,32 @@ def verdict(paper: str, result: str, claim: str, make: Make) -> Finding:
     return JUDGES[paper, result, claim](context(paper, result, make))
 
 
-def lost(found: RunLog, at: int = 400) -> RunLog:
+def lost(run: RunLog, at: int = 400) -> RunLog:
     """A run that diverged there, with what it reached before."""
-    return replace(found, summary=found.summary | {"diverged_at": at, "final": None})
+    return replace(run, summary=run.summary | {"diverged_at": at, "final": None})
 
 
 def test_what_a_run_reached_before_it_diverged_is_no_best() -> None:
-    made = changed(spectrain.learnt({}, apart=0.1), lambda arm, f: lost(f) if arm.labels["arm"] == "Data P." else f)
+    make = changed(spectrain.learnt({}, apart=0.1), lambda arm, f: lost(f) if arm.labels["arm"] == "Data P." else f)
     with pytest.raises(NotLogged, match="Data P. of VGG16 diverged with seed 0, at step 400"):
-        stale_below_here(context("spectrain", "table_1", made))
+        stale_below_here(context("spectrain", "table_1", make))
 
 
 def test_an_arm_that_stays_at_chance_is_not_called_stable() -> None:
-    def still(arm: Arm, found: RunLog) -> RunLog:
+    def still(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels["arm"] != "Vanilla DualPipe":
-            return found
-        rows = [row | {"accuracy": 50.0} for row in found.rows]
+            return run
+        rows = [row | {"accuracy": 50.0} for row in run.rows]
         data = {"title": "IMDb", "classes": 2, "official": True}
-        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+        return replace(run, rows=rows, summary=run.summary | {"final": rows[-1], "data": data})
 
     with pytest.raises(NotLogged, match="does not learn here"):
         verdict("spectrain", "figure_5", "fluctuates", changed(spectrain.learnt({}), still))
 
 
 def test_a_run_that_diverged_is_not_left_out_of_how_stable_an_arm_is() -> None:
-    def first(arm: Arm, found: RunLog) -> RunLog:
-        return lost(found) if (arm.labels["arm"], arm.seed) == ("Vanilla DualPipe", 0) else found
+    def first(arm: Arm, run: RunLog) -> RunLog:
+        return lost(run) if (arm.labels["arm"], arm.seed) == ("Vanilla DualPipe", 0) else run
 
     with pytest.raises(NotLogged, match="Vanilla DualPipe of Transformer diverged with seed 0"):
         verdict("spectrain", "figure_5", "fluctuates", changed(spectrain.learnt({}), first))
@@ -75,38 +75,38 @@ def test_a_run_that_diverged_is_not_left_out_of_how_stable_an_arm_is() -> None:
 def test_epochs_to_a_target_that_the_rates_fall_decides_say_nothing_of_the_arms() -> None:
     """Every run passes its target at the first evaluation after the rate has fallen."""
 
-    def falls(arm: Arm, found: RunLog) -> RunLog:
+    def falls(arm: Arm, run: RunLog) -> RunLog:
         if arm.spec.kind != "train":
-            return found
-        best = max(row["accuracy"] for row in found.rows)
+            return run
+        best = max(row["accuracy"] for row in run.rows)
         rows = [
             row | {"accuracy": best if late else 10.0, "lr": 0.001 if late else 0.01}
-            for row in found.rows
+            for row in run.rows
             for late in [row["epoch"] > 45]
         ]
-        return replace(found, rows=rows)
+        return replace(run, rows=rows)
 
-    made = pipedream.training(pipedream.ALIKE, pipedream.vgg(5280, 5960))
-    assert verdict("pipedream", "figure_11", "as_many_epochs_here", made).holds is True
+    make = pipedream.training(pipedream.ALIKE, pipedream.vgg(5280, 5960))
+    assert verdict("pipedream", "figure_11", "as_many_epochs_here", make).holds is True
     for result, claim in (("figure_11", "as_many_epochs_here"), ("figure_10", "earlier_here")):
-        found = verdict("pipedream", result, claim, changed(made, falls))
-        assert found.holds is None and "at the first evaluation after a fall of the rate" in found.why, claim
+        finding = verdict("pipedream", result, claim, changed(make, falls))
+        assert finding.holds is None and "at the first evaluation after a fall of the rate" in finding.why, claim
 
 
 def test_a_seed_without_a_log_is_missed() -> None:
-    made = pipedream.training(pipedream.ALIKE)
-    gone = changed(made, lambda arm, f: None if (arm.labels["arm"], arm.seed) == ("PipeDream", 2) else f)
-    found = context("pipedream", "figure_11", gone)
-    asked = [replace(item, arm=replace(item.arm, left_out="")) for item in found.items]
+    make = pipedream.training(pipedream.ALIKE)
+    gone = changed(make, lambda arm, f: None if (arm.labels["arm"], arm.seed) == ("PipeDream", 2) else f)
+    runs = context("pipedream", "figure_11", gone)
+    asked = [replace(item, arm=replace(item.arm, left_out="")) for item in runs.items]
     with pytest.raises(NotLogged, match="PipeDream, seed 2, has no log"):
-        JUDGES["pipedream", "figure_11", "as_many_epochs_here"](replace(found, items=asked))
+        JUDGES["pipedream", "figure_11", "as_many_epochs_here"](replace(runs, items=asked))
 
 
 def test_of_a_seed_with_which_the_other_arm_never_arrives_nobody_knows_how_much_later_it_would() -> None:
-    def never(arm: Arm, found: RunLog) -> RunLog:
+    def never(arm: Arm, run: RunLog) -> RunLog:
         if (arm.labels["arm"], arm.labels.get("model"), arm.seed) != ("data parallelism", "VGG-16", 1):
-            return found
-        return replace(found, rows=[row | {"accuracy": 10.0} for row in found.rows])
+            return run
+        return replace(run, rows=[row | {"accuracy": 10.0} for row in run.rows])
 
     with pytest.raises(NotLogged, match="not reached by the arm that it is compared with with every seed"):
         verdict("pipedream", "figure_11", "as_many_epochs_here", changed(pipedream.training(pipedream.ALIKE), never))
@@ -115,20 +115,20 @@ def test_of_a_seed_with_which_the_other_arm_never_arrives_nobody_knows_how_much_
 def test_on_the_leaderboard_a_diverged_run_is_below_by_no_number_of_points() -> None:
     """As nought points it would widen the interval until nothing is told."""
 
-    def gone(arm: Arm, found: RunLog) -> RunLog:
-        return trained(diverged_at=7) if (arm.labels["arm"], arm.seed) == ("Stale weights", 1) else found
+    def gone(arm: Arm, run: RunLog) -> RunLog:
+        return trained(diverged_at=7) if (arm.labels["arm"], arm.seed) == ("Stale weights", 1) else run
 
-    found = verdict(
+    finding = verdict(
         "leaderboard", "figure_2", "ahead_at_every_rate", changed(of(leaderboard.ahead_at_every_rate), gone)
     )
-    assert found.holds is True and "runs that diverge: Stale weights 1 of 3" in found.why
+    assert finding.holds is True and "runs that diverge: Stale weights 1 of 3" in finding.why
 
 
 def test_a_rate_at_the_end_of_the_search_is_nobodys_own() -> None:
     least = leaderboard.SMALLER | {"Stale weights": "1/4"}
     load_results(load_paper("leaderboard"))
-    found = JUDGES["leaderboard", "table_4", "cost_remains"](leaderboard.over_rates(least, least)[0])
-    assert found.holds is None and "Stale weights may want less than the smallest rate tried" in found.why
+    finding = JUDGES["leaderboard", "table_4", "cost_remains"](leaderboard.over_rates(least, least)[0])
+    assert finding.holds is None and "Stale weights may want less than the smallest rate tried" in finding.why
 
 
 def test_one_seed_whose_error_is_unknown_tells_nothing_of_sizes() -> None:
@@ -136,14 +136,14 @@ def test_one_seed_whose_error_is_unknown_tells_nothing_of_sizes() -> None:
 
 
 def test_how_many_times_as_long_is_not_known_where_the_shorter_never_arrives() -> None:
-    def short(arm: Arm, found: RunLog) -> RunLog:
+    def short(arm: Arm, run: RunLog) -> RunLog:
         if (arm.labels["arm"], arm.seed) != ("Sync", 2):
-            return found
-        return replace(found, rows=[row | {"bleu": 0.9 * row["bleu"]} for row in found.rows if "bleu" in row])
+            return run
+        return replace(run, rows=[row | {"bleu": 0.9 * row["bleu"]} for row in run.rows if "bleu" in row])
 
-    made = changed(of(pipemare.iwslt_t1_twice), short)
+    make = changed(of(pipemare.iwslt_t1_twice), short)
     with pytest.raises(NotLogged, match="synchronous training does not come to"):
-        verdict("pipemare", "table_3", "iwslt_t1_twice", made)
+        verdict("pipemare", "table_3", "iwslt_t1_twice", make)
 
 
 def test_what_is_mostly_the_rates_doing_is_paired_over_seeds() -> None:
@@ -160,20 +160,20 @@ def test_what_is_mostly_the_rates_doing_is_paired_over_seeds() -> None:
 @pytest.mark.parametrize("claim", ["faster_than_data_here", "faster_than_pipedream_here"])
 @pytest.mark.parametrize("lacking", ["diverges", "has no log"])
 def test_on_each_network_does_not_hold_of_the_others_alone(claim: str, lacking: str) -> None:
-    made = of(spectrain.faster_than_data_here)
+    make = of(spectrain.faster_than_data_here)
 
-    def without(arm: Arm, found: RunLog) -> RunLog | None:
+    def without(arm: Arm, run: RunLog) -> RunLog | None:
         meant = arm.labels.get("what") == "training" and arm.labels.get("model") == "SNN"
         if not meant or arm.labels["arm"] != "SpecTrain" or arm.seed:
-            return found
-        return lost(found) if lacking == "diverges" else None
+            return run
+        return lost(run) if lacking == "diverges" else None
 
-    whole = verdict("spectrain", "figure_13", claim, made)
+    whole = verdict("spectrain", "figure_13", claim, make)
     assert "SNN" in whole.why
     if claim == "faster_than_data_here":
         assert whole.holds
-    found = verdict("spectrain", "figure_13", claim, changed(made, without))
-    assert found.holds is None and "SNN unknown" in found.why
+    finding = verdict("spectrain", "figure_13", claim, changed(make, without))
+    assert finding.holds is None and "SNN unknown" in finding.why
 
 
 def test_an_order_of_five_is_not_that_of_three() -> None:
@@ -186,34 +186,34 @@ def test_an_order_of_five_is_not_that_of_three() -> None:
 
         return verdict("pipeoptim", "figure_5a", "order", make).holds
 
-    assert order(XPipe=72, GPipe=71, PipeOptim=70, PipeDream=70.01, PipeDream_2BW=69)
-    assert not order(XPipe=72, GPipe=70, PipeOptim=69, PipeDream=73, PipeDream_2BW=71.5)
-    assert not order(XPipe=72, GPipe=71, PipeOptim=66, PipeDream=70, PipeDream_2BW=69)
+    assert order(XPipe=72, GPipe=71, PipeOptim=70, PipeDream=70.01, PipeDream_2BW=69) is True
+    assert order(XPipe=72, GPipe=70, PipeOptim=69, PipeDream=73, PipeDream_2BW=71.5) is False
+    assert order(XPipe=72, GPipe=71, PipeOptim=66, PipeDream=70, PipeDream_2BW=69) is False
 
 
-@pytest.mark.parametrize(("arm", "told"), [("PipeDream, vertical sync", True), ("PipeDream", False)])
-def test_of_a_papers_methods_the_one_that_is_compared_has_to_learn(arm: str, told: bool) -> None:
+@pytest.mark.parametrize(("arm", "holds"), [("PipeDream, vertical sync", True), ("PipeDream", False)])
+def test_of_a_papers_methods_the_one_that_is_compared_has_to_learn(arm: str, holds: bool) -> None:
     """That each paper has a better method needs no other of its methods to learn."""
 
-    def still(made: Arm, found: RunLog) -> RunLog:
-        if made.labels["arm"] != arm:
-            return found
-        rows = [row | {"accuracy": 10.0} for row in found.rows]
+    def still(each: Arm, run: RunLog) -> RunLog:
+        if each.labels["arm"] != arm:
+            return run
+        rows = [row | {"accuracy": 10.0} for row in run.rows]
         data = {"title": "CIFAR-10", "classes": 10, "official": True}
-        return replace(found, rows=rows, summary=found.summary | {"final": rows[-1], "data": data})
+        return replace(run, rows=rows, summary=run.summary | {"final": rows[-1], "data": data})
 
-    made = changed(of(leaderboard.remedies_help), still)
-    if told:
-        assert verdict("leaderboard", "table_1", "remedies_help", made).holds is True
+    make = changed(of(leaderboard.remedies_help), still)
+    if holds:
+        assert verdict("leaderboard", "table_1", "remedies_help", make).holds is True
     else:
         with pytest.raises(NotLogged, match="PipeDream does not learn here"):
-            verdict("leaderboard", "table_1", "remedies_help", made)
+            verdict("leaderboard", "table_1", "remedies_help", make)
 
 
 def test_a_price_that_is_greater_is_not_called_less_by_less_than_nought() -> None:
     load_results(load_paper("leaderboard"))
-    found = JUDGES["leaderboard", "table_9", "look_ahead_hides_delay"](leaderboard.look_ahead_hides_delay_deeper()[1])
-    assert found.holds is False and "more by +" in found.why and "less by -" not in found.why
+    finding = JUDGES["leaderboard", "table_9", "look_ahead_hides_delay"](leaderboard.look_ahead_hides_delay_deeper()[1])
+    assert finding.holds is False and "more by +" in finding.why and "less by -" not in finding.why
 
 
 def test_translations_that_differ_are_named_with_how_far_they_are_apart() -> None:

@@ -32,8 +32,8 @@ def context(
     return Context(paper, result, paper.results[result], size, items)
 
 
-def judged(found: Context) -> dict[str, Verdict]:
-    return {verdict.claim: verdict for verdict in verdicts(found)}
+def judged(runs: Context) -> dict[str, Verdict]:
+    return {verdict.claim: verdict for verdict in verdicts(runs)}
 
 
 def run_log(rows: list[dict[str, Any]], **summary: Any) -> RunLog:
@@ -64,10 +64,10 @@ def timed(speedups: Sequence[float], whole: float = 1.1) -> Callable[[Arm], RunL
 
 def speeds(by_depth: Mapping[str, Sequence[float]]) -> Context:
     """Table 5 with these speedups per block and no training runs."""
-    wanted = dict(by_depth)
+    speedups = dict(by_depth)
 
     def log(arm: Arm) -> RunLog | None:
-        return timed(wanted[arm.labels["model"]])(arm) if arm.spec.kind == "speed" else None
+        return timed(speedups[arm.labels["model"]])(arm) if arm.spec.kind == "speed" else None
 
     return context("table_5", log)
 
@@ -77,8 +77,8 @@ DEPTHS = ("ResNet-20", "ResNet-56", "ResNet-110", "ResNet-224", "ResNet-362")
 
 @pytest.mark.parametrize("result", list(load_paper(PAPER).results))
 def test_without_logs_nothing_that_needs_them_is_judged(result: str) -> None:
-    found = judged(context(result, lambda arm: None))
-    assert {v.verdict for v in found.values()} == {"cannot be judged"}
+    judgements = judged(context(result, lambda arm: None))
+    assert {v.verdict for v in judgements.values()} == {"cannot be judged"}
 
 
 STEADY = dict(zip(DEPTHS, ([1.2, 1.3], [1.4, 1.5], [1.6, 1.65], [1.7, 1.75], [1.8, 1.85]), strict=True))
@@ -96,17 +96,17 @@ STEADY = dict(zip(DEPTHS, ([1.2, 1.3], [1.4, 1.5], [1.6, 1.65], [1.7, 1.75], [1.
 def test_growth_needs_every_step_and_more_than_the_noise_between_blocks(
     changed: dict[str, list[float]], verdict: str
 ) -> None:
-    found = judged(speeds(STEADY | changed))["speedup_grows_with_depth"]
-    assert found.verdict == verdict
+    judgement = judged(speeds(STEADY | changed))["speedup_grows_with_depth"]
+    assert judgement.verdict == verdict
     blocks = (STEADY | changed)["ResNet-110"]
-    assert f"[{min(blocks):.2f}, {max(blocks):.2f}]" in found.why
+    assert f"[{min(blocks):.2f}, {max(blocks):.2f}]" in judgement.why
 
 
 def test_blocks_on_both_sides_of_a_bound_tell_nothing() -> None:
-    found = judged(speeds(STEADY | {"ResNet-362": [1.9, 2.1]}))
-    assert found["speedup_below_2"].verdict == "cannot be judged"
-    found = judged(speeds(STEADY | {"ResNet-20": [0.9, 1.1]}))
-    assert found["faster_at_every_depth"].verdict == "cannot be judged"
+    judgements = judged(speeds(STEADY | {"ResNet-362": [1.9, 2.1]}))
+    assert judgements["speedup_below_2"].verdict == "cannot be judged"
+    judgements = judged(speeds(STEADY | {"ResNet-20": [0.9, 1.1]}))
+    assert judgements["faster_at_every_depth"].verdict == "cannot be judged"
 
 
 def test_speeds_name_the_minibatch_that_is_not_the_papers() -> None:
@@ -117,8 +117,8 @@ def test_speeds_name_the_minibatch_that_is_not_the_papers() -> None:
 
 
 def test_hybrid_speedups_say_that_they_are_put_together() -> None:
-    found = judged(speeds(STEADY))
-    assert "put together from the times of their two halves" in found["hybrid_speedup_grows_with_depth"].why
+    judgements = judged(speeds(STEADY))
+    assert "put together from the times of their two halves" in judgements["hybrid_speedup_grows_with_depth"].why
     # The formula is judged by schedules: what is put together as it is would confirm it whatever was measured.
     only_times = context(
         "text_hybrid_speedup_bound", lambda arm: timed([1.5])(arm) if arm.spec.kind == "speed" else None
@@ -150,14 +150,14 @@ def test_an_arm_converges_alike_by_its_own_end_but_must_have_learned(late: int, 
 
 def test_where_it_depends_on_how_near_convergence_cannot_be_told() -> None:
     def log(arm: Arm) -> RunLog:
-        found = climb(1_000, 90.0)
+        run = climb(1_000, 90.0)
         if arm.labels["arm"] == "10-stage":  # within 2 points as soon as the baseline, within 1 much later
-            for row in found.rows:
+            for row in run.rows:
                 row["accuracy"] -= 1.5 if 1_000 <= row["step"] < 9_000 else 0.0
-        return found
+        return run
 
-    found = judged(context("figure_5a", log, "paper"))["converges_alike"]
-    assert found.verdict == "cannot be judged" and "10-stage after 1,000, 9,000, 9,000" in found.why
+    judgement = judged(context("figure_5a", log, "paper"))["converges_alike"]
+    assert judgement.verdict == "cannot be judged" and "10-stage after 1,000, 9,000, 9,000" in judgement.why
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_a_printed_drop_is_met_as_near_as_the_seeds_let_one_say(drops: tuple[flo
     def log(arm: Arm) -> RunLog:
         return trained(99.0 - (drops[arm.seed] if arm.labels["arm"] == "4-stage" else 0.0))
 
-    found = judged(context("table_2", log, "paper", tuple(range(len(drops)))))["lenet5_4_stage_drop"]
-    assert found.verdict == verdict and "printed 0.4" in found.why
+    judgement = judged(context("table_2", log, "paper", tuple(range(len(drops)))))["lenet5_4_stage_drop"]
+    assert judgement.verdict == verdict and "printed 0.4" in judgement.why
 
 
 @pytest.mark.parametrize(("ends", "verdict"), [((90.0, 91.0, 92.0), "cannot be judged"), ((90.4, 91.4, 92.4), "holds")])
@@ -183,9 +183,9 @@ def test_an_order_is_more_than_the_spread_over_seeds(ends: tuple[float, ...], ve
 
     def log(arm: Arm) -> RunLog:
         falls = {"non-pipelined": 0.0, "4-stage": 0.5, "6-stage": 1.0, "8-stage": 1.5}[arm.labels["arm"]]
-        own = ends[arm.seed] if arm.labels["arm"] == "non-pipelined" else 90.4 + arm.seed
+        whole = ends[arm.seed] if arm.labels["arm"] == "non-pipelined" else 90.4 + arm.seed
         noise = 0.3 * (-1) ** arm.seed if verdict == "cannot be judged" else 0.0
-        return trained(own - falls + (noise if arm.labels["arm"] == "6-stage" else 0.0))
+        return trained(whole - falls + (noise if arm.labels["arm"] == "6-stage" else 0.0))
 
     assert judged(context("figure_5d", log, "paper", (0, 1, 2)))["order"].verdict == verdict
 
@@ -194,25 +194,25 @@ def test_seeds_that_survive_do_not_speak_for_those_that_diverged() -> None:
     def log(arm: Arm) -> RunLog:
         return trained(None if arm.labels["arm"] == "Pipelined 30k" and arm.seed == 2 else 90.0 + arm.seed)
 
-    found = context("table_4", log, seeds=(0, 1, 2))
-    assert found.accuracy(arm="Baseline 30k").text() == "91.00 ± 1.00"
-    assert found.accuracy(arm="Pipelined 30k").text() == "90.50 ± 0.71 (2 of 3 seeds, one diverges)"
-    order = judged(found)["pipelined_below_short_hybrid"]
+    runs = context("table_4", log, seeds=(0, 1, 2))
+    assert runs.accuracy(arm="Baseline 30k").text() == "91.00 ± 1.00"
+    assert runs.accuracy(arm="Pipelined 30k").text() == "90.50 ± 0.71 (2 of 3 seeds, one diverges)"
+    order = judged(runs)["pipelined_below_short_hybrid"]
     assert order.verdict == "cannot be judged" and "Pipelined 30k: only 90.50" in order.why
 
 
 def test_a_missing_seed_is_counted() -> None:
-    found = context("table_4", lambda arm: None if arm.seed == 1 else trained(91.0), seeds=(0, 1, 2))
-    assert found.accuracy(arm="Baseline 30k").text() == "91.00 ± 0.00 (2 of 3 seeds)"
-    assert judged(found)["long_hybrid_reaches_baseline"].verdict == "cannot be judged"
+    runs = context("table_4", lambda arm: None if arm.seed == 1 else trained(91.0), seeds=(0, 1, 2))
+    assert runs.accuracy(arm="Baseline 30k").text() == "91.00 ± 0.00 (2 of 3 seeds)"
+    assert judged(runs)["long_hybrid_reaches_baseline"].verdict == "cannot be judged"
 
 
 def test_a_coarser_precision_than_the_papers_is_said() -> None:
-    found = context("figure_5d", lambda arm: trained(90.0), "paper")
-    assert found.shortfall() == ""
+    runs = context("figure_5d", lambda arm: trained(90.0), "paper")
+    assert runs.shortfall() == ""
     options = {"options": {"precision": "bf16"}}
-    items = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update=options))) for i in found.items]
-    assert replace(found, items=items).shortfall() == "passes in bfloat16"
+    items = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update=options))) for i in runs.items]
+    assert replace(runs, items=items).shortfall() == "passes in bfloat16"
     assert context("precision", lambda arm: trained(90.0), "paper").shortfall() == ""  # asked for as such
 
 
@@ -250,8 +250,8 @@ def test_sizes_are_judged_at_the_papers_length_only() -> None:
     assert quick[size].verdict == "cannot be judged" and "needs the paper's runs" in quick[size].why
     assert judged(context("table_3", log, "paper", seeds))[size].verdict == "holds"
     accuracies["8"] = 83.1  # ahead, but not by about seven points
-    found = judged(context("table_3", log, "paper", seeds))
-    assert (found[order].verdict, found[size].verdict) == ("holds", "fails")
+    full = judged(context("table_3", log, "paper", seeds))
+    assert (full[order].verdict, full[size].verdict) == ("holds", "fails")
 
 
 def counted(activations: int, batch: int) -> RunLog:
@@ -270,21 +270,21 @@ def test_a_memory_model_fitted_to_the_claim_does_not_confirm_it(imagenet_activat
             return run_log(under_way, weight_copies=[2, 1] if arm.labels["arm"] == "PipeDream" else [1, 1])
         return counted(100 if arm.labels["dataset"] == "CIFAR-10" else imagenet_activations, arm.spec.batch)
 
-    found = judged(context("text_memory_vs_pipedream", log))
-    assert {found[f"saving_{data}"].verdict for data in ("cifar10", "imagenet")} == {"cannot be judged"}
-    assert found["shrinks_with_activations"].verdict == order
-    assert found["less_than_pipedream"].verdict == "cannot be judged"
+    judgements = judged(context("text_memory_vs_pipedream", log))
+    assert {judgements[f"saving_{data}"].verdict for data in ("cifar10", "imagenet")} == {"cannot be judged"}
+    assert judgements["shrinks_with_activations"].verdict == order
+    assert judgements["less_than_pipedream"].verdict == "cannot be judged"
 
 
 def test_table_6_says_of_every_row_whether_it_is_as_printed() -> None:
     """67 % for ResNet-20 is in no count of ours: that claim fails, and the others are not drawn into it."""
-    found = judged(Context.load(load_paper(PAPER), "table_6", load_scale("published", "cpu")))
-    assert found["resnet20_is_the_exception"].verdict == "fails"
-    assert "ResNet-20 58.48 for 67" in found["resnet20_is_the_exception"].why
-    assert "2.58 MB is off the line" in found["resnet20_is_the_exception"].why
-    assert found["deeper_percents_as_printed"].verdict == found["weights_as_printed"].verdict == "holds"
-    assert found["activations_as_printed"].verdict == "fails"
-    assert "equal in print: none" in found["activations_as_printed"].why
+    judgements = judged(Context.load(load_paper(PAPER), "table_6", load_scale("published", "cpu")))
+    assert judgements["resnet20_is_the_exception"].verdict == "fails"
+    assert "ResNet-20 58.48 for 67" in judgements["resnet20_is_the_exception"].why
+    assert "2.58 MB is off the line" in judgements["resnet20_is_the_exception"].why
+    assert judgements["deeper_percents_as_printed"].verdict == judgements["weights_as_printed"].verdict == "holds"
+    assert judgements["activations_as_printed"].verdict == "fails"
+    assert "equal in print: none" in judgements["activations_as_printed"].why
 
 
 def test_a_claim_about_equality_is_three_valued() -> None:
@@ -295,8 +295,8 @@ def test_a_claim_about_equality_is_three_valued() -> None:
 
 
 def test_rates_given_to_the_runs_are_not_found_by_them() -> None:
-    found = judged(context("table_7", lambda arm: trained(90.0)))
-    assert found["other_partition_keeps_its_rate"].verdict == "cannot be judged"
+    judgements = judged(context("table_7", lambda arm: trained(90.0)))
+    assert judgements["other_partition_keeps_its_rate"].verdict == "cannot be judged"
 
 
 def space_time(minibatches: int) -> list[dict[str, Any]]:
@@ -311,11 +311,11 @@ def space_time(minibatches: int) -> list[dict[str, Any]]:
 
 def test_an_idle_accelerator_is_seen() -> None:
     def log(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[Arm], RunLog]:
-        def made(arm: Arm) -> RunLog:
-            found = [changed for row in space_time(arm.spec.steps) if (changed := change(row)) is not None]
-            return run_log(found, stages=2, workers=3)
+        def make(arm: Arm) -> RunLog:
+            rows = [changed for row in space_time(arm.spec.steps) if (changed := change(row)) is not None]
+            return run_log(rows, stages=2, workers=3)
 
-        return made
+        return make
 
     assert {v.verdict for v in judged(context("figure_4", log(lambda row: row))).values()} == {"holds"}
     lazy = judged(context("figure_4", log(lambda row: None if (row["worker"], row["start"]) == (2, 3) else row)))
@@ -339,16 +339,16 @@ def test_reading_results_loads_neither_torch_nor_pyplot() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-@pytest.mark.parametrize(("samples", "told"), [(500, None), (10_000, True), (None, None)])
-def test_one_seed_tells_no_less_than_the_samples_of_its_test_set(samples: int | None, told: bool | None) -> None:
+@pytest.mark.parametrize(("samples", "above"), [(500, None), (10_000, True), (None, None)])
+def test_one_seed_tells_no_less_than_the_samples_of_its_test_set(samples: int | None, above: bool | None) -> None:
     """90 % and 88 %: of 500 images 2.7 points apart would be chance, of 10,000 0.8; of who knows how many anything."""
     better, worse = ({0: Share.of(percent, samples)} for percent in (90.0, 88.0))
-    found = Difference.of(better, worse)
-    assert found.above() is told and Difference.of(worse, better).above() is (told and False)
+    difference = Difference.of(better, worse)
+    assert difference.above() is above and Difference.of(worse, better).above() is (above and False)
     if samples:
         p, q = 0.90, 0.88
-        assert found.error == pytest.approx(196 * ((p * (1 - p) + q * (1 - q)) / samples) ** 0.5, rel=0.02)
-    assert found.matches(2.0) is None and "one seed" in found.text()
+        assert difference.error == pytest.approx(196 * ((p * (1 - p) + q * (1 - q)) / samples) ** 0.5, rel=0.02)
+    assert difference.matches(2.0) is None and "one seed" in difference.text()
 
 
 def test_a_mean_over_models_is_surer_than_each() -> None:
@@ -359,8 +359,8 @@ def test_a_mean_over_models_is_surer_than_each() -> None:
 
 
 def test_all_right_is_not_sure() -> None:
-    found = Difference.of({0: Share.of(100.0, 100)}, {0: Share.of(99.0, 100)})
-    assert found.above() is None
+    difference = Difference.of({0: Share.of(100.0, 100)}, {0: Share.of(99.0, 100)})
+    assert difference.above() is None
 
 
 def test_a_log_knows_how_sure_its_accuracy_is_but_not_of_words() -> None:
@@ -378,20 +378,20 @@ def test_one_seed_beside_means_over_more_is_told_to_be_one() -> None:
 
 
 def test_a_scale_may_ask_for_more_seeds_than_one() -> None:
-    made = context("table_4", far_apart)
-    alone = {claim: verdict.verdict for claim, verdict in judged(made).items()}
-    asked = made.scale.model_copy(update={"least_seeds": {PAPER: 2}})
-    more = judged(replace(made, scale=asked))
+    runs = context("table_4", far_apart)
+    alone = {claim: verdict.verdict for claim, verdict in judged(runs).items()}
+    asked = runs.scale.model_copy(update={"least_seeds": {PAPER: 2}})
+    more = judged(replace(runs, scale=asked))
     turned = [claim for claim, verdict in alone.items() if verdict != more[claim].verdict]
     assert turned and all(more[claim].verdict == "cannot be judged" for claim in turned)
     assert any("one seed, too few to tell" in more[claim].why for claim in turned)
     assert {
-        claim: verdict.verdict for claim, verdict in judged(made).items()
+        claim: verdict.verdict for claim, verdict in judged(runs).items()
     } == alone  # it is asked for that scale only
 
 
 def far_apart(arm: Arm) -> RunLog:
     """Accuracies that know their error: the baseline far above the others."""
     end = 90.0 if "Baseline" in arm.labels.get("arm", "") else 60.0
-    made = trained(end)
-    return replace(made, summary=made.summary | {"data": made.summary["data"] | {"test": 10000}})
+    run = trained(end)
+    return replace(run, summary=run.summary | {"data": run.summary["data"] | {"test": 10000}})

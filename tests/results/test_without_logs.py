@@ -26,11 +26,11 @@ RESULTS = [
 def test_without_logs_nothing_can_be_judged(paper: str, result: str) -> None:
     importlib.import_module(f"pipelag.results.{paper}")
     context = Context.load(load_paper(paper), result, load_scale("quick"))
-    assert {found.verdict for found in verdicts(context)} <= {"cannot be judged"}
+    assert {judgement.verdict for judgement in verdicts(context)} <= {"cannot be judged"}
     drawn = DRAWINGS[paper, context.result.draw or result](context)
     assert (drawn.table is None) != (drawn.figure is None)
     if drawn.figure is not None:
         import matplotlib.pyplot as plt
 
         plt.close("all")
-        assert drawn.data is not None
+        assert drawn.data is not None and drawn.data.empty

@@ -41,9 +41,11 @@ def test_a_line_per_job_and_what_failed(tmp_path: Path) -> None:
     done = snakemake(tmp_path)
     assert done.returncode != 0
     lines = done.stderr.splitlines()
-    told = [line for line in lines if line.startswith("[")]
-    assert any(re.fullmatch(r"\[ ?\d+ %\] \d of 4: table_1, PipeDream, seed 0 \(\d+ s\)", line) for line in told), lines
-    assert any("paper one drawn" in line for line in told)
+    progress = [line for line in lines if line.startswith("[")]
+    assert any(re.fullmatch(r"\[ ?\d+ %\] \d of 4: table_1, PipeDream, seed 0 \(\d+ s\)", line) for line in progress), (
+        lines
+    )
+    assert any("paper one drawn" in line for line in progress)
     assert "failed: run b; its log: b.log" in done.stderr and "the rate is too high" in lines
     for word in ("Select jobs", "Finished jobid", "Job stats", "rule run:", "Shell command", "CalledProcessError"):
         assert word not in done.stderr, word
@@ -51,9 +53,9 @@ def test_a_line_per_job_and_what_failed(tmp_path: Path) -> None:
 
 
 def test_nothing_to_do_and_a_dry_run_are_said_as_ever(tmp_path: Path) -> None:
-    wanted = "figure/paper/one.txt"
-    assert "Job stats" in snakemake(tmp_path, "--dry-run", wanted).stdout
-    assert snakemake(tmp_path, wanted).returncode == 0
-    assert "Nothing to be done" in snakemake(tmp_path, wanted).stderr
-    assert "Nothing to be done" in snakemake(tmp_path, "--dry-run", wanted).stdout
-    assert snakemake(tmp_path, "--quiet", "all", "--forceall", wanted).stderr.strip() == ""
+    target = "figure/paper/one.txt"
+    assert "Job stats" in snakemake(tmp_path, "--dry-run", target).stdout
+    assert snakemake(tmp_path, target).returncode == 0
+    assert "Nothing to be done" in snakemake(tmp_path, target).stderr
+    assert "Nothing to be done" in snakemake(tmp_path, "--dry-run", target).stdout
+    assert snakemake(tmp_path, "--quiet", "all", "--forceall", target).stderr.strip() == ""

@@ -64,6 +64,6 @@ def test_no_name_is_carried_out(case: str, project: Path) -> None:
     done = snakemake(project, *words)
     assert not list(project.rglob("F")), done.stdout + done.stderr
     assert done.returncode != 0
-    said = [line for line in (done.stdout + done.stderr).splitlines() if refusal in line]
-    assert said and all(line.startswith("pipelag: ") for line in said), done.stderr
-    assert "letters, digits, '_', '.' and '-'" in said[0] and "Traceback" not in done.stderr
+    refusals = [line for line in (done.stdout + done.stderr).splitlines() if refusal in line]
+    assert refusals and all(line.startswith("pipelag: ") for line in refusals), done.stderr
+    assert "letters, digits, '_', '.' and '-'" in refusals[0] and "Traceback" not in done.stderr

@@ -67,9 +67,9 @@ def training(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str],
 
 def test_a_fork_says_and_returns_what_a_process_of_its_own_does(warm: WarmProcess) -> None:
     for words in (["list", "stale_weights", "table_6"], ["list", "stale_wheat"], ["result"], ["nonsense"]):
-        forked, own = job(*words), job(*words, warm=False)
-        assert forked.returncode == own.returncode, words
-        assert forked.stdout == own.stdout and forked.stderr.replace("job.py", "pipelag") == own.stderr, words
+        forked, alone = job(*words), job(*words, warm=False)
+        assert forked.returncode == alone.returncode, words
+        assert forked.stdout == alone.stdout and forked.stderr.replace("job.py", "pipelag") == alone.stderr, words
     assert job("nonsense").returncode == 2
 
 
@@ -161,28 +161,28 @@ def real(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], lis
 
 
 def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp_path: Path) -> None:
-    client, mine = real(tmp_path, warm)
-    assert len(mine) == 3
-    os.kill(mine[-1], signal.SIGKILL)
+    client, started = real(tmp_path, warm)
+    assert len(started) == 3
+    os.kill(started[-1], signal.SIGKILL)
     text, _ = client.communicate(timeout=240)
     assert client.returncode == 2
     assert re.search(r"rank [01] of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", text), text
-    wait_for(lambda: not set(mine) & set(forks(warm)))
+    wait_for(lambda: not set(started) & set(forks(warm)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_the_client_of_their_launcher(warm: WarmProcess, tmp_path: Path, number: int) -> None:
-    client, mine = real(tmp_path, warm)
+    client, started = real(tmp_path, warm)
     client.send_signal(number)
     client.communicate(timeout=240)
-    wait_for(lambda: not set(mine) & set(forks(warm)))
+    wait_for(lambda: not set(started) & set(forks(warm)))
 
 
 def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
-    mine = WarmProcess()
-    mine.start(tmp_path / "warm.log")
-    client, fork = training(tmp_path, mine)
-    mine.stop()
+    process = WarmProcess()
+    process.start(tmp_path / "warm.log")
+    client, fork = training(tmp_path, process)
+    process.stop()
     text, _ = client.communicate()
     assert client.returncode == 1 and "the warm process is gone" in text
     wait_for(lambda: not Path(f"/proc/{fork}").exists() or "State:\tZ" in Path(f"/proc/{fork}/status").read_text())

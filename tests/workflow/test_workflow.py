@@ -89,8 +89,8 @@ def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> 
     for run in runs:
         write_log(project / run_dir(load_scale("quick"), run), run)
     try:
-        made = planned(project)
-        assert (made["figure"], made["run"]) == (everything["figure"] + 1, everything["run"])
+        with_logs = planned(project)
+        assert (with_logs["figure"], with_logs["run"]) == (everything["figure"] + 1, everything["run"])
     finally:
         for run in runs:
             shutil.rmtree(project / run_dir(load_scale("quick"), run))
@@ -101,9 +101,9 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     done = snakemake(project, target)
     assert done.returncode == 0, done.stderr
     assert (project / "figures/quick/stale_weights/figure_5a.pdf").exists()
-    again = snakemake(project, target)
-    assert "Nothing to be done" in again.stdout + again.stderr
-    assert "Using workflow specific profile profiles/default" in again.stdout + again.stderr
+    second = snakemake(project, target)
+    assert "Nothing to be done" in second.stdout + second.stderr
+    assert "Using workflow specific profile profiles/default" in second.stdout + second.stderr
     assert planned(project, "--config", "device=cpu", "--", target) == {}  # another device remakes nothing
 
     logs = sorted((project / "results/quick/runs").glob("*/metrics.jsonl"))
@@ -114,8 +114,10 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
 
     whole = logs[1].read_text()
     logs[1].write_text(whole[:100])
-    told = snakemake(project, target)
-    assert told.returncode == 0 and f"the log in {logs[1].parent.relative_to(project)} is damaged" in told.stderr
+    repaired = snakemake(project, target)
+    assert (
+        repaired.returncode == 0 and f"the log in {logs[1].parent.relative_to(project)} is damaged" in repaired.stderr
+    )
     assert [json.loads(line)["step"] for line in logs[1].read_text().splitlines()] == [
         json.loads(line)["step"] for line in whole.splitlines()
     ]

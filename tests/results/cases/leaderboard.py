@@ -35,9 +35,9 @@ def accuracies(values: dict[str, float], noise: float = 0.3) -> Callable[[Arm], 
         if arm.labels["what"] != "learning":
             return None
         end = values.get(arm.labels["arm"], 60.0) + noise * (arm.seed - 1) * (1 + len(arm.labels["arm"]) % 3)
-        made = trained(end)
-        made.rows[-1]["loss"] = 1 - end / 100
-        return made
+        run = trained(end)
+        run.rows[-1]["loss"] = 1 - end / 100
+        return run
 
     return make
 
@@ -139,8 +139,8 @@ def many_stages(training: str, arm: str, end: float, stages: str = "16") -> Pair
     """One arm elsewhere in one training; another number of stages says nothing."""
 
     def at(ends: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        def value(made: Arm) -> float:
-            name, labels = made.labels["arm"], made.labels
+        def value(arm: Arm) -> float:
+            name, labels = arm.labels["arm"], arm.labels
             whole = 80.0 if name == "sequential" else 65.0
             return ends[labels["training"]].get(name, whole) if labels["stages"] == stages else whole
 
@@ -224,7 +224,7 @@ def longer(arm: str, end: float, result: str = "table_7") -> Pair:
     usual = LONGER if result == "table_7" else LONGER_BY_OPTIMIZER
 
     def at(ends: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        return ending(lambda made: ends[made.labels["length"]][made.labels["arm"]], apart=0.1)
+        return ending(lambda arm: ends[arm.labels["length"]][arm.labels["arm"]], apart=0.1)
 
     other = {**usual, "three times": {**usual["three times"], arm: end}}
     return both("leaderboard", result, at(usual), at(other))
@@ -300,8 +300,8 @@ def left_over(work: str, stages: int, arm: str, points: float, result: str = "ta
     """One method elsewhere on one work."""
 
     def at(left: dict[tuple[str, int], dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        def value(made: Arm) -> float:
-            name, place = made.labels["arm"], (made.labels["work"], made.spec.phases[0].stages)
+        def value(arm: Arm) -> float:
+            name, place = arm.labels["arm"], (arm.labels["work"], arm.spec.phases[0].stages)
             usual = 2.5 * place[1]  # of what is not said, points that grow with the depth
             return 80.0 - (0.0 if name.startswith("sequential") else left.get(place, {}).get(name, usual))
 
@@ -358,8 +358,8 @@ def look_ahead(optimizer: str, stages: str, points: float, arm: str = "PipeDream
     """One arm elsewhere over so many stages."""
 
     def at(left: dict[tuple[str, str], dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        def value(made: Arm) -> float:
-            labels = made.labels
+        def value(arm: Arm) -> float:
+            labels = arm.labels
             return 80.0 - left.get((labels["optimizer"], labels["stages"]), {}).get(labels["arm"], 0.0)
 
         return ending(value, apart=0.1)
@@ -456,7 +456,7 @@ def on_words(optimizer: str, points: float, arm: str = "1F1B, latest weights") -
     """One arm of the Transformer's elsewhere."""
 
     def at(left: dict[str, dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-        return ending(lambda made: 80.0 - left[made.labels["optimizer"]].get(made.labels["arm"], 0.0), apart=0.1)
+        return ending(lambda arm: 80.0 - left[arm.labels["optimizer"]].get(arm.labels["arm"], 0.0), apart=0.1)
 
     return both(
         "leaderboard", "table_11", at(ON_WORDS), at({**ON_WORDS, optimizer: {**ON_WORDS[optimizer], arm: points}})
@@ -526,15 +526,17 @@ def look_ahead_pays() -> Pair:
 def over_rates(best: dict[str, str], fails: dict[str, str], lost: float = 20.0, result: str = "table_4") -> Pair:
     """Runs whose training loss is least at these rates, else at '1'; away from sequential's some accuracy is lost."""
 
-    def at(own: dict[str, str], cost: float) -> Callable[[Arm], RunLog | None]:
+    def at(own_rates: dict[str, str], cost: float) -> Callable[[Arm], RunLog | None]:
         def make(arm: Arm) -> RunLog | None:
             name, rate = arm.labels["arm"], arm.labels["rate"]
             whole = 90.0 if name == "sequential" else 90.0 - cost
-            end = (whole if rate == own.get(name, "1") else whole - 30.0) + 0.3 * (arm.seed - 1) * (1 + len(name) % 3)
-            made = trained(end)
-            made.summary["data"] = {**OFFICIAL, "test": 10_000}
-            made.rows[-1]["loss"] = 0.5 if rate == own.get(name, "1") else 2.0
-            return made
+            end = (whole if rate == own_rates.get(name, "1") else whole - 30.0) + 0.3 * (arm.seed - 1) * (
+                1 + len(name) % 3
+            )
+            run = trained(end)
+            run.summary["data"] = {**OFFICIAL, "test": 10_000}
+            run.rows[-1]["loss"] = 0.5 if rate == own_rates.get(name, "1") else 2.0
+            return run
 
         return make
 
@@ -542,7 +544,11 @@ def over_rates(best: dict[str, str], fails: dict[str, str], lost: float = 20.0, 
 
 
 def searched(
-    result: str, ends: dict[str, float], changed: dict[str, float], otherwise: float, own: dict[str, str] | None = None
+    result: str,
+    ends: dict[str, float],
+    changed: dict[str, float],
+    otherwise: float,
+    own_rates: dict[str, str] | None = None,
 ) -> Pair:
     """Accuracies where it holds and where some are changed. Losses are least at rate 1, which others surround, or at
     the rates of `own`."""
@@ -550,10 +556,10 @@ def searched(
     def ending(scores: dict[str, float]) -> Callable[[Arm], RunLog | None]:
         def make(arm: Arm) -> RunLog | None:
             name = arm.labels["arm"]
-            made = trained(scores.get(name, otherwise) + 0.3 * (arm.seed - 1) * (1 + len(name) % 3))
-            made.summary["data"] = {**OFFICIAL, "test": 10_000}
-            made.rows[-1]["loss"] = 0.5 if arm.labels["rate"] == (own or {}).get(name, "1") else 2.0
-            return made
+            run = trained(scores.get(name, otherwise) + 0.3 * (arm.seed - 1) * (1 + len(name) % 3))
+            run.summary["data"] = {**OFFICIAL, "test": 10_000}
+            run.rows[-1]["loss"] = 0.5 if arm.labels["rate"] == (own_rates or {}).get(name, "1") else 2.0
+            return run
 
         return make
 
@@ -634,7 +640,9 @@ def of_words(**changed: float) -> Pair:
         "sequential with NAdam": 90.0,
         "sequential": 90.0,
     }
-    return searched("table_13", ends, changed, otherwise=70.0, own={"1F1B, latest weights": "1/2", "PipeDream": "1/2"})
+    return searched(
+        "table_13", ends, changed, otherwise=70.0, own_rates={"1F1B, latest weights": "1/2", "PipeDream": "1/2"}
+    )
 
 
 @case("leaderboard", "table_13", "stashing_helps_own")

@@ -24,9 +24,9 @@ def real(
     return both(PAPER, result, altered(holds), altered(fails), scale="quick")
 
 
-def as_it_is(arm: Arm, found: RunLog) -> RunLog:
+def as_it_is(arm: Arm, run: RunLog) -> RunLog:
     """The real log."""
-    return found
+    return run
 
 
 def rows(change: Callable[[Row], Row | None]) -> Callable[[Arm, RunLog], RunLog]:
@@ -34,11 +34,11 @@ def rows(change: Callable[[Row], Row | None]) -> Callable[[Arm, RunLog], RunLog]
     return with_rows(change)
 
 
-def only(wanted: Callable[[Row], bool], **entries: Any) -> Callable[[Arm, RunLog], RunLog]:
+def only(meant: Callable[[Row], bool], **entries: Any) -> Callable[[Arm, RunLog], RunLog]:
     """Entries of some rows changed; a function gets the row."""
 
     def change(row: Row) -> Row:
-        if not wanted(row):
+        if not meant(row):
             return row
         return row | {key: value(row) if callable(value) else value for key, value in entries.items()}
 
@@ -71,11 +71,11 @@ def a_quarter_used() -> Pair:
 def idle_at_flush() -> Pair:
     """Worker 4 begins the next minibatch as soon as it is done with one."""
 
-    def earlier(arm: Arm, found: RunLog) -> RunLog:
-        last = [row for row in found.rows if row["worker"] == 3]
+    def earlier(arm: Arm, run: RunLog) -> RunLog:
+        last = [row for row in run.rows if row["worker"] == 3]
         gap = min(r["start"] for r in last if r["minibatch"] == 1) - max(r["end"] for r in last if r["minibatch"] == 0)
         moved = {"start": lambda row: row["start"] - gap, "end": lambda row: row["end"] - gap}
-        return only(lambda row: row["worker"] == 3 and row["minibatch"] == 1, **moved)(arm, found)
+        return only(lambda row: row["worker"] == 3 and row["minibatch"] == 1, **moved)(arm, run)
 
     return real("figure_3", as_it_is, earlier)
 
@@ -84,10 +84,10 @@ def idle_at_flush() -> Pair:
 def bubble_falls_with_m() -> Pair:
     """With 16 microbatches the last backward takes so long that all wait."""
 
-    def slower(arm: Arm, found: RunLog) -> RunLog:
-        last = max(row["end"] for row in found.rows)
+    def slower(arm: Arm, run: RunLog) -> RunLog:
+        last = max(row["end"] for row in run.rows)
         late = only(lambda row: row["end"] == last, end=lambda row: row["end"] + 60)
-        return late(arm, found) if arm.labels["arm"] == "16" else found
+        return late(arm, run) if arm.labels["arm"] == "16" else run
 
     return real("figure_3", as_it_is, slower)
 
@@ -145,9 +145,9 @@ def staleness() -> Pair:
 def overlap() -> Pair:
     """Worker 3 waits while it sends: each of its passes ends when its message has arrived."""
 
-    def sends_first(arm: Arm, found: RunLog) -> RunLog:
+    def sends_first(arm: Arm, run: RunLog) -> RunLog:
         late = {"start": lambda row: row["start"] + 0.5}
-        return only(lambda row: row["worker"] == 2 and row["kind"] in "FB", **late)(arm, found)
+        return only(lambda row: row["worker"] == 2 and row["kind"] in "FB", **late)(arm, run)
 
     return real("figure_5", as_it_is, sends_first)
 
@@ -339,15 +339,15 @@ Cells = Mapping[tuple[str, str], tuple[str, float]]
 def as_planned(cells: Cells) -> Callable[[Arm, RunLog], RunLog]:
     """Real logs of table 1 in which the plans of both costs, and the paper's own, are so and so much faster."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         config, speedup = cells[arm.labels["model"], arm.labels["servers"]]
         # the language model is searched for with 20 on each GPU, and its pipeline timed with 80
-        alone = next(row for row in found.rows if row.get("plan") == "data parallel")["samples_per_second"]
+        alone = next(row for row in run.rows if row.get("plan") == "data parallel")["samples_per_second"]
         if arm.labels.get("batch") == "80":
             alone = alone_of_20()
         new = {"samples_per_second": alone * speedup, "config": config}
-        mine = {PRINTED, RING, "straight", "15-1", "2-1-1"}
-        changed = only(lambda row: row.get("plan") in mine, **new)(arm, found)
+        pipelines = {PRINTED, RING, "straight", "15-1", "2-1-1"}
+        changed = only(lambda row: row.get("plan") in pipelines, **new)(arm, run)
         return only(named("data parallel"), samples_per_second=alone)(arm, changed)
 
     return change
@@ -356,9 +356,9 @@ def as_planned(cells: Cells) -> Callable[[Arm, RunLog], RunLog]:
 @functools.cache
 def alone_of_20() -> float:
     """Samples per second of the language model's data parallelism with 20 on each GPU."""
-    found = context(PAPER, "text_weight_size_lm", carried_out, scale="quick").log(batch="20")
-    assert found is not None
-    return float(next(row for row in found.rows if row.get("plan") == "data parallel")["samples_per_second"])
+    run = context(PAPER, "text_weight_size_lm", carried_out, scale="quick").log(batch="20")
+    assert run is not None
+    return float(next(row for row in run.rows if row.get("plan") == "data parallel")["samples_per_second"])
 
 
 def table_1(change: Mapping[tuple[str, str], tuple[str, float]], result: str = "table_1") -> Pair:
@@ -402,8 +402,8 @@ def epoch_speedups() -> Pair:
     """VGG-16 gains less than half as much on Cluster-A; GNMT-8 can be straight."""
 
     def long(cells: Cells) -> Callable[[Arm, RunLog], RunLog]:
-        def change(arm: Arm, found: RunLog) -> RunLog:
-            changed = as_planned(cells)(arm, found)
+        def change(arm: Arm, run: RunLog) -> RunLog:
+            changed = as_planned(cells)(arm, run)
             if any(row.get("plan") == "straight" for row in changed.rows):
                 return changed
             found_plan = next(row for row in changed.rows if row.get("plan") == PRINTED)
@@ -424,10 +424,10 @@ def slower_links_gain_more() -> Pair:
 def under_8_s() -> Pair:
     """One search takes as long as the paper's longest."""
 
-    def slow(arm: Arm, found: RunLog) -> RunLog:
+    def slow(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels["model"] != "ResNet-50":
-            return found
-        return only(named(RING), search_seconds=8.0)(arm, found)
+            return run
+        return only(named(RING), search_seconds=8.0)(arm, run)
 
     return real("text_optimizer_time", as_it_is, slow)
 
@@ -442,24 +442,14 @@ def profile_to_plan() -> Pair:
     return real("figure_6", as_it_is, only(named(PRINTED), stages=shorter))
 
 
-def other_cluster(levels: list[dict[str, float]]) -> Callable[[Arm], RunLog | None]:
-    """For figure 7: the plan of another cluster."""
-    return lambda arm: carried_out(replace(arm, spec=with_cluster(arm.spec, levels)))
-
-
-def with_cluster(spec: Any, levels: list[dict[str, float]]) -> Any:
-    """A spec planned for other levels."""
-    return spec.model_copy(update={"options": spec.options | {"cluster": {"levels": levels}}})
-
-
 def timed_as(model: str, plan: str, over: str, factor: float) -> Callable[[Arm, RunLog], RunLog]:
     """Real logs in which a plan of a model is so many times as fast as another of it."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("model") != model:
-            return found
-        slow = next(row for row in found.rows if row.get("plan") == over)["timed"]
-        return only(named(plan), timed=slow / factor)(arm, found)
+            return run
+        slow = next(row for row in run.rows if row.get("plan") == over)["timed"]
+        return only(named(plan), timed=slow / factor)(arm, run)
 
     return change
 
@@ -467,10 +457,10 @@ def timed_as(model: str, plan: str, over: str, factor: float) -> Callable[[Arm, 
 def after(*changes: Callable[[Arm, RunLog], RunLog]) -> Callable[[Arm, RunLog], RunLog]:
     """One change after the other."""
 
-    def all_of_them(arm: Arm, found: RunLog) -> RunLog:
+    def all_of_them(arm: Arm, run: RunLog) -> RunLog:
         for change in changes:
-            found = change(arm, found)
-        return found
+            run = change(arm, run)
+        return run
 
     return all_of_them
 
@@ -490,28 +480,28 @@ def replicated(model: str, replicas: int) -> Callable[[Arm, RunLog], RunLog]:
     def stages(row: Row) -> list[Row]:
         return [row["stages"][0] | {"replicas": replicas}, *row["stages"][1:]]
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        return only(named(PRINTED), stages=stages)(arm, found) if arm.labels["model"] == model else found
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        return only(named(PRINTED), stages=stages)(arm, run) if arm.labels["model"] == model else run
 
     return change
 
 
-def one_plan(arm: Arm, found: RunLog) -> RunLog:
+def one_plan(arm: Arm, run: RunLog) -> RunLog:
     """A ring's cost gives the printed cost's plan."""
-    row = next(row for row in found.rows if row.get("plan") == PRINTED)
-    return only(named(RING), stages=row["stages"], config=row["config"])(arm, found)
+    row = next(row for row in run.rows if row.get("plan") == PRINTED)
+    return only(named(RING), stages=row["stages"], config=row["config"])(arm, run)
 
 
 @case(PAPER, "figure_14a", "gnmt_not_replicated")
 def gnmt_not_replicated() -> Pair:
     """GNMT-16's first stage is replicated, though the plan calls itself straight."""
-    return real("figure_14a", one_plan, lambda arm, found: one_plan(arm, replicated("GNMT-16", 2)(arm, found)))
+    return real("figure_14a", one_plan, lambda arm, run: one_plan(arm, replicated("GNMT-16", 2)(arm, run)))
 
 
 @case(PAPER, "figure_14a", "first_replicated")
 def first_replicated() -> Pair:
     """VGG-16's first stage is not."""
-    return real("figure_14a", one_plan, lambda arm, found: one_plan(arm, replicated("VGG-16", 1)(arm, found)))
+    return real("figure_14a", one_plan, lambda arm, run: one_plan(arm, replicated("VGG-16", 1)(arm, run)))
 
 
 @case(PAPER, "figure_14a", "vgg16_14_9")
@@ -544,16 +534,16 @@ def as_much_as_80() -> Pair:
 def swept(real_rate: Callable[[int, float], float], chosen: float = 1e9) -> Callable[[Arm, RunLog], RunLog]:
     """The real partitions, timed by their number and predicted rate; the chosen plan so much faster than they."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        batch = found.summary["batch"]
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        batch = run.summary["batch"]
 
         def timed(row: Row) -> float:
             number = int(row["plan"].split()[1]) if row["plan"].startswith("partition") else 0
             return batch / real_rate(number, batch / row["predicted"]["paper"])
 
-        found = only(lambda row: row["what"] == "plan", timed=timed)(arm, found)
-        best = min(row["timed"] for row in found.rows if row["what"] == "plan" and row["plan"] != PRINTED)
-        return only(named(PRINTED), timed=best / chosen)(arm, found) if chosen < 1e9 else found
+        run = only(lambda row: row["what"] == "plan", timed=timed)(arm, run)
+        best = min(row["timed"] for row in run.rows if row["what"] == "plan" and row["plan"] != PRINTED)
+        return only(named(PRINTED), timed=best / chosen)(arm, run) if chosen < 1e9 else run
 
     return change
 
@@ -605,10 +595,10 @@ def correlated_here() -> Pair:
 def held(factor: float) -> Callable[[Arm, RunLog], RunLog]:
     """The straight pipeline's worst stage holds so many times what data parallelism does; the others half."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        alone = next(row for row in found.rows if row.get("plan") == "data parallel")["memory"][0]
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        alone = next(row for row in run.rows if row.get("plan") == "data parallel")["memory"][0]
         worst = alone * (factor if arm.labels["model"] == "GNMT-8" else 1.0)
-        return only(named("straight"), memory=[worst, alone / 2, alone / 2, alone / 2])(arm, found)
+        return only(named("straight"), memory=[worst, alone / 2, alone / 2, alone / 2])(arm, run)
 
     return change
 
@@ -646,10 +636,10 @@ def stays() -> Pair:
 def sped_up(half: float) -> Callable[[Arm, RunLog], RunLog]:
     """Plans that are twice as fast as data parallelism in single precision, and so many times in half."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        alone = next(row for row in found.rows if row.get("plan") == "data parallel")["timed"]
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        alone = next(row for row in run.rows if row.get("plan") == "data parallel")["timed"]
         gain = half if arm.labels["precision"] == "fp16" else 2.0
-        return only(named("PipeDream", "PipeDream, ring"), timed=alone / gain)(arm, found)
+        return only(named("PipeDream", "PipeDream, ring"), timed=alone / gain)(arm, run)
 
     return change
 
@@ -665,11 +655,11 @@ def gnmt8_less_overhead() -> Pair:
     """Data parallelism of one of the two waits for most of its time."""
 
     def slow(model: str) -> Callable[[Arm, RunLog], RunLog | None]:
-        def change(arm: Arm, found: RunLog) -> RunLog | None:
+        def change(arm: Arm, run: RunLog) -> RunLog | None:
             if arm.labels["what"] != "plan":
                 return None
             waits = only(named("data parallel"), timed=lambda row: 100 * row["timed"])
-            return waits(arm, found) if arm.labels["model"] == model else found
+            return waits(arm, run) if arm.labels["model"] == model else run
 
         return change
 
@@ -680,12 +670,12 @@ def gnmt8_less_overhead() -> Pair:
 def gnmt8_too_few_layers() -> Pair:
     """A straight plan whose stages all have work; the data sheet's profile has ten layers."""
 
-    def planned(arm: Arm, found: RunLog) -> RunLog | None:
+    def planned(arm: Arm, run: RunLog) -> RunLog | None:
         if arm.labels["what"] != "plan":
             return None
         stages = [{"forward_ms": 1.0, "backward_ms": 2.0}] * 16
         straight = {"what": "plan", "plan": "straight", "stages": stages, "samples_per_second": 99.0}
-        return log([*found.rows, straight], **found.summary)
+        return log([*run.rows, straight], **run.summary)
 
     return real("table_1", as_it_is, planned)
 
@@ -693,11 +683,11 @@ def gnmt8_too_few_layers() -> Pair:
 def sent(model: str, share: float) -> Callable[[Arm, RunLog], RunLog]:
     """The best plan of several stages sends such a share of data parallelism's bytes."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels["model"] != model:
-            return found
-        alone = next(row for row in found.rows if row.get("plan") == "data parallel")["bytes_per_sample"]
-        return only(named(SEVERAL), bytes_per_sample=share * alone)(arm, found)
+            return run
+        alone = next(row for row in run.rows if row.get("plan") == "data parallel")["bytes_per_sample"]
+        return only(named(SEVERAL), bytes_per_sample=share * alone)(arm, run)
 
     return change
 
@@ -735,9 +725,9 @@ def saturates() -> Pair:
 def memory_grows() -> Pair:
     """At depth 7 the first stage holds no more than at 4."""
 
-    def capped(arm: Arm, found: RunLog) -> RunLog:
-        four = next(row for row in found.rows if row.get("depth") == 4)["memory"]
-        return only(lambda row: row.get("depth") == 7, memory=four)(arm, found)
+    def capped(arm: Arm, run: RunLog) -> RunLog:
+        four = next(row for row in run.rows if row.get("depth") == 4)["memory"]
+        return only(lambda row: row.get("depth") == 7, memory=four)(arm, run)
 
     return real("figure_18b", as_it_is, capped)
 
@@ -751,13 +741,13 @@ def stages_differ() -> Pair:
 def gpipe(slowdowns: Mapping[tuple[str, str], float]) -> Callable[[Arm, RunLog], RunLog]:
     """GPipe loses such percentages, by (plan, cluster)."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels["arm"] not in ("Cluster-A", "Cluster-B"):
-            return found
-        line = next(row for row in found.rows if row.get("plan") == "straight")["timed"]
+            return run
+        line = next(row for row in run.rows if row.get("plan") == "straight")["timed"]
         for plan in ("GPipe, NOAM", "GPipe, most that fit"):
-            found = only(named(plan), timed=line / (1 - slowdowns[plan, arm.labels["arm"]] / 100))(arm, found)
-        return found
+            run = only(named(plan), timed=line / (1 - slowdowns[plan, arm.labels["arm"]] / 100))(arm, run)
+        return run
 
     return change
 
@@ -791,7 +781,7 @@ def over_model_parallelism() -> Pair:
     def gains(most: float) -> Callable[[Arm, RunLog], RunLog]:
         each = {"VGG-16": most, "AlexNet": 6.5, "GNMT-8": 2.6, "GNMT-16": 3.0}
         changes = [timed_as(model, PRINTED, MODEL, gain) for model, gain in each.items()]
-        return lambda arm, found: after(*changes)(arm, found) if "servers" not in arm.labels else found
+        return lambda arm, run: after(*changes)(arm, run) if "servers" not in arm.labels else run
 
     return real("text_headline_other", gains(14.9), gains(8.0))
 
@@ -806,12 +796,12 @@ def over_gpipe() -> Pair:
 def saving(model: str, percent: float) -> Callable[[Arm, RunLog], RunLog]:
     """The paper's plan of a model saves so much of data parallelism's bytes."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels["model"] != model:
-            return found
-        alone = next(row for row in found.rows if row.get("plan") == "data parallel")["bytes_per_sample"]
-        theirs = lambda row: row.get("plan") in ("15-1", "straight", "2-1-1")  # noqa: E731
-        return only(theirs, bytes_per_sample=alone * (1 - percent / 100))(arm, found)
+            return run
+        alone = next(row for row in run.rows if row.get("plan") == "data parallel")["bytes_per_sample"]
+        papers_plan = lambda row: row.get("plan") in ("15-1", "straight", "2-1-1")  # noqa: E731
+        return only(papers_plan, bytes_per_sample=alone * (1 - percent / 100))(arm, run)
 
     return change
 
@@ -859,9 +849,9 @@ def training(epochs: Epochs, plans: Make | None = None) -> Make:
         if arm.spec.kind != "train":
             return plans(arm) if plans else None
         model = arm.labels.get("model", "VGG-16")
-        wanted = epochs[model, arm.labels["arm"]]
+        needed = epochs[model, arm.labels["arm"]]
         key, target = METRICS[model]
-        return learns(None if wanted is None else wanted + arm.seed - 1, target, key)
+        return learns(None if needed is None else needed + arm.seed - 1, target, key)
 
     return make
 
@@ -883,11 +873,11 @@ def ends_otherwise(result: str, model: str, change: Callable[[float], float]) ->
     key, _ = METRICS[model]
 
     def otherwise(arm: Arm) -> RunLog | None:
-        found = training(ALIKE)(arm)
-        if found is None or (arm.labels["model"], arm.labels["arm"]) != (model, "PipeDream"):
-            return found
-        end = found.rows[-1] | {key: change(found.rows[-1][key])}
-        return replace(found, rows=[*found.rows[:-1], end], summary=found.summary | {"final": end})
+        run = training(ALIKE)(arm)
+        if run is None or (arm.labels["model"], arm.labels["arm"]) != (model, "PipeDream"):
+            return run
+        end = run.rows[-1] | {key: change(run.rows[-1][key])}
+        return replace(run, rows=[*run.rows[:-1], end], summary=run.summary | {"final": end})
 
     return both(PAPER, result, training(ALIKE), otherwise, scale="standard")
 
@@ -1028,9 +1018,9 @@ def with_asp(epochs: float | None, period: float = 1.0) -> Make:
         if arm.spec.kind == "plan":
             plan = {"what": "plan", "plan": "31-1", "timed": period}
             return log([plan], forward_ms=12_000.0, backward_ms=20_000.0, workers=32)
-        wanted = {"PipeDream": 10, "ASP": epochs}.get(arm.labels["arm"])
-        found = learns(None if wanted is None else wanted + (arm.seed - 1) * (wanted > 10), 72.0)
-        return replace(found, rows=[row | {"accuracy": min(row["accuracy"], 72.0)} for row in found.rows])
+        needed = {"PipeDream": 10, "ASP": epochs}.get(arm.labels["arm"])
+        run = learns(None if needed is None else needed + (arm.seed - 1) * (needed > 10), 72.0)
+        return replace(run, rows=[row | {"accuracy": min(row["accuracy"], 72.0)} for row in run.rows])
 
     return make
 

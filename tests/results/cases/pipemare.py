@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pipelag.experiments import Arm
@@ -52,7 +51,7 @@ def changed(result: str, change: Callable[[Arm, RunLog], RunLog | None]) -> Pair
 
 def of_arm(word: str, change: Callable[[Arm, RunLog], RunLog | None]) -> Callable[[Arm, RunLog], RunLog | None]:
     """A change of the runs whose arm begins with a word."""
-    return lambda arm, found: change(arm, found) if arm.labels["arm"].startswith(word) else found
+    return lambda arm, run: change(arm, run) if arm.labels["arm"].startswith(word) else run
 
 
 def rising(last: float, over: int, points: int = 20) -> list[float]:
@@ -63,23 +62,12 @@ def rising(last: float, over: int, points: int = 20) -> list[float]:
 # Figure 1 and table 1
 
 
-def drop_idle(row: dict[str, Any]) -> dict[str, Any]:
-    """A pass of GPipe without the wait before it, as if nothing waited."""
-    return row
-
-
 @case(PAPER, "figure_1", "gpipe_bubbles_one_copy")
 def gpipe_bubbles() -> Pair:
     return changed(
         "figure_1",
         of_arm("GPipe", with_rows(lambda row: row | {"stashed": row["kind"] == "B", "reads": row["minibatch"] // 2})),
     )
-
-
-def without_middle(arm: Arm, found: RunLog) -> RunLog:
-    """A worker that idles in the middle of the run."""
-    middle = max(row["end"] for row in found.rows) / 2
-    return replace(found, rows=[r for r in found.rows if r["stage"] != 2 or not r["start"] <= middle < r["end"] + 1])
 
 
 @case(PAPER, "figure_1", "pipedream_copies_no_bubbles")
@@ -90,8 +78,8 @@ def pipedream_copies() -> Pair:
 
 @case(PAPER, "figure_1", "pipemare_neither")
 def pipemare_neither() -> Pair:
-    kept = with_rows(lambda row: row | {"stashed": row["kind"] == "B"})
-    return changed("figure_1", of_arm("PipeMare", kept))
+    stashed = with_rows(lambda row: row | {"stashed": row["kind"] == "B"})
+    return changed("figure_1", of_arm("PipeMare", stashed))
 
 
 @case(PAPER, "table_1", "delays_as_formula")
@@ -118,14 +106,14 @@ def memory_as_formula() -> Pair:
 # The quadratic model
 
 
-def flat(arm: Arm, found: RunLog) -> RunLog:
+def flat(arm: Arm, run: RunLog) -> RunLog:
     """Losses that stay where they begin."""
-    return with_rows(lambda row: row | {"loss": 0.5})(arm, found)
+    return with_rows(lambda row: row | {"loss": 0.5})(arm, run)
 
 
-def growing(arm: Arm, found: RunLog) -> RunLog:
+def growing(arm: Arm, run: RunLog) -> RunLog:
     """Losses that grow by a fortieth a step."""
-    return with_rows(lambda row: row | {"loss": 0.5 * 1.025 ** row["step"]})(arm, found)
+    return with_rows(lambda row: row | {"loss": 0.5 * 1.025 ** row["step"]})(arm, run)
 
 
 @case(PAPER, "figure_5a", "tau_10_diverges")
@@ -310,9 +298,9 @@ def one_over_root() -> Pair:
     return both(PAPER, "table_5", altered(with_rows(as_printed)), carried_out, scale="quick")
 
 
-def no_average(arm: Arm, found: RunLog) -> RunLog:
+def no_average(arm: Arm, run: RunLog) -> RunLog:
     """As if T2 kept nothing."""
-    return with_rows(lambda row: row | {"average": 0})(arm, found)
+    return with_rows(lambda row: row | {"average": 0})(arm, run)
 
 
 @case(PAPER, "text_t2_memory", "third")
@@ -337,8 +325,8 @@ def activations_are_major() -> Pair:
 
 @case(PAPER, "text_activation_memory", "less_than_pipedream_here")
 def less_than_pipedream_here() -> Pair:
-    small, own = altered(activations_times(1 / 1000)), altered(activations_times(1.0))
-    return both(PAPER, "text_activation_memory", small, own, scale="quick")
+    small, counted = altered(activations_times(1 / 1000)), altered(activations_times(1.0))
+    return both(PAPER, "text_activation_memory", small, counted, scale="quick")
 
 
 @case(PAPER, "text_activation_memory", "more_than_gpipe_here")
@@ -769,13 +757,13 @@ def hardware(change: Callable[[Arm, RunLog], RunLog | None]) -> Pair:
 def used_less(method: str) -> Callable[[Arm, RunLog], RunLog]:
     """Pipelines of a method that idle a tenth more."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("task") != "pipeline":
-            return found
+            return run
         less = with_rows(
             lambda row: row | {"utilisation": 0.9 * row["utilisation"]} if row["method"] == method else row
         )
-        return less(arm, found)
+        return less(arm, run)
 
     return change
 
@@ -815,8 +803,8 @@ def wmt_gain() -> Pair:
 def step_holds(**entries: Any) -> Callable[[Arm, RunLog], RunLog]:
     """A change of what a training step holds."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
-        return with_rows(lambda row: row | entries)(arm, found) if arm.labels.get("what") == "copies" else found
+    def change(arm: Arm, run: RunLog) -> RunLog:
+        return with_rows(lambda row: row | entries)(arm, run) if arm.labels.get("what") == "copies" else run
 
     return change
 
@@ -829,12 +817,12 @@ def t2_memory() -> Pair:
 def kept_versions(copies: int) -> Callable[[Arm, RunLog], RunLog]:
     """PipeDream's stages hold so many copies of their weights."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("task") != "pipeline":
-            return found
+            return run
         return with_rows(
             lambda row: row | {"copies": [copies] * row["stages"]} if row["method"] == "PipeDream" else row
-        )(arm, found)
+        )(arm, run)
 
     return change
 
@@ -848,12 +836,12 @@ def table_memory_order() -> Pair:
 def pipedream_memory() -> Pair:
     printed = {"CIFAR10": 1.70 * 3, "ImageNet": 0.61 * 3, "IWSLT14": 1.06 * 4, "WMT17": 1.39 * 4}
 
-    def as_printed(arm: Arm, found: RunLog) -> RunLog:
+    def as_printed(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("task") != "pipeline":
-            return found
+            return run
         held = 1 + printed[arm.labels["dataset"]]
         return with_rows(lambda row: row | {"copies": [held] * row["stages"]} if row["method"] == "PipeDream" else row)(
-            arm, found
+            arm, run
         )
 
     return both(PAPER, "table_2", altered(as_printed), carried_out, scale="quick")
@@ -871,12 +859,12 @@ def headline_utilisation() -> Pair:
 
 @case(PAPER, "text_headline", "memory")
 def headline_memory() -> Pair:
-    def as_printed(arm: Arm, found: RunLog) -> RunLog:
+    def as_printed(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("task") != "pipeline":
-            return found
+            return run
         return with_rows(
             lambda row: row | {"copies": [1 + 1.7 * 3] * row["stages"]} if row["method"] == "PipeDream" else row
-        )(arm, found)
+        )(arm, run)
 
     return both(PAPER, "text_headline", altered(as_printed), carried_out, scale="quick")
 
@@ -910,7 +898,7 @@ def figures(claim: str) -> Callable[[Callable[[str], Pair]], None]:
 
 def pipelines(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Arm, RunLog], RunLog]:
     """A change of the pipelines' rows."""
-    return lambda arm, found: with_rows(change)(arm, found) if arm.labels.get("task") == "pipeline" else found
+    return lambda arm, run: with_rows(change)(arm, run) if arm.labels.get("task") == "pipeline" else run
 
 
 @figures("gpipe_utilisation_falls")

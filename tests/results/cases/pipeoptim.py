@@ -19,19 +19,19 @@ def changed(result: str, change: Change) -> Pair:
     return both(PAPER, result, carried_out, altered(change), scale="quick")
 
 
-def only(wanted: Callable[[Row], bool], **entries: Any) -> Change:
+def only(meant: Callable[[Row], bool], **entries: Any) -> Change:
     """Entries of some rows changed; a function gets the old value."""
 
     def change(row: Row) -> Row:
         new = {key: value(row[key]) if callable(value) else value for key, value in entries.items()}
-        return row | new if wanted(row) else row
+        return row | new if meant(row) else row
 
     return with_rows(change)
 
 
 def of_arm(word: str, change: Change) -> Change:
     """A change of the runs of one arm."""
-    return lambda arm, found: change(arm, found) if arm.labels["arm"] == word else found
+    return lambda arm, run: change(arm, run) if arm.labels["arm"] == word else run
 
 
 def passes(kind: str, stage: int | None = None, minibatch: int | None = None) -> Callable[[Row], bool]:
@@ -325,10 +325,10 @@ def training(scores: Scores, plans: bool = False) -> Callable[[Arm], RunLog | No
             return None
         line = [point + 0.01 * arm.seed for point in (value if isinstance(value, list) else curve(value, 0.0))]
         bleu = arm.labels["model"].startswith("GNMT")
-        found = trained(**{"bleu" if bleu else "accuracy": line[-1]}, line=line, epochs=70.0, steps=arm.spec.steps)
-        for row, point in zip(found.rows, line, strict=True):
+        run = trained(**{"bleu" if bleu else "accuracy": line[-1]}, line=line, epochs=70.0, steps=arm.spec.steps)
+        for row, point in zip(run.rows, line, strict=True):
             row["top5"] = 50 + point / 2
-        return found
+        return run
 
     return make
 

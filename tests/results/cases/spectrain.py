@@ -34,9 +34,9 @@ def with_workers(surplus: int) -> Make:
         if arm.spec.kind != "train":
             return carried_out(arm)
         counted = next(a for a in _figure_1b() if a.labels["arm"] == "the same, counted")
-        found = carried_out(counted)
-        assert found is not None
-        (output,) = [row["output"] for row in found.rows if row["layer"] == 2]
+        run = carried_out(counted)
+        assert run is not None
+        (output,) = [row["output"] for row in run.rows if row["layer"] == 2]
         sent = 4 * output * arm.spec.batch * arm.spec.steps
         return log(steps=arm.spec.steps, workers=[{"sent_bytes": sent}, {"sent_bytes": sent + surplus}])
 
@@ -136,15 +136,15 @@ def distances(predicted: float, stale: Callable[[int], float], spike: float = 1.
     """Runs whose predicted weights are off by so much at every s, stale ones by a function of s; a spike among them."""
 
     def make(arm: Arm) -> RunLog:
-        found = []
+        lines = []
         for number in range(40):
             row: dict[str, Any] = {"step": 20 * (number + 1)}
             for s in (1, 2, 3):
                 off = stale(s) * (1 + 0.01 * arm.seed)
                 row |= {f"rmse_predicted_{s}": predicted, f"rmse_stale_{s}": off}
                 row |= {f"rmse_stale_{s}_most": off * (spike if number == 20 else 1)}
-            found.append(row)
-        return log(found, data=OFFICIAL, final={"accuracy": 50.0})
+            lines.append(row)
+        return log(lines, data=OFFICIAL, final={"accuracy": 50.0})
 
     return make
 
@@ -207,7 +207,7 @@ def timed(world: World = as_printed) -> Make:
     def make(arm: Arm) -> RunLog | None:
         if arm.labels.get("what") != "plan":
             return None
-        model, found, backward = arm.labels["model"], [], 3.3
+        model, lines, backward = arm.labels["model"], [], 3.3
         for gpus in (2, 4):
             for name in arm.spec.options["arms"]:
                 entry = world(model, name, gpus)
@@ -217,8 +217,8 @@ def timed(world: World = as_printed) -> Make:
                 parts["computing"] = 1 - sum(parts.values())
                 row = {"what": "arm", "arm": name, "workers": gpus, "speedup": entry["speedup"]}
                 row |= {"samples_per_second": 100 * entry["speedup"], "seconds": 1.28 / entry["speedup"]}
-                found.append(row | {"bytes": entry["bytes"], "stages": [{"shares": parts}] * gpus})
-        return log(found, forward_ms=1.0, backward_ms=backward)
+                lines.append(row | {"bytes": entry["bytes"], "stages": [{"shares": parts}] * gpus})
+        return log(lines, forward_ms=1.0, backward_ms=backward)
 
     return make
 
@@ -385,7 +385,7 @@ def learnt(scores: Scores, wobbles: Mapping[str, float] | None = None, apart: fl
         best = scores.get((model, name), scores.get(name, SCORES[name]))
         best += apart * (arm.seed - 1) * (name == "Data P.")
         wobble = (wobbles or {}).get(name, WOBBLES[name])
-        found = []
+        lines = []
         for number in range(80):
             rising = best - (best - 50) * 0.5 ** (number / 6)
             accuracy = best if number == 78 else rising - wobble * (number % 2)
@@ -397,8 +397,8 @@ def learnt(scores: Scores, wobbles: Mapping[str, float] | None = None, apart: fl
                 "loss": lost,
                 "test_loss": lost,
             }
-            found.append(row)
-        return log(found, final=found[-1], best=found[78], diverged_at=None, data=OFFICIAL, steps=arm.spec.steps)
+            lines.append(row)
+        return log(lines, final=lines[-1], best=lines[78], diverged_at=None, data=OFFICIAL, steps=arm.spec.steps)
 
     return make
 
@@ -511,9 +511,9 @@ def spectrain_near_data() -> Pair:
         def make(arm: Arm) -> RunLog | None:
             if arm.labels.get("what") != "training" or arm.labels["arm"] != "SpecTrain":
                 return same(arm)
-            found = same(replace(arm, labels={**arm.labels, "arm": "Data P."}))
-            assert found is not None
-            return replace(found, rows=[row | {"accuracy": row["accuracy"] + offset} for row in found.rows])
+            run = same(replace(arm, labels={**arm.labels, "arm": "Data P."}))
+            assert run is not None
+            return replace(run, rows=[row | {"accuracy": row["accuracy"] + offset} for row in run.rows])
 
         return make
 
@@ -598,8 +598,8 @@ def in_print(model: str, arm: str, gpus: int) -> Entry:
 
 def slower(model: str, arm: str, gpus: int) -> Entry:
     """The same with a DualPipe of half the speed."""
-    found = in_print(model, arm, gpus)
-    return found | {"speedup": found["speedup"] * (0.5 if arm.startswith("DualPipe") else 1)}
+    entry = in_print(model, arm, gpus)
+    return entry | {"speedup": entry["speedup"] * (0.5 if arm.startswith("DualPipe") else 1)}
 
 
 for _result, _claim in (

@@ -144,10 +144,10 @@ def phases(**entries: Any) -> Callable[[], Make]:
     """Training runs whose first phase is another than asked for, only where it is the one with 8 stages."""
 
     def make() -> Make:
-        def change(arm: Arm, found: RunLog) -> RunLog:
+        def change(arm: Arm, run: RunLog) -> RunLog:
             if arm.labels["arm"] != "8-stage":
-                return found
-            return replace(found, summary=found.summary | {"phases": [found.summary["phases"][0] | entries]})
+                return run
+            return replace(run, summary=run.summary | {"phases": [run.summary["phases"][0] | entries]})
 
         return altered(change, ends({}))
 
@@ -273,11 +273,11 @@ def switched(gain: float) -> Make:
         hybrid = "hybrid" in arm.labels["arm"]
         count = arm.spec.steps // 100
         base += [90.0] * (count - len(base))
-        own = base if arm.labels["arm"] == "Baseline 30k" else [value - 10 for value in base]
+        line = base if arm.labels["arm"] == "Baseline 30k" else [value - 10 for value in base]
         if hybrid:
             switch = arm.spec.phases[0].steps // 100
-            own = own[:switch] + [value + gain for value in own[switch:]]
-        return trained(own[-1], line=own, steps=arm.spec.steps, phases=sized_as(arm))
+            line = line[:switch] + [value + gain for value in line[switch:]]
+        return trained(line[-1], line=line, steps=arm.spec.steps, phases=sized_as(arm))
 
     return make
 
@@ -314,12 +314,12 @@ def of_sliding(**entries: Any) -> Callable[[], Make]:
     """The same logs, but those of Sliding Stage say something else of their phase."""
 
     def make() -> Make:
-        def change(arm: Arm, found: RunLog) -> RunLog:
+        def change(arm: Arm, run: RunLog) -> RunLog:
             if arm.labels.get("curve") != "Sliding Stage":
-                return found
-            phase = found.summary["phases"][0]
+                return run
+            phase = run.summary["phases"][0]
             new = {key: value(phase[key]) for key, value in entries.items()}
-            return replace(found, summary=found.summary | {"phases": [phase | new]})
+            return replace(run, summary=run.summary | {"phases": [phase | new]})
 
         return altered(change, ends({**FINE, **SLIDING}))
 
@@ -376,12 +376,12 @@ register(
 Ends = tuple[float, float]  # of the non-pipelined arm and of 8 stages
 
 
-def of_kind(label: str, kind: str, others: Ends, own: Ends) -> Callable[[], Make]:
+def of_kind(label: str, kind: str, others: Ends, changed: Ends) -> Callable[[], Make]:
     """Logs that end there, and elsewhere those whose label says this kind."""
 
     def make() -> Make:
-        rest, these = (ends({"8-stage": deep}, whole) for whole, deep in (others, own))
-        return lambda arm: (these if arm.labels[label] == kind else rest)(arm)
+        usual, these = (ends({"8-stage": deep}, whole) for whole, deep in (others, changed))
+        return lambda arm: (these if arm.labels[label] == kind else usual)(arm)
 
     return make
 
@@ -465,13 +465,13 @@ register(
 
 def timed(speedups: Sequence[float], sent: float = 1e6) -> RunLog:
     """A speed run's blocks: ten minibatches of a second each alone, and so much faster on two workers."""
-    found: list[dict[str, Any]] = []
+    blocks: list[dict[str, Any]] = []
     for block, times in enumerate(speedups):
-        found.append({"arm": "non-pipelined", "block": block, "steps": 10, "seconds": 10.0})
+        blocks.append({"arm": "non-pipelined", "block": block, "steps": 10, "seconds": 10.0})
         pipelined = {"arm": "pipelined", "block": block, "steps": 10, "seconds": 10.0 / times}
-        found.append(pipelined | {"sent_bytes_per_step": [sent, sent]})
-        found.append({"arm": "hybrid", "block": block, "steps": 20, "seconds": 10.0 + 10.0 / times})
-    return log(found, kind="speed")
+        blocks.append(pipelined | {"sent_bytes_per_step": [sent, sent]})
+        blocks.append({"arm": "hybrid", "block": block, "steps": 20, "seconds": 10.0 + 10.0 / times})
+    return log(blocks, kind="speed")
 
 
 BY_DEPTH = {line["model"]: line["speedup_pipelined"] for line in reported("table_5")}
@@ -527,11 +527,11 @@ register("table_5", "ratio_grows_with_depth", sending, lambda: sending(ResNet_36
 def gpipe_summary(**entries: Callable[[Arm, Any], Any]) -> Callable[[], Make]:
     """The real schedules, those of GPipe with other entries in their summary; functions get the arm and the old."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("kind") != "schedule":
-            return found
-        new = {key: value(arm, found.summary[key]) for key, value in entries.items()}
-        return replace(found, summary=found.summary | new)
+            return run
+        new = {key: value(arm, run.summary[key]) for key, value in entries.items()}
+        return replace(run, summary=run.summary | new)
 
     return lambda: altered(change)
 
@@ -553,8 +553,8 @@ register(
 def of_schedules(key: str, change: Callable[[Any], Any]) -> Callable[[], Make]:
     """The real logs, with another entry in the summary of those that have it."""
 
-    def changed(arm: Arm, found: RunLog) -> RunLog:
-        return with_summary(**{key: change})(arm, found) if key in found.summary else found
+    def changed(arm: Arm, run: RunLog) -> RunLog:
+        return with_summary(**{key: change})(arm, run) if key in run.summary else run
 
     return lambda: altered(changed)
 
@@ -562,8 +562,8 @@ def of_schedules(key: str, change: Callable[[Any], Any]) -> Callable[[], Make]:
 def schedule_rows(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[], Make]:
     """The real schedules with every row of those on 2K + 1 accelerators changed."""
 
-    def only(arm: Arm, found: RunLog) -> RunLog:
-        return with_rows(change)(arm, found) if "K" in arm.labels else found
+    def only(arm: Arm, run: RunLog) -> RunLog:
+        return with_rows(change)(arm, run) if "K" in arm.labels else run
 
     return lambda: altered(only)
 
@@ -606,11 +606,11 @@ def printed_counts() -> Make:
         (cut,) = arm.spec.options["cuts"]
         unit = 2**20 / 4
         first = line["increase_mb_per_sample"] / 2  # two more copies of the first stage's activations
-        rest = line["activations_mb_per_sample"] / 2 - first
+        second = line["activations_mb_per_sample"] / 2 - first
         return log(
             [
                 {"layer": cut, "parameters": 0, "activations": first * unit},
-                {"layer": cut + 1, "parameters": line["weight_mb"] * unit, "activations": rest * unit},
+                {"layer": cut + 1, "parameters": line["weight_mb"] * unit, "activations": second * unit},
             ],
             cuts=[cut],
             batch=128,
@@ -622,8 +622,8 @@ def printed_counts() -> Make:
 def counts(change: Callable[[Arm, dict[str, Any]], dict[str, Any]], make: Make = carried_out) -> Callable[[], Make]:
     """Counts with every layer's changed."""
 
-    def changed(arm: Arm, found: RunLog) -> RunLog:
-        return replace(found, rows=[change(arm, copy.copy(row)) for row in found.rows])
+    def changed(arm: Arm, run: RunLog) -> RunLog:
+        return replace(run, rows=[change(arm, copy.copy(row)) for row in run.rows])
 
     return lambda: altered(changed, make)
 
@@ -632,8 +632,8 @@ def more(key: str, times: float, model: str = "", last: int = 10**6) -> Callable
     """A layer's count so many times as large: of all models or one, up to a layer."""
 
     def change(arm: Arm, row: dict[str, Any]) -> dict[str, Any]:
-        mine = model in ("", arm.labels["model"]) and row["layer"] <= last
-        return row | {key: row[key] * times} if mine else row
+        meant = model in ("", arm.labels["model"]) and row["layer"] <= last
+        return row | {key: row[key] * times} if meant else row
 
     return change
 
@@ -652,10 +652,10 @@ register("table_6", "increases_as_printed", printed_counts, real)
 def heavy_cifar() -> Make:
     """Activations on CIFAR-10 a hundred times as large."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels.get("dataset") != "CIFAR-10":
-            return found
-        return with_rows(lambda row: row | {"activations": 100 * row["activations"]})(arm, found)
+            return run
+        return with_rows(lambda row: row | {"activations": 100 * row["activations"]})(arm, run)
 
     return altered(change)
 
@@ -663,12 +663,10 @@ def heavy_cifar() -> Make:
 def in_flight(of_pipedream: float) -> Callable[[], Make]:
     """The real logs, PipeDream's backwards ending so much later, so that more minibatches wait for theirs."""
 
-    def change(arm: Arm, found: RunLog) -> RunLog:
+    def change(arm: Arm, run: RunLog) -> RunLog:
         if arm.labels["arm"] != "PipeDream":
-            return found
-        return with_rows(lambda row: row | ({"end": row["end"] + of_pipedream} if row["kind"] == "B" else {}))(
-            arm, found
-        )
+            return run
+        return with_rows(lambda row: row | ({"end": row["end"] + of_pipedream} if row["kind"] == "B" else {}))(arm, run)
 
     return lambda: altered(change)
 

@@ -1,0 +1,116 @@
+"""Of claims about PipeOptim that rest on several conditions, each that their case leaves alone."""
+
+from __future__ import annotations
+
+from pipelag.experiments import Arm, load_paper
+from pipelag.results.logs import RunLog
+from tests.results.cases.pipeoptim import (
+    BATCHES,
+    COPIES,
+    GOOD,
+    PAPER,
+    TABLE_4,
+    arms_of,
+    changed,
+    only,
+    passes,
+    plan_log,
+    planned,
+    printed,
+    training,
+)
+from tests.results.made_up import Pair, both, context, part, with_rows
+
+
+@part(PAPER, "algorithm_1", "workflow")
+def makes_the_next() -> Pair:
+    """The last backward of minibatch 5 makes an update too many."""
+    last = passes("B", 1, 5)
+    return changed("algorithm_1", with_rows(lambda row: row | ({"writes": row["writes"] + 1} if last(row) else {})))
+
+
+@part(PAPER, "algorithm_1", "workflow")
+def always_as_far() -> Pair:
+    """Another minibatch's forward is predicted further."""
+    return changed("algorithm_1", only(passes("F", 1, 4), ahead=lambda ahead: ahead + 1))
+
+
+@part(PAPER, "algorithm_1", "workflow")
+def backwards_without_delay() -> Pair:
+    """Another minibatch's backward misses an update."""
+    return changed("algorithm_1", only(passes("B", 1, 4), delay=1))
+
+
+@part(PAPER, "algorithm_1", "workflow")
+def backwards_not_predicted() -> Pair:
+    return changed("algorithm_1", only(passes("B", 1, 4), ahead=1))
+
+
+@part(PAPER, "table_4", "alexnet_drops")
+def all_drop() -> Pair:
+    """SpecTrain, of which the text has no number, is above GPipe."""
+    return both(PAPER, "table_4", training(printed()), training(printed("SGDM", SpecTrain=-20.0)))
+
+
+@part(PAPER, "table_4", "xpipe_fluctuates")
+def lower_too() -> Pair:
+    """With SGDM XPipe's lead spans as much, and is greater by five points."""
+    return both(PAPER, "table_4", training(printed()), training(printed("SGDM", XPipe=-5.0)))
+
+
+@part(PAPER, "figure_5a", "order")
+def alike() -> Pair:
+    """The order holds, and PipeOptim is six points above PipeDream."""
+    good = {arm: TABLE_4["Adam", "Residual LSTM"][arm] for arm in GOOD if arm in TABLE_4["Adam", "Residual LSTM"]}
+    apart = {"XPipe": 88.0, "GPipe": 87.0, "PipeOptim": 86.0, "PipeDream": 80.0, "PipeDream-2BW": 75.0}
+    return arms_of("figure_5a", apart, good)
+
+
+@part(PAPER, "table_5", "weight_memory")
+def more_than_predicted() -> Pair:
+    """PipeOptim keeps more than PipeDream does."""
+    return planned("table_5", {}, {}, copied=COPIES | {"PipeOptim": [4, 4, 4, 4]})
+
+
+@part(PAPER, "table_5", "weight_memory")
+def of_every_model() -> Pair:
+    """Of one model PipeDream-2BW keeps more."""
+    (first, *_) = (row["model"] for row in load_paper(PAPER).results["table_5"].reported)
+
+    def make(arm: Arm) -> RunLog:
+        more = COPIES | ({"PipeDream-2BW": [4, 4, 4, 4]} if arm.labels["model"] == first else {})
+        return plan_log(arm, {}, BATCHES, more)
+
+    return both(PAPER, "table_5", lambda arm: plan_log(arm, {}, BATCHES, COPIES), make, scale="quick")
+
+
+# Of one model alone, where the case changes all
+
+
+def of_one_model(result: str, rates: dict[str, float], changed: dict[str, float], worse: dict[str, int]) -> Pair:
+    """Plans with these throughputs; and those of the first model otherwise, with other largest passes."""
+    first = context(PAPER, result, lambda arm: None, scale="quick").values("model")[0]
+
+    def make(arm: Arm) -> RunLog:
+        one = arm.labels["model"] == first
+        return plan_log(arm, rates | (changed if one else {}), BATCHES | (worse if one else {}), COPIES)
+
+    return both(PAPER, result, lambda arm: plan_log(arm, rates, BATCHES, COPIES), make, scale="quick")
+
+
+@part(PAPER, "table_5", "above_pipedream")
+def above_pipedream_in_each() -> Pair:
+    return of_one_model("table_5", {}, {}, {"PipeOptim": 109})
+
+
+@part(PAPER, "text_throughput", "above_gpipe")
+def above_gpipe_in_each() -> Pair:
+    return of_one_model("text_throughput", {}, {"GPipe": 151.5}, {})
+
+
+@part(PAPER, "figure_5c", "gains")
+def over_both() -> Pair:
+    """Over PipeDream two BLEU more than printed."""
+    paper = TABLE_4["Adam", "GNMT-16"]
+    good = {arm: paper[arm] for arm in GOOD if arm in paper}
+    return arms_of("figure_5c", {"PipeDream": paper["PipeDream"] - 2.0}, good)

@@ -1,0 +1,163 @@
+"""Of the stale-weights paper's claims that rest on several conditions, each that their case leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.results.cases.stale_weights import (
+    AT_A_TENTH,
+    CONTROL,
+    CONTROLLED,
+    PAPER,
+    USUAL,
+    counts,
+    ends,
+    gpipe_summary,
+    later,
+    lines,
+    more,
+    moved,
+    real,
+    rows,
+    speeds,
+)
+from tests.results.made_up import Make, Pair, altered, both, part, with_rows
+
+
+def pair(result: str, holds: Callable[[], Make], fails: Callable[[], Make]) -> Pair:
+    """Two makers of logs."""
+    return both(PAPER, result, holds(), fails())
+
+
+@part(PAPER, "figure_1", "mapped_in_order")
+def four_partitions() -> Pair:
+    """The last is not there."""
+    return pair("figure_1", real, rows(lambda row: None if row["stage"] == 4 else row))
+
+
+@part(PAPER, "figure_4", "m_plus_2_cycles")
+def of_100_minibatches() -> Pair:
+    """99 take 101 cycles, as they should, and 100 are claimed."""
+    return pair("figure_4", real, rows(lambda row: None if row["minibatch"] == 99 else row))
+
+
+@part(PAPER, "figure_4", "cells")
+def every_pass() -> Pair:
+    """A forward is not there."""
+    third = ("F", 2, 3)
+    return pair(
+        "figure_4", real, rows(lambda row: None if (row["kind"], row["stage"], row["minibatch"]) == third else row)
+    )
+
+
+@part(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")
+def one_in_every_cycle() -> Pair:
+    """One comes a cycle later, and another with it."""
+    late = moved(lambda row: (row["kind"], row["stage"], row["minibatch"]) == ("B", 1, 60), **later())
+    return pair("text_potential_speedup", real, rows(late))
+
+
+@part(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")
+def twice_k_cycles() -> Pair:
+    """All come a cycle later."""
+    return pair(
+        "text_potential_speedup", real, rows(moved(lambda row: (row["kind"], row["stage"]) == ("B", 1), **later()))
+    )
+
+
+@part(PAPER, "text_potential_speedup", "ideal_speedup")
+def on_as_many_accelerators() -> Pair:
+    """One minibatch runs on accelerators of its own."""
+    more = moved(lambda row: row["minibatch"] == 60, worker=lambda worker: worker + 100)
+    return pair("text_potential_speedup", real, rows(more))
+
+
+@part(PAPER, "table_5", "deepest_uses_90_percent")
+def about_90() -> Pair:
+    """97 %."""
+    return pair("table_5", speeds, lambda: speeds(ResNet_362=(1.93, 1.95)))
+
+
+@part(PAPER, "control", "mostly_the_rate_here")
+def below_the_baseline() -> Pair:
+    """The pipelines end above the baseline; so half of what they lose is less than nothing."""
+    above = dict.fromkeys(AT_A_TENTH, 95.0) | {CONTROL: 86.5}
+    return pair("control", lambda: ends(AT_A_TENTH, 91.5), lambda: ends(above, 91.5))
+
+
+@part(PAPER, "hybrid_control", "mostly_the_rate_here")
+def hybrid_gains() -> Pair:
+    """The hybrid ends below the pipelined run."""
+    lower = CONTROLLED | {"20k+10k hybrid": 79.0}
+    return pair("hybrid_control", lambda: ends(CONTROLLED), lambda: ends(lower))
+
+
+# One of all that a claim is about, where its case changes all
+
+
+def of_label(key: str, value: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[], Make]:
+    """The real logs, every row changed of those whose label has this value."""
+    row_by_row = with_rows(change)
+    return lambda: altered(lambda arm, run: row_by_row(arm, run) if arm.labels.get(key) == value else run)
+
+
+@part(PAPER, "figure_1", "mapped_in_order")
+def each_in_order() -> Pair:
+    return pair("figure_1", real, rows(moved(lambda row: row["stage"] == 2, worker=0)))
+
+
+@part(PAPER, "figure_1", "contiguous")
+def each_minibatch() -> Pair:
+    """One minibatch passes the first accelerator twice."""
+    return pair("figure_1", real, rows(moved(lambda row: (row["stage"], row["minibatch"]) == (3, 0), worker=0)))
+
+
+@part(PAPER, "figure_4", "m_plus_2_cycles")
+def of_5_minibatches() -> Pair:
+    """Those of 100 are as they should be."""
+    return pair("figure_4", real, of_label("minibatches", "5", moved(lambda row: row["worker"] == 2, **later())))
+
+
+@part(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")
+def in_every_cycle_for_each_k() -> Pair:
+    late = moved(lambda row: (row["kind"], row["stage"], row["minibatch"]) == ("B", 1, 60), **later())
+    return pair("text_potential_speedup", real, of_label("K", "1", late))
+
+
+@part(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")
+def twice_k_for_each_k() -> Pair:
+    late = moved(lambda row: (row["kind"], row["stage"]) == ("B", 1), **later())
+    return pair("text_potential_speedup", real, of_label("K", "1", late))
+
+
+@part(PAPER, "text_potential_speedup", "ideal_speedup")
+def ideal_for_each_k() -> Pair:
+    more = moved(lambda row: row["minibatch"] == 60, worker=lambda worker: worker + 100)
+    return pair("text_potential_speedup", real, of_label("K", "1", more))
+
+
+@part(PAPER, "text_potential_speedup", "all_busy")
+def busy_for_each_k() -> Pair:
+    gone = lambda row: None if (row["worker"], row["minibatch"]) == (0, 60) else row  # noqa: E731
+    return pair("text_potential_speedup", real, of_label("K", "1", gone))
+
+
+@part(PAPER, "figure_5b", "all_converge")
+def each_comes_to_rest() -> Pair:
+    """One rises to the end."""
+    usual = {"otherwise": USUAL}
+    steady = [10.0 + 80.0 * step / 299 for step in range(300)]
+    return pair("figure_5b", lambda: lines(usual), lambda: lines(usual | {"6-stage": steady}))
+
+
+@part(PAPER, "table_6", "weights_are_small")
+def weights_of_each() -> Pair:
+    return pair("table_6", real, counts(more("parameters", 100, "ResNet-20")))
+
+
+@part(PAPER, "text_vs_gpipe_speedup", "bubble_doubles")
+def not_less_than_doubles() -> Pair:
+    """It is the same."""
+    double = gpipe_summary(bubble=lambda arm, old: 0.4 if arm.labels["arm"].startswith("4") else 0.2)
+    return pair("text_vs_gpipe_speedup", double, gpipe_summary(bubble=lambda arm, old: 0.2))
