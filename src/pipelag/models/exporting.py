@@ -21,6 +21,7 @@ from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, ma
 from pipelag.models.tracing import renamed
 from pipelag.tensors import alone
 
+GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # what torch.no_grad is to torch.export
 IDLE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")  # checks of what export has settled
 PRUNED = "model."  # where `Called` keeps the model
 
@@ -131,8 +132,8 @@ class _Reader:
                 steps.append(self.lifted(node, signature.inputs_to_lifted_tensor_constants.get(node.name)))
             elif node.op == "output":
                 output = [self.value(one) for one in node.args[0]]
-            elif not self.passed_over(node):
-                steps.append(self.step(node))
+            else:
+                steps += self.computed(node)
         if not output or not all(isinstance(one, Ref) for one in output):
             raise PipelagError(f"{type(self.model).__name__} gives something else than tensors, and only these can be")
         trace = Traced(
@@ -159,6 +160,38 @@ class _Reader:
         ref = self.named(node, "constant")
         self.sized.add(ref)
         return Step(ref, "call_function", constant, (value.detach(), Here.DEVICE), {})
+
+    def computed(self, node: fx.Node) -> list[Step]:
+        """What a node computes: an operator, none, or those of a part under torch.no_grad or torch.enable_grad."""
+        if node.op == "get_attr" and all(user.target is GRADIENTS for user in node.users):
+            return []  # the part itself, which its caller names
+        if node.target is GRADIENTS:
+            return self.part(node)
+        if node in self.names or self.passed_over(node):
+            return []
+        return [self.step(node)]
+
+    def part(self, node: fx.Node) -> list[Step]:
+        """The operators of a part whose gradients are off or on, and what keeps gradients out where they are off."""
+        arguments: Any = node.args
+        enabled, named, *operands = arguments
+        part: Any = getattr(node.graph.owning_module, named.target)
+        placeholders = [each for each in part.graph.nodes if each.op == "placeholder"]
+        self.names |= {inner: self.names[outer] for inner, outer in zip(placeholders, operands, strict=True)}
+        steps: list[Step] = []
+        values: list[Any] = []
+        for inner in part.graph.nodes:
+            if inner.op == "output":
+                values = [self.value(each) for each in inner.args[0]]
+            elif inner.op != "placeholder":
+                steps += self.computed(inner)
+        for user in node.users:
+            place: Any = user.args[1]
+            value = values[place]
+            self.names[user] = value if enabled else self.named(user, "detach")
+            if not enabled:
+                steps.append(Step(self.names[user], "call_function", Operator("aten.detach.default"), (value,), {}))
+        return steps
 
     def passed_over(self, node: fx.Node) -> bool:
         """A check, a conversion of what is as it should be, or a layout in memory, which the modes may differ in."""
@@ -187,7 +220,7 @@ class _Reader:
             target = Operator("aten.reshape.default" if str(target) == "aten.view.default" else str(target))
         elif isinstance(target, torch._ops.HigherOrderOperator) or node.op != "call_function":
             raise PipelagError(
-                f"{type(self.model).__name__} computes a part of itself under torch.no_grad or autocast "
+                f"{type(self.model).__name__} computes a part of itself under autocast or by control flow of torch "
                 f"('{node.target}'), which cannot be laid out in layers"
             )
         step = Step(
