@@ -96,11 +96,11 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
 
 def train(folder: Path | None, batches: Noise | None = None, **how: Any) -> pipelag.TrainedRun:
     how = {"method": "pipedream", "cuts": (3,), "steps": STEPS} | how
-    every = EVERY if folder is not None else 0
+    if folder is not None:
+        how = {"checkpoint_every": EVERY} | how
     return pipelag.train(
-        convolutional(), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=every,
-        seed=5, **how,
-    )  # fmt: skip
+        convolutional(), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, seed=5, **how
+    )
 
 
 @pytest.mark.real
@@ -114,8 +114,8 @@ def test_a_run_that_broke_goes_on(tmp_path: Path, replicas: tuple[int, ...]) -> 
     again, whole = train(tmp_path, replicas=replicas), train(None, replicas=replicas)
     assert equal(again.model.state_dict(), whole.model.state_dict())
     assert again.metrics == whole.metrics and len(whole.metrics) == STEPS
-    kept = {path.parent.name for path in tmp_path.glob("*/resume-*")}
-    # Two sets, for one may be damaged; what is older goes.
+    kept = {folder.name for folder in tmp_path.glob("step-*") if len(list(folder.glob("resume-*"))) == 2}
+    # Two sets, for one may be damaged; of what is older ever more goes.
     assert kept >= {"step-000000018", "step-000000022"} and "step-000000006" not in kept
 
 
@@ -169,6 +169,27 @@ def test_a_set_needs_what_is_before_it_and_its_own_files(tmp_path: Path) -> None
     assert left(lambda folder: (folder / one / "losses-2-of-2.pt").unlink()) == 0
     assert left(lambda folder: shutil.rmtree(folder / one)) == 0
     assert left(lambda folder: (folder / "step-x").mkdir()) == 12
+
+
+@pytest.mark.real
+def test_an_old_set_that_is_damaged_costs_no_more_than_from_before_it(tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailed, match="Broken"):
+        train(tmp_path / "good", Breaking(), checkpoint_every=2)
+    assert Checkpoints(tmp_path / "good", frozenset()).steps() == [*range(2, BROKEN, 2)]
+
+    def newest(kind: str, *measured: Any) -> int:
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "good", copy)
+        (copy / "step-000000010" / f"{kind}-2-of-2.pt").write_bytes(b"damaged")
+        step = Checkpoints(copy, frozenset()).rewind(*measured)
+        shutil.rmtree(copy)
+        return step
+
+    assert newest("losses") == newest("losses", ()) == newest("stage") == newest("stage", {4, 10}) == 8
+    assert newest("stage", ()) == newest("stage", {4}) == 16  # nobody measures these weights
+    (tmp_path / "good" / "step-000000010" / "losses-2-of-2.pt").write_bytes(b"damaged")
+    again, whole = train(tmp_path / "good"), train(None)
+    assert equal(again.model.state_dict(), whole.model.state_dict()) and again.metrics == whole.metrics
 
 
 @pytest.mark.real

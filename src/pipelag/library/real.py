@@ -74,7 +74,8 @@ def train_real(
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
     with _store_in(checkpoints, wishes.kept_at(every, ends, total), wishes) as store:
-        resume = store.rewind() if store is not None else 0
+        measured = wishes.marks(total) if wishes.validation is not None else ()
+        resume = store.rewind(measured) if store is not None else 0
         if store is not None and resume == total and fits(store.model(total), model):  # else the workers refuse it
             asked = told_of(phases[-1], how["seed"], how["bf16"])
             store.check_over(total, asked | optimizer_of(model, how["optimizer"]))

@@ -51,7 +51,7 @@ def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threa
     """Open the run's folder, say where workers go on, and write down what came of it."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    rows, summary, state, trace = yield {"resume": checkpoints.rewind()}
+    rows, summary, state, trace = yield {"resume": checkpoints.rewind(evaluations(spec))}
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
