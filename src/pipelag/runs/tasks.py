@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pipelag import data, models
-from pipelag.catalogue import check_told
+from pipelag.catalogue import GIVEN, HOMES, check_told, options_model
 from pipelag.data.images.batches import Batches, Evaluation
 from pipelag.data.images.dataset import Dataset
 from pipelag.data.images.imagenet import FolderBatches, FolderEvaluation, ImageFolders
@@ -21,6 +21,7 @@ from pipelag.data.text.language import LanguageBatches, RunningText
 from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError, kind_of
+from pipelag.models.cut import name_of
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
 from pipelag.runs.spec import RunSpec
@@ -50,7 +51,30 @@ class Task:
         assert spec.model is not None and spec.data is not None
         check_told(spec.model.name, self.shape, spec.data.name)
         model = models.build(spec.model.name, seed=spec.seed, **(self.shape | spec.model.options))
+        if isinstance(self.data, Dataset | ImageFolders):
+            check_size(model, spec.model.name, self.data)
         return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@torch.no_grad()
+def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) -> None:
+    """Refuse images of a size that a model of ours cannot take, before it is trained; it is as it was."""
+    if name not in HOMES:  # what a user's own layer raises keeps its traceback
+        return
+    value: Any = torch.zeros(1, *images.shape)
+    mode = model.training
+    model.eval()
+    for number, layer in enumerate(model, start=1):
+        try:
+            value = layer(value)
+        except RuntimeError as error:
+            sized = "size" in options_model(f"models.{HOMES[name]}", GIVEN.get(HOMES[name], ())).model_fields
+            remedy = "let its option size be theirs" if sized else "take a model or a data set of another size"
+            raise PipelagError(
+                f"model '{name}' cannot take the images of '{images.name}', of {'x'.join(map(str, images.shape))}: "
+                f"layer {number} ({name_of(layer)}) says '{' '.join(str(error).split())}'; {remedy}"
+            ) from error
+    model.train(mode)
 
 
 def open_task(spec: RunSpec, device: torch.device) -> Task:
