@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
@@ -232,6 +233,20 @@ def test_a_finished_training_is_told_again_and_never_as_another(
             pipelag.train(convolutional(), Noise(), executor="real", checkpoints=tmp_path, **(ours | changes))
     longer = train(tmp_path, steps=9, method="gpipe", cuts=(1, 4))
     assert longer.metrics[:6] == first.metrics and len(longer.metrics) == 9
+
+
+@pytest.mark.real
+def test_another_loss_rate_or_data_is_told(tmp_path: Path) -> None:
+    train(tmp_path, steps=6)
+    other: dict[str, Any] = {"loss": nn.MultiMarginLoss(), "rate": lambda step: 0.5 if step > 2 else 1.0}
+    with pytest.warns(UserWarning, match="and this one has") as told:
+        train(tmp_path, Noise(seed=9), steps=9, **other)
+    said = " ".join(str(warning.message) for warning in told)
+    assert "with 1 times its rate at step 3, and" in said and "with loss cross_entropy, and this one has" in said
+    assert "with a first minibatch [8, 3, 8, 8] float32" in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(tmp_path, Noise(seed=9), steps=9, **other)
 
 
 @pytest.mark.real

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from pipelag.data.text.labelled import LabelledBatches, LabelledEvaluation, Labe
 from pipelag.data.text.language import LanguageBatches, RunningText
 from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
-from pipelag.errors import PipelagError, kind_of
+from pipelag.errors import PipelagError, kind_of, shown
 from pipelag.models.cut import name_of
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
@@ -192,6 +194,22 @@ def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
         _classified(spec, LabelledEvaluation(texts, device)),
         {"classes": len(texts.classes), "words": len(texts.words)},
     )
+
+
+def told_of_data(task: Task) -> str:
+    """What a checkpoint says of a run's data, whose files are no part of the run's id: as its summary does."""
+    return json.dumps(task.summary(), sort_keys=True, default=str)
+
+
+def check_data(was: str | None, task: Task, where: Path) -> None:
+    """Refuse to go on with other data (another mirror, other files) than a checkpoint's; older ones do not tell."""
+    before, here = json.loads(was or "{}"), json.loads(told_of_data(task))
+    for name in sorted(before.keys() & here.keys()):
+        if before[name] != here[name]:
+            raise PipelagError(
+                f"{where} is of data with {name} {shown(before[name])}, and here it is {shown(here[name])}: the run "
+                "would be of neither; give those data back, or remove its folder `partial`"
+            )
 
 
 @torch.no_grad()
