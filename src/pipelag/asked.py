@@ -173,7 +173,7 @@ def check_rates(stage_lr: Any) -> dict[int, float]:
 
 def check_rate(name: str, rate: Any) -> float:
     """A learning rate, also one of numpy's numbers."""
-    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate <= MOST_RATE:
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate <= MOST_RATE:  # type: ignore[operator]
         raise PipelagError(f"{name} is {shown(rate)}; it should be a finite number above 0, and {MOST_RATE:g} at most")
     return float(rate)
 

@@ -146,12 +146,12 @@ class Guard:
         """Once a forward has been looked at. Raises `PipelagError` where it kept copies, or changed weights."""
         self.unseen, self.origins = False, None
         packed = {id(p) for part in self.module.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
-        for name, p, count, values in self.before:
+        for changed, p, count, values in self.before:
             same = torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
             if not same or (p._version != count and id(p) not in packed):  # cuDNN lays these out anew
                 raise PipelagError(
                     f"method '{self.weights.method.name}' keeps several versions of the weights, and the forward of "
-                    f"stage {self.weights.stage} changes '{name}' in place, which would be of one of them alone; "
+                    f"stage {self.weights.stage} changes '{changed}' in place, which would be of one of them alone; "
                     "change it in the optimizer's step, or train with a method of one version"
                 )
         self.before = []
