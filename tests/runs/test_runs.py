@@ -20,6 +20,7 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.folder import leaving_nothing
+from pipelag.runs.kinds.theory import read_libsvm
 from pipelag.runs.spec import RunSpec
 from pipelag.warm import WarmProcess
 from tests.ending import ended
@@ -226,6 +227,7 @@ def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
             {"phases": [{"method": "stale_weights", "steps": 1, "cuts": [5, 2]}]},
             "increasing from 1, not [5, 2]",
         ),
+        ({"options": {"discrepancy": {"horizons": [0]}}}, "horizons.0' of a train run is 0; it should be 1 or more"),
         ({"batch": 0}, "the run's spec is wrong: batch is 0; it should be above 0"),
         ({"optimiser": {}}, "the run's spec is wrong: unknown key 'optimiser'; did you mean 'optimizer'?"),
         (
@@ -289,6 +291,13 @@ def test_images_of_a_size_that_the_model_cannot_take_are_refused(
 ) -> None:
     assert run(tmp_path, model=model, phases=[{"method": "sequential", "steps": 1}]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "3 1:1\n", "3 1:1\n3 1:2\n", "1 1:nan\n2 1:3\n", "inf 1:1\n1 1:2\n"])
+def test_a_regression_set_that_has_nothing_to_learn_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.svm").write_text(text)
+    with pytest.raises(PipelagError, match="a.svm' is no regression set: it should have two samples or more"):
+        read_libsvm(str(tmp_path / "a.svm"))
 
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ class DiscrepancyOptions(Typed):
     predictions so many updates ahead from what came.
     """
 
-    horizons: list[int] = Field(default_factory=list)
+    horizons: list[Annotated[int, Field(ge=1, le=10_000)]] = Field(default_factory=list)
     every: int = Field(default=10, ge=1)
 
 
