@@ -16,6 +16,7 @@ from torch import nn
 from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, expect, unknown
 from pipelag.library.kept import kept_in, told_again
+from pipelag.library.likeness import data_told, loss_told, rates_told
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
@@ -145,7 +146,7 @@ def train(
             from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
             flight) from its weights (PipeDream section 4). What was before it is told again. The simulated executor
             keeps two files there, the newest checkpoint and the one before it, and goes on with the same training alone
-            (it may be longer), bit for bit.
+            (it may be longer), bit for bit. Other rates, another loss and other data are told in a warning.
         checkpoint_every: minibatches between two checkpoints; there is one at evaluations and at the end of each phase
             anyway (where simulated, of the last).
         patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
@@ -278,7 +279,8 @@ def _simulated(
     total = sum(phase.steps for phase in phases)
     with ExitStack() as opened:
         marks = wishes.kept_at(every, [total], total)
-        store = opened.enter_context(kept_in(checkpoints, marks, phases, how["seed"], how["bf16"]))
+        like = lambda: rates_told(how["rate"], total) | loss_told(how["loss"].function)  # noqa: E731
+        store = opened.enter_context(kept_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
         callers = opened.enter_context(preserved_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
@@ -291,7 +293,8 @@ def _simulated(
         with suppress(Stop):
             if saved is not None:
                 told_again(saved, telling)
-            for inputs, targets in callers.while_drawing(supply.first(total, training.done)):
+            seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
+            for inputs, targets in callers.while_drawing(supply.first(total, training.done, seen)):
                 telling.step(training.step(to(inputs, place), to(targets, place)))
                 if telling.due:
                     telling.evaluate(model, place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from numbers import Real
 from operator import index
 from pathlib import Path
@@ -19,7 +18,7 @@ from pipelag.methods import Method
 from pipelag.models.cut import layers_of
 from pipelag.stage.phase import Phase
 from pipelag.tensors import trainable
-from pipelag.typed import MOST_BATCH, MOST_STEPS, MOST_WORKERS
+from pipelag.typed import MOST_BATCH, MOST_RATE, MOST_STEPS, MOST_WORKERS
 
 PRECISIONS = ("fp32", "bf16")
 PAIRS = "give minibatches as pairs (inputs, targets) of tensors"
@@ -174,8 +173,8 @@ def check_rates(stage_lr: Any) -> dict[int, float]:
 
 def check_rate(name: str, rate: Any) -> float:
     """A learning rate, also one of numpy's numbers."""
-    if isinstance(rate, bool) or not isinstance(rate, Real) or not isfinite(rate) or rate <= 0:
-        raise PipelagError(f"{name} is {shown(rate)}; it should be a finite number above 0")
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate <= MOST_RATE:  # type: ignore[operator]
+        raise PipelagError(f"{name} is {shown(rate)}; it should be a finite number above 0, and {MOST_RATE:g} at most")
     return float(rate)
 
 

@@ -210,22 +210,25 @@ for _each in filter(None, (_Loader, _CLoader)):  # 1e-3 is a number in YAML 1.2 
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to: it takes its place at the end, and goes where writing fails.
+    """A path beside `path` to write to: it takes its place and its permissions, and goes where writing fails.
 
     Raises:
         PipelagError: the place cannot be written to, or the disk is full; `path` is as it was.
     """
     aside: Path | None = None
     try:
-        target = Path(os.path.realpath(path))  # a link stays one
+        target, mode = Path(os.path.realpath(path)), None  # a link stays one
         with suppress(FileNotFoundError):
-            if not stat.S_ISREG(target.stat().st_mode):
+            mode = target.stat().st_mode
+            if not stat.S_ISREG(mode):
                 kind = "a folder" if target.is_dir() else "a device or a pipe"
                 raise PipelagError(f"'{path}' is {kind}; name a file to write to")
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.parent / f".{token_hex(6)}{target.suffix}"
         open(beside, "xb").close()
         aside = beside
+        if mode is not None:
+            aside.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)
         yield aside
         with open(aside, "rb+") as file:
             os.fsync(file.fileno())

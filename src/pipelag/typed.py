@@ -71,6 +71,7 @@ def _whole(key: Any) -> Any:
 # More than any machine has or paper trains: what is beyond is a slip, and would take all memory or all day.
 MOST_STEPS, MOST_STAGES, MOST_WORKERS, MOST_BATCH = 10**9, 10_000, 4096, 2**24
 
+MOST_RATE = 1e38  # of learning: beyond it float32 has no numbers
 MOST_PASSES = 200_000  # stages times microbatches: the passes of a minibatch, which a schedule lists one by one
 
 Stage = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_STAGES)]  # a key: the number of a stage

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.server
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import IO
 
 
@@ -18,13 +20,16 @@ class Site:
     files: content by path; cut_after: bytes sent before each of the next connections is cut; status: instead of 200;
     silent_after: bytes, after which each connection says nothing for so many seconds (`silence`) and is cut;
     trickle: seconds before each single byte, of the head too with `slow_head`; ranges:
-    whether it knows them; asked: (path, Range header) of every request.
+    whether it knows them; stamp: "ETag" or "Last-Modified", by which a file is known again (If-Range); changes:
+    files that are others from a request on, the first being 1; asked: (path, Range header) of every request.
     """
 
     files: dict[str, bytes]
     cut_after: list[int] = field(default_factory=list)
     status: dict[str, int] = field(default_factory=dict)
     ranges: bool = True
+    stamp: str = ""
+    changes: dict[int, dict[str, bytes]] = field(default_factory=dict)
     silent_after: int = 0
     silence: float = 0.0
     trickle: float = 0.0
@@ -44,6 +49,12 @@ def slowly(file: IO[bytes], content: bytes, site: Site) -> None:
                 return
 
 
+def stamp_of(content: bytes | None, header: str) -> str:
+    """A name or a date that only this content has."""
+    number = zlib.crc32(content or b"")
+    return {"ETag": f'"{number}"', "Last-Modified": formatdate(number % 10**9, usegmt=True)}.get(header, "")
+
+
 @contextmanager
 def serving(**files: bytes) -> Iterator[Site]:
     """Serve `files` (a keyword `a_gz` is the path /a.gz) on a free port of this machine."""
@@ -53,7 +64,11 @@ def serving(**files: bytes) -> Iterator[Site]:
         def do_GET(self) -> None:
             header = self.headers.get("Range")
             site.asked.append((self.path, header))
+            site.files |= site.changes.get(len(site.asked), {})
             content = site.files.get(self.path)
+            stamp = stamp_of(content, site.stamp)
+            if stamp and self.headers.get("If-Range", stamp) != stamp:
+                header = None  # all of it: it is another file than the one that is there in part
             if self.path in site.status or content is None:
                 self.send_error(site.status.get(self.path, 404))
                 return
@@ -64,6 +79,8 @@ def serving(**files: bytes) -> Iterator[Site]:
             self.send_response(206 if start else 200)
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            if stamp:
+                self.send_header(site.stamp, stamp)
             body = content[start:]
             self.send_header("Content-Length", str(len(body)))
             if site.slow_head:

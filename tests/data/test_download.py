@@ -67,6 +67,41 @@ def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
     assert (tmp_path / "a.gz").read_bytes() == CONTENT
 
 
+OTHER = random.Random(1).randbytes(300_000)
+
+
+@pytest.mark.parametrize("stamp", ["ETag", "Last-Modified"])
+@pytest.mark.parametrize("stated", [True, False], ids=["with a sum", "without"])
+def test_a_file_that_changes_while_it_comes_is_begun_anew(tmp_path: Path, stamp: str, stated: bool) -> None:
+    asked = [None, "bytes=100000-"] if stated else [None, None, "bytes=100000-"]  # the first is for the size
+    with serving(a_txt=OTHER) as site:
+        site.stamp, site.changes = stamp, {len(asked): {"/a.txt": CONTENT}}
+        site.cut_after = [100_000] if stated else [0, 100_000]
+        download(
+            [site.address + "a.txt"],
+            tmp_path / "a.txt",
+            sums(CONTENT) if stated else None,
+            most_bytes=10**6,
+            pause=0.0,
+        )
+    assert (tmp_path / "a.txt").read_bytes() == CONTENT and [header for _, header in site.asked] == asked
+
+
+def test_halves_of_two_files_are_begun_anew_once(tmp_path: Path) -> None:
+    """What an earlier run left is of another file than the server has now, or the server does not tell that it is."""
+    (tmp_path / "a.gz.part").write_bytes(OTHER[:1000])
+    with serving(a_gz=CONTENT) as site:
+        download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT))
+        assert [header for _, header in site.asked] == ["bytes=1000-", None]
+        site.asked.clear()
+        (tmp_path / "b.gz.part").write_bytes(OTHER)
+        with pytest.raises(Unavailable, match="b.gz could not be downloaded: .*: the file has sha256"):
+            download([site.address + "a.gz"], tmp_path / "b.gz", sums(OTHER[::-1]))
+        assert [header for _, header in site.asked] == [None]
+    assert (tmp_path / "a.gz").read_bytes() == CONTENT and (tmp_path / "b.gz.bad").read_bytes() == CONTENT
+    assert not (tmp_path / "a.gz.bad").exists() and not (tmp_path / "b.gz.part").exists()
+
+
 def test_what_has_arrived_is_not_given_up_for_an_error_page(tmp_path: Path) -> None:
     (tmp_path / "a.gz.part").write_bytes(CONTENT[:1000])
     with serving(page_gz=b"<html>Come back later</html>") as site:

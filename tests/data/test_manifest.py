@@ -43,7 +43,11 @@ def test_official_sums_agree_with_torchvision() -> None:
         (f"datasets: {{a: {{layout: x, files: [{{path: ../a, bytes: 1, sha256: {GOOD}}}]}}}}", "'../a' leaves the mir"),
         ("datasets: {a: {layout: x, files: [{path: a, bytes: 1, sha256: abc}]}}", "datasets.a.files.0.sha256: "),
         ("- 1", "this should be a mapping with datasets"),
-        ("datasets: [", "is not valid YAML"),
+        ("datasets: [", "is not YAML"),
+        (
+            f"datasets: {{a: {{layout: x, files: [{{path: a, bytes: 1, sha256: {GOOD}, sha256: {'b' * 64}}}]}}}}",
+            "the key 'sha256' is there twice (line 1)",
+        ),
     ],
 )
 def test_mistakes_in_a_mirror_manifest_are_named(tmp_path: Path, text: str, complaint: str) -> None:

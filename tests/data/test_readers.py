@@ -171,6 +171,28 @@ def test_decoded_once_for_equal_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(calls) == 3, "a torn file is decoded again"
 
 
+def test_another_decoder_decodes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours in another form, or another Pillow, which does not give every JPEG the same pixels."""
+    calls: list[object] = []
+    for layout in ("idx-gz", "tiny-imagenet-zip"):
+        real = readers.READERS[layout]
+        monkeypatch.setitem(readers.READERS, layout, lambda paths, real=real: calls.append(paths) or real(paths))
+    numbers = mirror(tmp_path / "one", mnist_files(), name="mnist", layout="idx-gz")
+    pictures = mirror(tmp_path / "two", {"t.zip": zipped(tiny())}, name="tiny_imagenet", layout="tiny-imagenet-zip")
+
+    def decodings() -> int:
+        before = len(calls)
+        data.load("mnist", mirrors=(str(numbers),))
+        data.load("tiny_imagenet", mirrors=(str(pictures),))
+        return len(calls) - before
+
+    assert decodings() == 2 and decodings() == 0
+    monkeypatch.setattr(readers.metadata, "version", lambda package: f"another {package}")
+    assert decodings() == 1
+    monkeypatch.setattr(readers, "FORM", readers.FORM + 1)
+    assert decodings() == 2 and decodings() == 0
+
+
 def test_real_mnist(real_mirror: str) -> None:
     dataset = data.load("mnist")
     assert dataset.train_labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -22,6 +23,7 @@ from pipelag.data.files import manifest
 from pipelag.data.files.download import download
 from pipelag.data.files.manifest import OfficialFile
 from pipelag.data.sets.translation import split_by_sentence
+from pipelag.data.text import bpe
 from pipelag.data.text.bpe import Recipe, encoder, key, learn, prepared
 from pipelag.data.text.parallel import joined
 from pipelag.data.text.parallel_layouts import IWSLT14_TESTS, Parts, text_of
@@ -229,6 +231,16 @@ def test_the_clean_up_counts_what_it_leaves_out(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="no training pair is left of 4"):
         prepared(Parts(bad, train[:1]), Recipe("de", "en", most=1), tmp_path / "b" / "pieces")
     assert not (tmp_path / "b" / "pieces").exists()
+
+
+def test_pieces_that_find_no_room_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bpe, "_write", full)
+    with pytest.raises(PipelagError, match="a/pieces could not be written .No space left on device.; free some space"):
+        prepared(Parts([], []), Recipe("de", "en"), tmp_path / "a" / "pieces")
+    assert not [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
 
 
 def test_a_small_text_may_have_no_pair_to_hold_out(iwslt14: Path, tmp_path: Path) -> None:

@@ -102,6 +102,16 @@ def test_a_busy_server_is_asked_again_for_the_size(publish) -> None:  # type: ig
         assert len(site.asked) == RETRIES + 1
 
 
+def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
+    publish("http://127.0.0.1:9/")
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "a.gz").write_bytes(GZIP + b"mine")
+    (tmp_path / "downloads").write_text("a file")
+    with pytest.raises(PipelagError, match="a.gz.first.json' cannot be written: Not a directory"):
+        fetch("cpusmall", mirrors=[mirror])
+
+
 def test_an_unreadable_record_says_what_to_do(tmp_path: Path, publish) -> None:  # type: ignore[no-untyped-def]
     release = publish("http://127.0.0.1:9/")
     record = first_seen.record_of(release.files[0], tmp_path / "downloads" / "cpusmall")

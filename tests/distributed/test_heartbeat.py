@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from pipelag.distributed.heartbeat import BYE, Heard, Heartbeat, patience_of
 from pipelag.distributed.launch.launch import WorkerFailed, launch
+from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.stage.phase import Phase
 
 pytestmark = pytest.mark.real
 
@@ -61,6 +66,24 @@ def slow(job: Job) -> str:
 
 def test_a_slow_rank_is_not_taken_for_a_dead_one() -> None:
     assert launch(slow, 2, patience=2) == "together"
+
+
+def limits(job: Job) -> tuple[set[timedelta], int]:
+    """How long this rank's messages may take, after two phases of ASP; and how many groups it has."""
+    asynchronous = [Phase(get("asp"), 2)] * 2
+    model = nn.Sequential(nn.Linear(4, 2))
+    RealTraining(job, model, asynchronous, torch.optim.SGD, nn.functional.mse_loss, lambda step: 1.0, 0).run(
+        lambda t: torch.ones(2, 4), lambda t: torch.ones(2, 2)
+    )
+    groups: list[Any] = [dist.group.WORLD, job.group("F"), job.share([0, 1]), *job.groups.values()]
+    times = {group._get_backend(torch.device("cpu")).options._timeout for group in groups}
+    return times | {job.store.timeout}, len(dist.distributed_c10d._world.pg_map)
+
+
+def test_a_message_may_take_as_long_as_a_minibatch_takes() -> None:
+    """Ranks wait for one another's first minibatch, too; groups are made once, not at every phase."""
+    times, groups = launch(limits, 2)
+    assert min(times) > timedelta(days=30) and groups == 4  # all ranks', ASP's, forwards', the replicas'
 
 
 def hanging(job: Job) -> None:

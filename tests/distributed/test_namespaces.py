@@ -204,6 +204,12 @@ def test_links_that_cannot_be_are_refused(links: dict[str, Any], sentence: str, 
         carry_out(spec(**links), tmp_path, "cpu", 2)
 
 
+def test_more_workers_than_the_network_has_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "run", lambda *_: pytest.fail("they were started"))
+    with pytest.raises(PipelagError, match="255 workers behind links are more than the 254 that their network"):
+        launch(sent, 255, links=Links(1.0))
+
+
 def test_gradients_are_summed_in_whole_buckets() -> None:
     mega = 1 << 20
     assert bucketed([mega, 30 * mega, 2 * mega, mega // 2]) == [mega, 30 * mega, int(2.5 * mega), 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
@@ -97,11 +98,11 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
 def train(folder: Path | None, batches: Noise | None = None, start: int = 0, **how: Any) -> pipelag.TrainedRun:
     """start: the seed of the first weights; another one than before, for what goes on has those of its checkpoint."""
     how = {"method": "pipedream", "cuts": (3,), "steps": STEPS} | how
-    every = EVERY if folder is not None else 0
+    if folder is not None:
+        how = {"checkpoint_every": EVERY} | how
     return pipelag.train(
-        convolutional(start), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder,
-        checkpoint_every=every, seed=5, **how,
-    )  # fmt: skip
+        convolutional(start), batches or Noise(), optimizer=sgd, executor="real", checkpoints=folder, seed=5, **how
+    )
 
 
 @pytest.mark.real
@@ -115,8 +116,8 @@ def test_a_run_that_broke_goes_on(tmp_path: Path, replicas: tuple[int, ...]) -> 
     resumed, whole = train(tmp_path, start=1, replicas=replicas), train(None, replicas=replicas)
     assert equal(resumed.model.state_dict(), whole.model.state_dict())
     assert resumed.metrics == whole.metrics and len(whole.metrics) == STEPS
-    complete = {path.parent.name for path in tmp_path.glob("*/resume-*")}
-    # Two sets, for one may be damaged; what is older goes.
+    complete = {folder.name for folder in tmp_path.glob("step-*") if len(list(folder.glob("resume-*"))) == 2}
+    # Two sets, for one may be damaged; of what is older ever more goes.
     assert complete >= {"step-000000018", "step-000000022"} and "step-000000006" not in complete
 
 
@@ -173,6 +174,27 @@ def test_a_set_needs_what_is_before_it_and_its_own_files(tmp_path: Path) -> None
 
 
 @pytest.mark.real
+def test_an_old_set_that_is_damaged_costs_no_more_than_from_before_it(tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailed, match="Broken"):
+        train(tmp_path / "good", Breaking(), checkpoint_every=2)
+    assert Checkpoints(tmp_path / "good", frozenset()).steps() == [*range(2, BROKEN, 2)]
+
+    def newest(kind: str, *measured: Any) -> int:
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "good", copy)
+        (copy / "step-000000010" / f"{kind}-2-of-2.pt").write_bytes(b"damaged")
+        step = Checkpoints(copy, frozenset()).rewind(*measured)
+        shutil.rmtree(copy)
+        return step
+
+    assert newest("losses") == newest("losses", ()) == newest("stage") == newest("stage", {4, 10}) == 8
+    assert newest("stage", ()) == newest("stage", {4}) == 16  # nobody measures these weights
+    (tmp_path / "good" / "step-000000010" / "losses-2-of-2.pt").write_bytes(b"damaged")
+    again, whole = train(tmp_path / "good"), train(None)
+    assert equal(again.model.state_dict(), whole.model.state_dict()) and again.metrics == whole.metrics
+
+
+@pytest.mark.real
 def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """More stages and so more minibatches in flight: it fills anew, as after a drain at the checkpoint."""
     with pytest.raises(WorkerFailed):
@@ -212,6 +234,20 @@ def test_a_finished_training_is_told_again_and_never_as_another(
             pipelag.train(convolutional(), Noise(), executor="real", checkpoints=tmp_path, **(ours | changes))
     longer = train(tmp_path, start=1, steps=9, method="gpipe", cuts=(1, 4))
     assert longer.metrics[:6] == first.metrics and len(longer.metrics) == 9
+
+
+@pytest.mark.real
+def test_another_loss_rate_or_data_is_told(tmp_path: Path) -> None:
+    train(tmp_path, steps=6)
+    other: dict[str, Any] = {"loss": nn.MultiMarginLoss(), "rate": lambda step: 0.5 if step > 2 else 1.0}
+    with pytest.warns(UserWarning, match="and this one has") as told:
+        train(tmp_path, Noise(seed=9), steps=9, **other)
+    said = " ".join(str(warning.message) for warning in told)
+    assert "with 1 times its rate at step 3, and" in said and "with loss cross_entropy, and this one has" in said
+    assert "with a first minibatch [8, 3, 8, 8] float32" in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(tmp_path, Noise(seed=9), steps=9, **other)
 
 
 @pytest.mark.real

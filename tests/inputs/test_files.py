@@ -135,6 +135,9 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     write_whole(tmp_path / "b", "x")
     os.umask(old)
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o640
+    (tmp_path / "b").chmod(0o600)
+    write_whole(tmp_path / "b", "y")  # what nobody else could read stays so
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o600
     for wrong, sentence in {
         tmp_path: "is a folder",
         Path("/dev/full"): "a device",

@@ -120,6 +120,10 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
         ({"optimizer": torch.optim.SGD, "lr": lr}, "lr is .* it should be a finite number above 0")
         for lr in (0, True, "0.1", numpy.bool_(True), numpy.float32("nan"))
     ),
+    ({"lr": 1e300}, r"lr is 1e\+300; it should be a finite number above 0, and 1e\+38 at most"),
+    ({"stage_lr": {1: 1e39}}, r"the rate of stage 1 is 1e\+39; it should be .* 1e\+38 at most"),
+    ({"optimizer": lambda p: torch.optim.SGD(p, lr=1e39)}, r"SGD has the learning rate 1e\+39; .* 1e\+38 at most"),
+    ({"rate": lambda step: 1e300}, r"stage 1 has the learning rate 1e\+299; it should be 1e\+38 at most"),
     ({"steps": 2, "epochs": 2}, "steps and epochs are both given"),
     *(({"epochs": epochs}, "epochs is .*it should be a whole number from 1") for epochs in (0, -1, 1.5, "2", True)),
     ({"unpack": 5}, "unpack is 5; it should be a function"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,53 @@ def test_another_training_does_not_go_on(how: dict[str, Any], sentence: str, tmp
     with pytest.raises(PipelagError, match=sentence):
         train(checkpoints=tmp_path, **how)
     assert (tmp_path / NAME).read_bytes() == checkpoint
+
+
+def squared(output: Any, targets: torch.Tensor) -> torch.Tensor:
+    return (output - nn.functional.one_hot(targets, output.shape[1])).square().mean()
+
+
+def halved(after: int) -> Any:
+    return lambda step: 1.0 if step < after else 0.5
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"rate": halved(3)}, "with 1 times its rate at step 3, and this one has 0.5 times it: what comes of going on"),
+        ({"loss": squared}, "with loss cross_entropy, and this one has loss squared"),
+        (
+            {"batches": Noise(seed=9)},
+            r"a first minibatch \[8, 3, 8, 8\] float32, .*, and this one has a first minibatch",
+        ),
+    ],
+    ids=["rates", "loss", "data"],
+)
+def test_another_loss_rate_or_data_is_told(how: dict[str, Any], said: str, tmp_path: Path) -> None:
+    train(steps=6, checkpoints=tmp_path)
+    with pytest.warns(UserWarning, match=said):
+        train(checkpoints=tmp_path, **how)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("batches", [Drawing, Walked], ids=["by number", "in order"])
+def test_the_same_training_goes_on_without_a_word(batches: Any, tmp_path: Path) -> None:
+    """Also a longer one, at another rate from here on."""
+    how: dict[str, Any] = {"batches": batches(), "loss": lambda output, targets: 2 * squared(output, targets)}
+    train(steps=6, checkpoints=tmp_path, **how)
+    train(steps=8, checkpoints=tmp_path, rate=halved(6), **how)
+    train(steps=11, checkpoints=tmp_path, rate=halved(6), **how)
+
+
+def test_shorter_epochs_are_told_where_they_have_counted(tmp_path: Path) -> None:
+    minibatches = [Noise()[step] for step in range(8)]
+    train(batches=minibatches[:5], steps=4, checkpoints=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(batches=minibatches, steps=5, checkpoints=tmp_path)
+        train(batches=minibatches, steps=7, checkpoints=tmp_path)
+    with pytest.warns(UserWarning, match="minibatches in an epoch 8, and this one has minibatches in an epoch 6"):
+        train(batches=minibatches[:6], epochs=2, steps=None, checkpoints=tmp_path)
 
 
 def test_other_models_and_real_workers_folders_are_refused(tmp_path: Path) -> None:

@@ -103,6 +103,21 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_used(
     assert "is damaged and was set aside as checkpoint.damaged" in capfd.readouterr().err
 
 
+def test_other_data_do_not_go_on(broken: Path) -> None:
+    """A run's id has the name of its data, whose files may be others meanwhile."""
+    newest = broken / "partial/checkpoint.pt"
+    saved = checkpoint.load(newest, of=spec().id)
+    assert saved is not None
+    told = json.loads(saved["data"])
+    saved["data"] = json.dumps(told | {"train": 399})
+    checkpoint.save(saved, newest, of=spec().id)
+    with pytest.raises(
+        PipelagError, match="checkpoint.pt is of data with train 399, and here it is 400: the run would"
+    ):
+        trained(broken)
+    assert newest.exists()
+
+
 def test_without_a_whole_checkpoint_a_run_starts_again(broken: Path, unbroken: Path, taken: list[int]) -> None:
     zeroed(broken / "partial/checkpoint.pt")
     (broken / "partial/checkpoint-before.pt").write_bytes(b"half")

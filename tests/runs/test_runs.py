@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from pipelag import checkpoint
 from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
+from pipelag.runs.folder import leaving_nothing
+from pipelag.runs.kinds.theory import read_libsvm
 from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.warm import WarmProcess
@@ -227,6 +230,7 @@ def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
             {"phases": [{"method": "stale_weights", "steps": 1, "cuts": [5, 2]}]},
             "increasing from 1, not [5, 2]",
         ),
+        ({"options": {"discrepancy": {"horizons": [0]}}}, "horizons.0' of a train run is 0; it should be 1 or more"),
         ({"batch": 0}, "the run's spec is wrong: batch is 0; it should be above 0"),
         ({"optimiser": {}}, "the run's spec is wrong: unknown key 'optimiser'; did you mean 'optimizer'?"),
         (
@@ -241,6 +245,62 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert run(tmp_path, **changes) == 2
     error = capsys.readouterr().err
     assert sentence in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"kind": "profile", "evaluate_every": 0, "options": {}}], ids=["a training", "a profile"]
+)
+def test_where_nothing_was_computed_nothing_is_left(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Data that do not fit are known when they are open; what stood there before stays."""
+    few = {"data": {"name": "shapes", "options": {"train": 10, "test": 5}}} | more  # fewer than a minibatch
+    assert run(tmp_path / "a" / "b", **few) == 2 and list(tmp_path.iterdir()) == []
+    (tmp_path / "c" / "partial").mkdir(parents=True)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "mine.txt").write_text("kept")
+    assert run(tmp_path / "c", **few) == run(tmp_path / "d", **few) == 2
+    assert (tmp_path / "c" / "partial" / "id").exists() and [*(tmp_path / "d").iterdir()] == [tmp_path / "d/mine.txt"]
+
+
+def test_what_another_process_makes_meanwhile_is_left(tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    with pytest.raises(PipelagError, match="refused"), leaving_nothing(a), checkpoint.alone(a / "partial"):
+        raise PipelagError("refused")
+    assert list(tmp_path.iterdir()) == []
+    with ExitStack() as stack:
+        with pytest.raises(PipelagError, match="refused"), leaving_nothing(a):
+            stack.enter_context(checkpoint.alone(a / "partial"))
+            raise PipelagError("refused")
+        assert (a / "partial" / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (
+            {"name": "lenet5"},
+            "model 'lenet5' cannot take the images of 'shapes', of 3x32x32: layer 3 (linear 400-120) says "
+            "'addmm: mat1 and mat2 shapes cannot be multiplied (1x576 and 400x120)'; let its option size be theirs",
+        ),
+        (
+            {"name": "alexnet_imagenet"},
+            "model 'alexnet_imagenet' cannot take the images of 'shapes', of 3x32x32: layer 5 (conv3x3 256-256) says "
+            "'Given input size: (256x1x1). Calculated output size: (256x0x0). Output size is too small'; take a model "
+            "or a data set of another size",
+        ),
+    ],
+)
+def test_images_of_a_size_that_the_model_cannot_take_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: dict[str, Any], sentence: str
+) -> None:
+    assert run(tmp_path, model=model, phases=[{"method": "sequential", "steps": 1}]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "3 1:1\n", "3 1:1\n3 1:2\n", "1 1:nan\n2 1:3\n", "inf 1:1\n1 1:2\n"])
+def test_a_regression_set_that_has_nothing_to_learn_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.svm").write_text(text)
+    with pytest.raises(PipelagError, match="a.svm' is no regression set: it should have two samples or more"):
+        read_libsvm(str(tmp_path / "a.svm"))
 
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

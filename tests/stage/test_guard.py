@@ -131,6 +131,40 @@ def test_casts_of_weights_do_not_outlive_an_update() -> None:
     assert equal(inside.state_dict(), around.state_dict())
 
 
+class Bounded(nn.Linear):
+    """Keeps its weights within bounds, in its forward."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(16, 16)
+        self.way = way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "data":
+            self.weight.data.clamp_(-0.01, 0.01)
+        else:
+            with torch.no_grad():
+                self.weight.clamp_(-9, 9)  # which changes nothing as yet
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("way", ["data", "no_grad"])
+@pytest.mark.parametrize("method", ["stale_weights", "pipedream", "spectrain"])
+def test_a_forward_that_changes_weights_is_refused_where_passes_read_old_ones(method: str, way: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Bounded(way), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+    model.append(nn.Linear(16, 4))
+    with pytest.raises(
+        PipelagError, match=f"'{method}' keeps several versions of .* the forward of stage 2 .*'0.weight'"
+    ):
+        train(model, method)
+
+
+@pytest.mark.parametrize("method", ["sequential", "gpipe"])
+def test_where_there_is_one_version_a_forward_may_change_it(method: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Bounded("data"), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+    model.append(nn.Linear(16, 4))
+    train(model, method)
+
+
 def real(job: Job) -> None:
     training = RealTraining(
         job, halved(), [Phase(get("stale_weights"), 3, (5,))], sgd, nn.functional.cross_entropy, lambda step: 1.0, 5

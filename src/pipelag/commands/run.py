@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments.names import check_names
 from pipelag.files import folder_for, json_of, read_yaml
 from pipelag.runs.carry_out import carry_out, carry_out_together
-from pipelag.runs.folder import finished
+from pipelag.runs.folder import finished, leaving_nothing
 from pipelag.runs.spec import RunSpec
 from pipelag.typed import MOST_WORKERS, mistake
 
@@ -59,6 +59,14 @@ def main(args: argparse.Namespace) -> int:
     if len(specs) != len(args.out):
         raise PipelagError(f"runs given: {len(specs)}; folders (--out) given: {len(args.out)}; give each run its own")
     threads = args.threads or before(args.config or ()) or os.cpu_count() or 1
+    with ExitStack() as stack:
+        for out in args.out if leads() else ():
+            stack.enter_context(leaving_nothing(out))
+        return carried_out(specs, args, threads)
+
+
+def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int) -> int:
+    """What `main` does once it knows what is asked."""
     asked = [(spec, folder_for(out)) for spec, out in zip(specs, args.out, strict=True)]
     say = print if leads() else lambda text: None  # with torchrun, one process tells
     to_do, damaged = [], set()

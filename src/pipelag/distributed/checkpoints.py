@@ -7,8 +7,8 @@ been broken. Where the pipeline to go on with is another one (other cuts, anothe
 they mean nothing; it then fills from the checkpoint's weights, as PipeDream does.
 
 Files of a set, each `<kind>-<stage>-of-<stages>.pt` in `step-<n>/`: `losses` and `stage` (weights and statistics, for
-the evaluations), and `resume` and `policy`, what only a restart needs, dropped once two later sets are complete: where
-the newest is damaged, the one before it serves.
+the evaluations), and `resume` and `policy`, what only a restart needs. The two newest sets have these, and ever fewer
+of the older ones (`outdated`): where one is damaged, one before it serves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,15 +60,18 @@ class Checkpoints:
         """Whether the set after `step` minibatches is."""
         return self.at(step).is_dir() and _division(self.at(step)) > 0
 
-    def rewind(self) -> int:
+    def rewind(self, measured: Collection[int] | None = None) -> int:
         """Drop what lies behind the newest set from which the run can go on; returns its minibatches, 0 without one.
 
-        It can where that set is whole, and the losses and weights of those before are, from which the log is made. A
-        complete set from which it cannot is set aside, not dropped: only a file of it, or of one before, may be wrong.
+        It can where that set is whole, and what is told of those before: their losses, and the weights of those at
+        which the model is `measured` (None: at each). A complete set from which it cannot is set aside, not dropped:
+        only a file of it, or of one before, may be wrong.
         """
         steps, newest = self.steps(), 0
-        for step in reversed(steps[-2:]):  # older ones have no longer what a restart needs
-            wrong = self._wrong([earlier for earlier in steps if earlier <= step])
+        for step in reversed(self._told(steps, measured)):
+            if not any(path.is_file() for kind in RESTART for path in self.at(step).glob(f"{kind}-*")):
+                continue  # an older one, which has no longer what a restart needs
+            wrong = self._wrong(step, LASTING + RESTART)
             if not wrong:
                 newest = step
                 break
@@ -79,6 +82,20 @@ class Checkpoints:
             elif step > newest:
                 self._drop(self.at(step))
         return newest
+
+    def _told(self, steps: Sequence[int], measured: Collection[int] | None) -> list[int]:
+        """The first of these sets, up to the one from which on something that is told of them is not whole."""
+        whole, counted = list[int](), 0
+        for step in steps:
+            wrong = self._wrong(step, LASTING if measured is None or step in measured else ("losses",))
+            counted += 0 if wrong else sum(len(part["losses"]) for part in self.parts(step, "losses"))
+            if not wrong and counted != step:
+                wrong = f"{self.at(step)} follows another that is gone"
+            if wrong:
+                print(f"pipelag: the checkpoint {wrong}; its set is left out", file=sys.stderr)
+                break
+            whole.append(step)
+        return whole
 
     def _set_aside(self, step: int) -> None:
         """Under another name, in place of what was set aside from there before."""
@@ -102,17 +119,15 @@ class Checkpoints:
                 f"{folder}, which is not whole, cannot be removed ({error.strerror}); remove it"
             ) from error
 
-    def _wrong(self, steps: Sequence[int]) -> str:
-        """What is wrong with the sets up to the last of these, from which a run is to go on; empty: nothing."""
-        for step in reversed(steps):
-            number = _division(self.at(step))
-            for kind in LASTING + RESTART * (step == steps[-1]):
-                for stage in range(1, number + 1):
-                    path = self.at(step) / f"{kind}-{stage}-of-{number}.pt"
-                    if not checkpoint.whole(path, self.name_of(path)):
-                        return f"{path} is {'damaged' if path.exists() else 'gone'}"
-        counted = len(self.losses(steps[-1]))
-        return "" if counted == steps[-1] else f"{self.at(steps[-1])} follows another that is gone"
+    def _wrong(self, step: int, kinds: Iterable[str]) -> str:
+        """What is wrong with the files of these kinds in a set; empty: nothing."""
+        number = _division(self.at(step))
+        for kind in kinds:
+            for stage in range(1, number + 1):
+                path = self.at(step) / f"{kind}-{stage}-of-{number}.pt"
+                if not checkpoint.whole(path, self.name_of(path)):
+                    return f"{path} is {'damaged' if path.exists() else 'gone'}"
+        return ""
 
     def name_of(self, path: Path) -> str:
         """Whose a file is: of which run, set, kind and stage."""
@@ -244,10 +259,22 @@ class Keeper:
         for kind, content in files.items():
             path = folder / f"{kind}-{suffix}"
             checkpoint.save(content, path, of=self.checkpoints.name_of(path))
-        for old in self.checkpoints.steps()[:-2]:
+        for old in outdated(self.checkpoints.steps()):
             for kind in RESTART:
                 with suppress(OSError):  # it is no longer needed, and takes room at most
                     (self.checkpoints.at(old) / f"{kind}-{suffix}").unlink(missing_ok=True)
+
+
+def outdated(steps: Sequence[int]) -> list[int]:
+    """The sets, of these, that no restart is to need: of older ones ever fewer keep what it takes, the two newest do.
+
+    Where one is damaged that is told of, a run goes on from before it: thrice as far from its end as that is, at most.
+
+    >>> outdated([10, 20, 30, 40, 50, 60, 70, 80])
+    [10, 20, 30, 50]
+    """
+    count = len(steps)
+    return [step for n, step in enumerate(steps, start=1) if 2 * (n & -n) < count - n]
 
 
 def training_of(parts: Iterable[Mapping[str, Any]]) -> dict[str, str]:

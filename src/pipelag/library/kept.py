@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints, fits, told_of
 from pipelag.errors import PipelagError, Stop
+from pipelag.library.likeness import warn_of_others
 from pipelag.library.telling import Telling
 from pipelag.methods import Method
 from pipelag.simulate.training import SimulatedTraining
@@ -30,10 +31,14 @@ class TrainingCheckpoint:
 
     Args:
         marks: after how many steps it is written.
+        like: what is told of its rates and its loss (`pipelag.library.likeness`).
     """
 
-    def __init__(self, folder: Path, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool) -> None:
+    def __init__(
+        self, folder: Path, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool, like: Mapping[str, str]
+    ) -> None:
         self.path, self.marks, self.phases, self.seed, self.bf16 = folder / NAME, marks, phases, seed, bf16
+        self.like, self.past, self.done = dict(like), dict[str, str](), 0
         self.total = sum(phase.steps for phase in phases)
         self.descriptions: dict[int, dict[str, str]] = {}  # by phase
 
@@ -45,6 +50,7 @@ class TrainingCheckpoint:
             "losses": list(telling.losses()),
             "evaluations": list(telling.evaluations),
             "phases": [phase.steps for phase in self.phases],
+            "like": self.past | self.like,
             "told": [self._description(training, number) for number in range(training.phase + 1)],
         }
         checkpoint.save(storable(state), self.path, keep=True, of=OURS)
@@ -64,11 +70,18 @@ class TrainingCheckpoint:
                 training.load_state_dict(saved["training"])
                 for name, buffer in training.model.named_buffers():
                     buffer.copy_(saved["buffers"][name])
+                self.past, self.done = saved.get("like", {}), training.done
+                warn_of_others(self.path.parent, self.past, self.like, self.done)
                 if training.done == self.total:
                     sentence = f"{path} holds all {self.total} steps, and nothing was left to train"
                     print(f"pipelag: {sentence}", file=sys.stderr)
                 return saved
         return None
+
+    def seen(self, told: Mapping[str, str]) -> None:
+        """Of the data, of which something is told as soon as one minibatch is there."""
+        warn_of_others(self.path.parent, self.past, told, self.done)
+        self.like |= told
 
     def _description(self, training: SimulatedTraining, number: int) -> dict[str, str]:
         """What is said of a phase, by which another training is known."""
@@ -158,7 +171,12 @@ def storable(value: Any, where: str = "the training's state") -> Any:
 
 @contextmanager
 def kept_in(
-    folder: str | Path | None, marks: set[int], phases: Sequence[Phase], seed: int, bf16: bool
+    folder: str | Path | None,
+    marks: set[int],
+    phases: Sequence[Phase],
+    seed: int,
+    bf16: bool,
+    like: Callable[[], Mapping[str, str]],
 ) -> Iterator[TrainingCheckpoint | None]:
     """The checkpoint in a user's folder, where there is one.
 
@@ -171,7 +189,7 @@ def kept_in(
     if Checkpoints(Path(folder), frozenset()).steps():
         raise PipelagError(f"{folder} holds checkpoints of real workers; use executor='real', or name another folder")
     with checkpoint.alone(Path(folder)):
-        yield TrainingCheckpoint(Path(folder), marks, phases, seed, bf16)
+        yield TrainingCheckpoint(Path(folder), marks, phases, seed, bf16, like())
 
 
 def refuse_simulated(folder: Path) -> None:

@@ -19,13 +19,24 @@ import torch
 from torch import nn
 
 from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints, Tensors, described, fits, grouped, groups_of, on_cpu, told_of
+from pipelag.distributed.checkpoints import (
+    Checkpoints,
+    Tensors,
+    described,
+    fits,
+    grouped,
+    groups_of,
+    on_cpu,
+    told_of,
+    training_of,
+)
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
 from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
 from pipelag.errors import Stop
 from pipelag.library.kept import refuse_simulated
+from pipelag.library.likeness import data_told, loss_told, rates_told, warn_of_others
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.methods.prediction import prediction_rule, rules_of_users
@@ -68,17 +79,23 @@ def train_real(
         supply = Supply(list(supply.first(total)))
     elif isinstance(supply.batches, (list, tuple)):
         supply = replace(supply, batches=supply.batches[:total])  # the others need not travel
-    next(iter(supply.first(total)))  # refused here rather than by every worker
+    first = next(iter(supply.first(total)))  # refused here rather than by every worker
     if checkpoints is not None:
         refuse_simulated(Path(checkpoints))
     if wishes.validation is not None:  # an hour later would be late for a mistake
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
     with _store_in(checkpoints, wishes.kept_at(every, ends, total), wishes) as store:
-        resume = store.rewind() if store is not None else 0
+        measured = wishes.marks(total) if wishes.validation is not None else ()
+        resume = store.rewind(measured) if store is not None else 0
         if store is not None and resume == total and fits(store.model(total), model):  # else the workers refuse it
             asked = told_of(phases[-1], how["seed"], how["bf16"])
             store.check_over(total, asked | optimizer_of(model, how["optimizer"]))
+        like: dict[str, str] = {}
+        if checkpoints is not None and store is not None:
+            like = rates_told(how["rate"], total) | loss_told(how["loss"].function) | data_told(epoch, first)
+            if resume:
+                warn_of_others(checkpoints, training_of(store.parts(resume, "resume")), like, resume)
         follower = None
         with Telling(wishes, total, epoch, store is not None, bool(resume)) as telling:
             if store is not None:
@@ -87,7 +104,8 @@ def train_real(
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
             given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
             given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": store}
-            given |= {"resume": resume, "meanwhile": follower, "patience": patience, "rules": rules_of_users()}
+            given |= {"resume": resume, "meanwhile": follower, "patience": patience, "told": like}
+            given["rules"] = rules_of_users()
             try:
                 state, losses = launch(_task, workers, device, threads, **given, **how)
                 if follower is not None:

@@ -57,19 +57,31 @@ class Supply:
         as_it_is = isinstance(self.batches, (list, tuple)) or hasattr(self.batches, "epoch")
         return nullcontext() if as_it_is and self.unpack is None else drawn_for(self.seed, step)
 
-    def first(self, count: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
-        """The first `count` minibatches, from number `start` on; too few are refused."""
+    def first(
+        self, count: int, start: int = 0, seen: Callable[[tuple[Any, Any]], None] | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """The first `count` minibatches, from number `start` on; too few are refused.
+
+        seen: called with the very first of all, before any is given.
+        """
         there = self.length
         if there is not None and there * self.epochs < count and not hasattr(self.batches, "epoch"):
             raise self._too_few(count, f"are {there * self.epochs}")
         if self.numbered:
-            yield from (self[step] for step in range(start, count))
+            if seen is not None:
+                pair = self[0]
+                seen(pair)
+                if not start:
+                    yield pair
+            yield from (self[step] for step in range(start or int(seen is not None), count))
             return
         taken = 0
         for _ in range(self.epochs):
             before = taken
             for item in islice(self.batches, count - taken):
                 pair = self._pair(item, taken)  # also of what is gone past: `unpack` may draw
+                if seen is not None and not taken:
+                    seen(pair)
                 if taken >= start:
                     yield pair
                 taken += 1

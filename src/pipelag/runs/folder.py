@@ -15,12 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from pipelag import precision
 from pipelag.errors import PipelagError
@@ -131,6 +132,37 @@ class RunFolder:
                 f"the run is finished, but {self.partial}, of which it went on, cannot be removed ({error.strerror}); "
                 "remove it"
             ) from error
+
+
+@contextmanager
+def leaving_nothing(path: Path) -> Iterator[None]:
+    """Where what follows raises before anything is computed for the run in this folder: remove what was made for it.
+
+    That is what `partial/` has of a run without a line or a checkpoint, and folders that are empty then; nothing that
+    stood there before, nor of another process that is at work there.
+    """
+    made = [place for place in (path / "partial", path, *path.parents) if not os.path.exists(place)]
+    try:
+        yield
+    except BaseException:
+        if made and made[0].name == "partial":
+            _remove_begun(made[0])
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+        raise
+
+
+def _remove_begun(partial: Path) -> None:
+    """Remove the files of a run that was opened and has computed nothing."""
+    with suppress(OSError, Timeout):
+        if not partial.is_dir():
+            return
+        with FileLock(partial / "lock", timeout=0):
+            files = list(partial.iterdir())
+            if all(file.name in GROWING and (file.name == "id" or not file.stat().st_size) for file in files):
+                for file in files:
+                    file.unlink()
 
 
 def finished(path: Path, run: str) -> dict[str, Any] | None:

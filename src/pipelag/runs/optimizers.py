@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from pipelag.errors import PipelagError, kind_of, unknown
 from pipelag.registry import free
-from pipelag.typed import Options, Typed, check_keywords
+from pipelag.typed import MOST_RATE, Options, Typed, check_keywords
 
 if TYPE_CHECKING:
     from pipelag.stage.optimizers import OptimizerFactory
@@ -34,7 +34,7 @@ class Known:
 
 
 OPTIMIZERS: dict[str, Known] = {}
-Rate = Annotated[float, Field(gt=0, le=1e38)]  # beyond it float32 has no numbers
+Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

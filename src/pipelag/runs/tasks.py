@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from pipelag import data, models
-from pipelag.catalogue import check_told
+from pipelag.catalogue import GIVEN, HOMES, check_told, options_model
 from pipelag.data.images.batches import Batches, Evaluation
 from pipelag.data.images.dataset import Dataset
 from pipelag.data.images.imagenet import FolderBatches, FolderEvaluation, ImageFolders
@@ -20,7 +22,8 @@ from pipelag.data.text.labelled import LabelledBatches, LabelledEvaluation, Labe
 from pipelag.data.text.language import LanguageBatches, RunningText
 from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
-from pipelag.errors import PipelagError, kind_of
+from pipelag.errors import PipelagError, kind_of, shown
+from pipelag.models.cut import name_of
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
 from pipelag.runs.spec import RunSpec
@@ -50,7 +53,30 @@ class Task:
         assert spec.model is not None and spec.data is not None
         check_told(spec.model.name, self.shape, spec.data.name)
         model = models.build(spec.model.name, seed=spec.seed, **(self.shape | spec.model.options))
+        if isinstance(self.data, Dataset | ImageFolders):
+            check_size(model, spec.model.name, self.data)
         return model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@torch.no_grad()
+def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) -> None:
+    """Refuse images of a size that a model of ours cannot take, before it is trained; it is as it was."""
+    if name not in HOMES:  # what a user's own layer raises keeps its traceback
+        return
+    value: Any = torch.zeros(1, *images.shape)
+    mode = model.training
+    model.eval()
+    for number, layer in enumerate(model, start=1):
+        try:
+            value = layer(value)
+        except RuntimeError as error:
+            sized = "size" in options_model(f"models.{HOMES[name]}", GIVEN.get(HOMES[name], ())).model_fields
+            remedy = "let its option size be theirs" if sized else "take a model or a data set of another size"
+            raise PipelagError(
+                f"model '{name}' cannot take the images of '{images.name}', of {'x'.join(map(str, images.shape))}: "
+                f"layer {number} ({name_of(layer)}) says '{' '.join(str(error).split())}'; {remedy}"
+            ) from error
+    model.train(mode)
 
 
 def open_task(spec: RunSpec, device: torch.device) -> Task:
@@ -168,6 +194,22 @@ def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
         _classified(spec, LabelledEvaluation(texts, device)),
         {"classes": len(texts.classes), "words": len(texts.words)},
     )
+
+
+def told_of_data(task: Task) -> str:
+    """What a checkpoint says of a run's data, whose files are no part of the run's id: as its summary does."""
+    return json.dumps(task.summary(), sort_keys=True, default=str)
+
+
+def check_data(was: str | None, task: Task, where: Path) -> None:
+    """Refuse to go on with other data (another mirror, other files) than a checkpoint's; older ones do not tell."""
+    before, here = json.loads(was or "{}"), json.loads(told_of_data(task))
+    for name in sorted(before.keys() & here.keys()):
+        if before[name] != here[name]:
+            raise PipelagError(
+                f"{where} is of data with {name} {shown(before[name])}, and here it is {shown(here[name])}: the run "
+                "would be of neither; give those data back, or remove its folder `partial`"
+            )
 
 
 @torch.no_grad()

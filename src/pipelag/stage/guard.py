@@ -4,7 +4,8 @@ Autograd keeps a layer's weights by reference, and a policy writes other weights
 another form of them instead, its backward reads the forward's weights: every method would silently become weight
 stashing. Recurrent layers by cuDNN do so (it packs the weights): they run on torch's own operators meanwhile. Autocast
 does so (it casts the weights), and a layer that joins, scales, norms or adapts its weights before it uses them: a
-method that this would falsify is refused.
+method that this would falsify is refused. So is a forward that changes its weights where passes read several versions
+of them: it would change one of these, which may not be the live one.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class Guard:
         apart = weights.passes["F"].lags != weights.passes["B"].lags or bool(weights.readings)
         trained = weights.optimizer is not None and bool(weights.live)
         self.needed = apart and trained and not weights.stashed and not recompute
-        self.unseen = self.needed
+        late = any(any(weights.passes[kind].lags) for kind in ("F", "B")) or bool(weights.readings)
+        self.several = trained and late
+        self.unseen = self.needed or self.several
+        self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # with its count of changes, and its values
         self.copies: set[int] = set()
         self.origins: Origins | None = None
         self.recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if self.needed else []
@@ -121,12 +125,15 @@ class Guard:
 
     @contextmanager
     def _looked_at(self) -> Iterator[None]:
-        with self.running(), self.following(), kept_for_backward(set(), self.look):
+        look = kept_for_backward(set(), self.look) if self.needed else nullcontext()
+        with self.running(), self.following(), look:
             yield
         self.check()
 
     def following(self) -> AbstractContextManager[Any]:
         """Around a forward of which `look` is shown what autograd keeps."""
+        named = self.module.named_parameters() if self.several else ()
+        self.before = [(name, p, p._version, p.detach().clone()) for name, p in named if p.requires_grad]
         self.origins = Origins(self.module) if self.needed else None
         return self.origins if self.origins is not None else nullcontext()
 
@@ -136,8 +143,18 @@ class Guard:
             self.copies |= self.origins.copied(tensor)
 
     def check(self) -> None:
-        """Once a forward has been looked at. Raises `PipelagError` where it kept copies."""
+        """Once a forward has been looked at. Raises `PipelagError` where it kept copies, or changed weights."""
         self.unseen, self.origins = False, None
+        packed = {id(p) for part in self.module.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
+        for changed, p, count, values in self.before:
+            same = torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
+            if not same or (p._version != count and id(p) not in packed):  # cuDNN lays these out anew
+                raise PipelagError(
+                    f"method '{self.weights.method.name}' keeps several versions of the weights, and the forward of "
+                    f"stage {self.weights.stage} changes '{changed}' in place, which would be of one of them alone; "
+                    "change it in the optimizer's step, or train with a method of one version"
+                )
+        self.before = []
         name = next((name for name, p in self.module.named_parameters() if id(p) in self.copies), None)
         if name is not None:
             raise PipelagError(

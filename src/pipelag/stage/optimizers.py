@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
-from math import isfinite
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 
 from pipelag.errors import PipelagError
 from pipelag.methods.prediction import AT_HAND, BY_NUMBER, prediction_rule
+from pipelag.typed import MOST_RATE
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 _MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
@@ -217,9 +217,11 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
         if (
             isinstance(group.get("lr"), bool)
             or not isinstance(group.get("lr"), (int, float))
-            or not isfinite(group["lr"])
+            or not abs(group["lr"]) <= MOST_RATE
         ):
-            raise PipelagError(f"{kind} has the learning rate {group.get('lr')!r}; it should be a finite number")
+            raise PipelagError(
+                f"{kind} has the learning rate {group.get('lr')!r}; it should be a finite number, {MOST_RATE:g} at most"
+            )
 
 
 def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
@@ -236,7 +238,11 @@ def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
     """Set every group's rate to its base rate times `scale(stage)`."""
     for group in optimizer.param_groups:
-        group["lr"] = float(group["base_lr"] * scale(group["stage"]))
+        rate = group["lr"] = float(group["base_lr"] * scale(group["stage"]))
+        if rate > MOST_RATE:
+            raise PipelagError(
+                f"stage {group['stage']} has the learning rate {rate:g}; it should be {MOST_RATE:g} at most"
+            )
 
 
 def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Download one file over HTTP: resumed, retried, verified, landed by rename.
 
 What has arrived is kept in `<name>.part`; a cut connection, a kill or a full disk costs only what is still missing.
+A file that has changed on the server meanwhile is begun anew.
 """
 
 from __future__ import annotations
@@ -81,18 +82,28 @@ def download(
                     part.unlink(missing_ok=True)
                 if _size(part) > size:
                     part.unlink()
-                _complete(address, part, size, pause)
+                joined = _complete(address, part, size, pause)
+                complaint = _complaint(part, target, sums)
+                if joined and complaint is not None:  # halves of two files, it may be
+                    part.unlink()
+                    _complete(address, part, size, pause)
+                    complaint = _complaint(part, target, sums)
             except _AddressFails as error:
                 reasons.append(f"{address}: {error}")
                 continue
-            complaint = sums.complaint(part) if sums is not None else strange(part, target.name)
             if complaint is None:
                 part.replace(target)
                 return
             part.replace(bad)
             reasons.append(f"{address}: the file {complaint} (kept aside as {bad})")
-        note = f" ({_size(part):,} bytes are kept, the next try goes on from there)" if _size(part) else ""
+        kept = _size(part) if sums is not None else 0
+        note = f" ({kept:,} bytes are kept, the next try goes on from there)" if kept else ""
         raise Unavailable(f"{target.name} could not be downloaded{note}: {'; '.join(reasons)}")
+
+
+def _complaint(part: Path, target: Path, sums: Sums | None) -> str | None:
+    """What is wrong with what has come; None where nothing is, as far as anybody can tell."""
+    return sums.complaint(part) if sums is not None else strange(part, target.name)
 
 
 @contextmanager
@@ -147,8 +158,12 @@ def _request(address: str) -> urllib.request.Request:
     return urllib.request.Request(address, headers={"User-Agent": "pipelag"})
 
 
-def _complete(address: str, part: Path, size: int, pause: float) -> None:
-    """Append to `part` until it has `size` bytes; a connection that is cut is opened again where it was cut."""
+def _complete(address: str, part: Path, size: int, pause: float) -> bool:
+    """Append to `part` until it has `size` bytes; a connection that is cut is opened again where it was cut.
+
+    Returns whether it is joined of several pieces.
+    """
+    joined, source = _size(part) > 0, _Source(address)
     bar = tqdm(
         total=size,
         initial=_size(part),
@@ -163,15 +178,30 @@ def _complete(address: str, part: Path, size: int, pause: float) -> None:
     with bar, io.FileIO(part, "ab") as file:
         while (have := file.tell()) < size:
             began = time.monotonic()
-            cut = _continue(address, file, size, bar)
+            cut = _continue(source, file, size, bar)
             if cut is None:
                 continue
+            joined = file.tell() > 0
             progress = file.tell() - have > SLOWEST * (time.monotonic() - began)
             failures = 0 if progress else failures + 1
             if failures > RETRIES:
                 raise _AddressFails(f"{cut}, after {file.tell():,} of {size:,} bytes")
             time.sleep(pause * 2**failures)
         os.fsync(file.fileno())
+    return joined
+
+
+@dataclass
+class _Source:
+    """An address, and the name or the date by which its server knows again the file that it has begun to give."""
+
+    address: str
+    stamp: str = ""
+
+    def stamped(self, headers: http.client.HTTPMessage) -> None:
+        """Of a whole answer; a weak name may stand for other bytes (RFC 9110, section 13.1.5)."""
+        name = headers.get("ETag", "")
+        self.stamp = name if name.startswith('"') else headers.get("Last-Modified", "")
 
 
 @dataclass
@@ -211,19 +241,24 @@ def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
     return answer  # type: ignore[no-any-return]
 
 
-def _continue(address: str, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
+def _continue(source: _Source, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
     """One connection: append what it gives. Returns why it ended early, None if it did not."""
     have = file.tell()
-    request = _request(address)
+    request = _request(source.address)
     if have:
         request.add_header("Range", f"bytes={have}-")
+    if have and source.stamp:  # of another file the server gives all
+        request.add_header("If-Range", source.stamp)
     try:
         with _answer(request) as answer:
-            if have and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            whole = not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            if whole:
+                source.stamped(answer.headers)
+            if have and whole:
                 stated = answer.headers.get("Content-Length", str(size))
                 if stated != str(size):  # an error page, say: what is there is not given up for that
                     raise _AddressFails(f"the server gives a file of {stated} bytes instead of {size:,}")
-                file.truncate(0)  # this server knows no ranges and starts over
+                file.truncate(0)  # this server knows no ranges, or has another file now: it starts over
                 file.seek(0)
                 bar.reset()
             _require_space(file, size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from pipelag.data.files.compressed import strange
 from pipelag.data.files.manifest import OfficialFile, Sums
 from pipelag.errors import PipelagError
+from pipelag.files import write_whole
 
 
 def record_of(file: OfficialFile, home: Path) -> Path:
@@ -44,7 +44,7 @@ def record(file: OfficialFile, path: Path, home: Path) -> Sums:
     """Take the sums of the file at `path`, the first one seen, and keep them.
 
     Raises:
-        PipelagError: it is larger than the manifest allows, or empty, or no file of its kind.
+        PipelagError: it is larger than the manifest allows, or empty, or no file of its kind; or they cannot be kept.
     """
     size = path.stat().st_size
     if not 0 < size <= (file.most_bytes or 0):
@@ -54,9 +54,5 @@ def record(file: OfficialFile, path: Path, home: Path) -> Sums:
         raise PipelagError(f"{path} {complaint}; replace it")
     with path.open("rb") as content:
         sums = Sums(bytes=size, sha256=hashlib.file_digest(content, "sha256").hexdigest())
-    target = record_of(file, home)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f"{target.name}.{os.getpid()}.part")
-    aside.write_text(json.dumps(sums.model_dump(exclude_none=True)) + "\n")
-    os.replace(aside, target)
+    write_whole(record_of(file, home), json.dumps(sums.model_dump(exclude_none=True)) + "\n")
     return sums

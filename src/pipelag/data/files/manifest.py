@@ -14,10 +14,10 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from pipelag.errors import PipelagError, unknown
+from pipelag.files import read_yaml, yaml_of
 from pipelag.typed import Closed
 
 MD5 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -143,7 +143,7 @@ def official(name: str) -> Manifest:
     if name not in names():
         raise unknown("downloadable data set", name, names())
     source = resources.files("pipelag.data.files") / "manifests" / f"{name}.yaml"
-    return _validated(Manifest, source.read_text(encoding="utf-8"), source.name)
+    return _validated(Manifest, yaml_of(source.read_text(encoding="utf-8"), source.name), source.name)
 
 
 def mirrored(folder: Path) -> MirrorManifest | None:
@@ -153,19 +153,14 @@ def mirrored(folder: Path) -> MirrorManifest | None:
         PipelagError: it is not a mirror manifest; names the place and the nearest valid key.
     """
     path = folder / "manifest.yaml"
-    try:
-        return _validated(MirrorManifest, path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
-    except UnicodeDecodeError as error:
-        raise PipelagError(f"{path} is not UTF-8 text: {error}") from error
+    return _validated(MirrorManifest, read_yaml(path, "a mirror's manifest"), str(path)) if path.is_file() else None
 
 
-def _validated(model: type[_Model], text: str, source: str) -> _Model:
+def _validated(model: type[_Model], content: Any, source: str) -> _Model:
     try:
-        return model.model_validate(yaml.safe_load(text))
+        return model.model_validate(content)
     except ValidationError as error:
         raise PipelagError(f"{source}: {_complaint(model, error)}") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date that is none, 5,000 digits, deep nesting
-        raise PipelagError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _complaint(model: type[BaseModel], error: ValidationError) -> str:

@@ -61,6 +61,12 @@ class Dataset(Released):
                 f"{tuple(self.test_images.shape[1:])}; they should be of one shape (C, H, W)"
             )
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image."""
+        channels, height, width = self.train_images.shape[1:]
+        return channels, height, width
+
     @cached_property
     def mean(self) -> torch.Tensor:
         """float32 (C,): per channel, of the training images scaled to [0, 1]."""

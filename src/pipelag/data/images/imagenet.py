@@ -51,6 +51,11 @@ class ImageFolders(Released):
     test: Samples
     size: int
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image, as models see it."""
+        return 3, self.size, self.size
+
     def summary(self) -> dict[str, Any]:
         """What a run's summary records of its data."""
         return self.described(train=len(self.train), test=len(self.test), classes=len(self.classes))

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,6 +28,7 @@ from pipelag.errors import PipelagError, unknown
 Bytes = npt.NDArray[np.uint8]
 
 _IDX_UNSIGNED_BYTE = 0x08
+FORM = 1  # of what the readers make of a file; another number is decoded anew
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")  # some others of Pillow's start programs
 MOST = 16 << 30  # bytes of decoded images
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
@@ -56,9 +58,14 @@ def read(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] 
     if release.layout not in READERS:
         raise unknown(f"layout of {name} in {release.origin}:", release.layout, READERS)
     folder = data_folder() if to is None else Path(to)
-    path = folder / name / f"decoded-{release.fingerprint}.pt"
+    path = folder / name / f"decoded-{release.fingerprint}-{decoder(release.layout)}.pt"
     decoded = decoded_once(path, release.title, lambda: vars(READERS[release.layout](release.paths)))
     return Dataset(name, release.title, str(release), release.official, release.note, **decoded)
+
+
+def decoder(layout: str) -> str:
+    """What a layout is decoded by, in a name: other pixels may come of another one."""
+    return f"{layout}-{FORM}" + (f"-pillow-{metadata.version('pillow')}" if layout in BY_PILLOW else "")
 
 
 def idx_gz(paths: Sequence[Path]) -> Decoded:
@@ -216,3 +223,4 @@ READERS: dict[str, Reader] = {
     "image-folder-zip": image_folder_zip,
     "tiny-imagenet-zip": tiny_imagenet_zip,
 }
+BY_PILLOW = ("image-folder-zip", "tiny-imagenet-zip")

@@ -83,12 +83,21 @@ def prepared(text: Parts, recipe: Recipe, folder: Path) -> Pieces:
     if not folder.is_dir():
         with locked(folder, f"another process is preparing {folder}; waiting for it"):
             if not folder.is_dir():
-                with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-                    inside = Path(scratch) / folder.name
-                    inside.mkdir()
-                    _write(text, recipe, inside)
-                    os.replace(inside, folder)
+                try:
+                    _made(text, recipe, folder)
+                except OSError as error:
+                    raise PipelagError(
+                        f"{folder} could not be written ({error.strerror}); free some space and start again"
+                    ) from error
     return read(recipe, folder)
+
+
+def _made(text: Parts, recipe: Recipe, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        inside = Path(scratch) / folder.name
+        inside.mkdir()
+        _write(text, recipe, inside)
+        os.replace(inside, folder)
 
 
 def read(recipe: Recipe, folder: Path) -> Pieces:

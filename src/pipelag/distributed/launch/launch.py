@@ -41,7 +41,6 @@ from pipelag.job import leave_with_parent
 from pipelag.plugins import load_plugins
 
 SELF = "pipelag.distributed.launch.launch"
-TIMEOUT = timedelta(minutes=30)  # of a backend's message; a dead peer is noticed at once by its closed connection
 STARTING = timedelta(minutes=5)  # until the store of another machine answers
 NO_ROOM = errno.ENOSPC  # the exit status of a worker that could not even write why it failed
 MORE_ROOM = "free some space, or let TMPDIR name another folder"
@@ -78,8 +77,8 @@ def launch(
 
     Raises:
         WorkerFailed: naming the first rank that failed.
-        PipelagError: an unknown device, no threads, fewer GPUs than workers; a task that cannot travel; no loopback
-            interface; no room for the task.
+        PipelagError: an unknown device, no threads, fewer GPUs than workers, more workers than addresses behind links;
+            a task that cannot travel; no loopback interface; no room for the task.
     """
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise PipelagError(f"unknown device '{device}'; the devices are cpu, cuda and cuda:N")
@@ -90,6 +89,11 @@ def launch(
         only = ", or cuda:0, which they then share" if count else ""
         raise PipelagError(
             f"{workers} workers need {workers} GPUs, and this machine has {count}; use --device cpu{only}"
+        )
+    if links is not None and workers > namespaces.MOST:
+        raise PipelagError(
+            f"{workers} workers behind links are more than the {namespaces.MOST} that their network has addresses for; "
+            "take fewer, or leave out the links"
         )
     if links is not None and meanwhile is not None:
         raise PipelagError("workers behind links are watched by their keeper, which calls nothing; leave out meanwhile")
@@ -220,14 +224,14 @@ def join(
         raise PipelagError(
             f"rank {rank} cannot reach the workers' store at {where}; is that machine up, and is it named so?"
         ) from error
-    store.set_timeout(TIMEOUT)
+    store.set_timeout(ENDLESS)
     if torchrun.standing():
         store = PrefixStore(torchrun.attempt(store, rank, world, STARTING.total_seconds()), store)
     job_store = PrefixStore("pipelag", store)
     heart = Heartbeat(job_store.clone(), rank, world, seconds, lost or partial(leave, world), local)
     atexit.register(heart.stop)
     check_backend(job_store, rank, backend)
-    dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world, timeout=ENDLESS)
     near = range(rank - here, rank - here + local_world)
     return Job(rank, world, place, job_store, heart, shared=shared, near=neighbours(job_store, rank, near, device))
 

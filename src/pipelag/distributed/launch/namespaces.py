@@ -25,6 +25,7 @@ SELF = "pipelag.distributed.launch.namespaces"
 ENTER = ("unshare", "--user", "--map-root-user", "--net")
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 PORT = "29400"
+MOST = 254  # workers: the addresses 10.0.0.1 to 10.0.0.254
 PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the keeper's process
 
 

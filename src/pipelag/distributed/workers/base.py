@@ -27,7 +27,7 @@ from pipelag.stage.rounded import Masters
 from pipelag.tensors import trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-ENDLESS = timedelta(days=365)
+ENDLESS = timedelta(days=365)  # of a message: a minibatch may take hours; who is dead or hangs, the heartbeat tells
 KINDS = get_args(Kind)
 AHEAD = 2  # messages that a worker may be ahead of its neighbour, beyond those in flight
 
@@ -62,10 +62,10 @@ class Job:
         """Where messages lie while they are under way."""
         return torch.device("cpu") if self.shared else self.device
 
-    def group(self, kind: str, lane: int = 0) -> dist.ProcessGroup:
-        """A group over all ranks; all ranks ask for a new one together."""
+    def group(self, kind: str, lane: int = 0, backend: str | None = None) -> dist.ProcessGroup:
+        """A group over all ranks; all ranks ask for a new one together. backend: the job's, where None."""
         if (kind, lane) not in self.groups:
-            group = dist.new_group(backend=dist.get_backend())
+            group = dist.new_group(timeout=ENDLESS, backend=backend or dist.get_backend())
             assert group is not None
             self.groups[kind, lane] = group  # type: ignore[assignment]
         return self.groups[kind, lane]
@@ -74,7 +74,7 @@ class Job:
         """The group of a stage's replicas; all ranks ask for a new one together, as torch.distributed demands."""
         key = tuple(ranks)
         if key not in self.shares:
-            self.shares[key] = dist.new_group(list(key))  # type: ignore[assignment]
+            self.shares[key] = dist.new_group(list(key), timeout=ENDLESS)  # type: ignore[assignment]
         return self.shares[key]
 
     def meet(self, pairs: Iterable[tuple[int, int]], groups: Iterable[dist.ProcessGroup | None]) -> None:

@@ -84,7 +84,7 @@ class AsynchronousWorker(WholeModel):
     def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
         super().__init__(job, model, assignment, keeper)
         # Gradients and weights travel by gloo, on the CPU, on connections of their own: a server thread per worker.
-        self.group: Any = dist.new_group(backend="gloo")
+        self.group = job.group("ASP", backend="gloo")
         self.server: ParameterServer | None = None
         if job.rank == 0:
             self.server = ParameterServer(copy.deepcopy(model), assignment, job.world, self.checkpoint)

@@ -143,7 +143,11 @@ def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.nd
 
 
 def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """A regression set in LIBSVM's format (cpusmall), every column and the target scaled to mean 0 and deviation 1."""
+    """A regression set in LIBSVM's format (cpusmall), every column and the target scaled to mean 0 and deviation 1.
+
+    Raises:
+        PipelagError: another format, or nothing that a regression could learn.
+    """
     from sklearn.datasets import load_svmlight_file
 
     try:
@@ -151,6 +155,11 @@ def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
     except (OSError, ValueError) as error:
         raise PipelagError(f"'{path}' is not a regression set in LIBSVM's format: {error}") from error
     dense = np.asarray(inputs.todense())
+    if len(targets) < 2 or not (np.isfinite(dense).all() and np.isfinite(targets).all()) or not targets.std():
+        raise PipelagError(
+            f"'{path}' is no regression set: it should have two samples or more, all of finite numbers, and targets "
+            "that differ"
+        )
     dense = (dense - dense.mean(0)) / np.maximum(dense.std(0), 1e-12)
     return dense, (targets - targets.mean()) / targets.std()
 

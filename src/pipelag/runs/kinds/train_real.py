@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pipelag import checkpoint
-from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.checkpoints import Checkpoints, training_of
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.training import RealTraining, check_precision, check_workers
 from pipelag.distributed.workers.base import Job, Record, carried_by
@@ -21,7 +21,7 @@ from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.kinds.train_simulated import all_finite, describe_phases, in_bf16, phases_of, precision_of
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.runs.tasks import best_of, check_data, final_of, open_task, told_of_data
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import computing
 from pipelag.stage.weights import load_whole
@@ -51,7 +51,7 @@ def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threa
     """Open the run's folder, say where workers go on, and write down what came of it."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    rows, summary, state, trace = yield {"resume": checkpoints.rewind()}
+    rows, summary, state, trace = yield {"resume": checkpoints.rewind(evaluations(spec))}
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
@@ -115,9 +115,11 @@ def _task(
     rate = rates.factor(spec.lr_schedule, spec.steps)
     make = optimizers.factory(spec.optimizer)
     bf16, uneven = in_bf16(spec), task.batches.uneven
-    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, uneven, bf16)
+    told = {"data": told_of_data(task)}
+    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, uneven, bf16, told)
     if resume:
         training.resume(resume)
+        check_data(training_of(training.parts).get("data"), task, checkpoints.at(resume))
     model.train()
     records = training.run(task.batches.inputs, task.batches.targets)
     if job.rank:

@@ -22,7 +22,7 @@ from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainingOptions, TrainOptions
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.tasks import best_of, final_of, open_task
+from pipelag.runs.tasks import best_of, check_data, final_of, open_task, told_of_data
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -151,6 +151,7 @@ def in_turns(
     recorder, watch = Recorder(folder), Watch(spec, training)
     saved = newest(folder)
     if saved is not None:
+        check_data(saved.get("data"), task, folder.checkpoint)
         training.load_state_dict(saved["training"])
         recorder.load_state_dict(saved["recorder"])
         watch.load_state_dict(saved["watch"]) if "watch" in saved else watch.begin()  # older ones do not tell
@@ -172,7 +173,7 @@ def in_turns(
     def save() -> None:
         folder.sync()
         state: dict[str, Any] = {"training": training.state_dict(), "recorder": recorder.state_dict()}
-        state["watch"] = watch.state_dict()
+        state |= {"watch": watch.state_dict(), "data": told_of_data(task)}
         checkpoint.save(state, folder.checkpoint, keep=True, of=spec.id)
 
     diverged_at = yield from advance(training, task.batches, recorder, spec, device, evaluate_now, save)

@@ -1,0 +1,113 @@
+"""Whether a training goes on as the one whose checkpoint it goes on from: its rates, its loss, its data.
+
+What can be known of them cheaply, as text: the factors on the learning rate (each of the first thousand steps, then
+every hundredth), what the loss is called and names, how many minibatches an epoch has, and the first of them. Another
+one is told in a warning and not refused: a loader may shuffle as nobody has seeded it, and who changes the rate in the
+midst of a training may want just that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from types import CodeType
+from typing import Any
+
+import torch
+
+EACH, EVERY, MOST = 1000, 100, 20_000  # steps whose rate is noted
+PLAIN = (bool, int, float, str, type(None))
+RATES, LENGTH = "rates", "minibatches in an epoch"
+
+
+def rates_told(rate: Callable[[int], float], total: int) -> dict[str, str]:
+    """The factors of a training's steps, as [step, factor] where they change; nothing where the function fails."""
+    steps = [*range(min(total, EACH)), *range(EACH, total, EVERY)][:MOST]
+    with suppress(Exception):  # it is called again when it is wanted, and then raises
+        found = [(step, float(rate(step))) for step in steps]
+        changes = [next(rows) for _, rows in groupby(found, key=lambda row: row[1])]
+        return {RATES: json.dumps(changes)}
+    return {}
+
+
+def loss_told(loss: Any) -> dict[str, str]:
+    """A loss function by its name, its settings, and what it names: enough to know most others from it."""
+    return {"loss": _told(loss)}
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, partial):
+        settings = [*map(_told, value.args), *(f"{name}={_told(one)}" for name, one in sorted(value.keywords.items()))]
+        return f"{_told(value.func)}({', '.join(settings)})"
+    code = getattr(value, "__code__", None)
+    if not isinstance(code, CodeType):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__qualname__}{_settings_of(value) if named is not value else ''}"
+    if str(value.__module__).startswith("torch."):
+        return str(value.__qualname__)
+    cells = []
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # it is empty yet
+            cells += [repr(cell.cell_contents)] if isinstance(cell.cell_contents, PLAIN) else []
+    inside = hashlib.sha256(repr((_names_in(code), cells)).encode()).hexdigest()[:8]
+    return f"{value.__qualname__} {inside}"
+
+
+def _settings_of(thing: Any) -> str:
+    plain = [
+        f"{name}={one!r}" for name, one in sorted(getattr(thing, "__dict__", {}).items()) if isinstance(one, PLAIN)
+    ]
+    return f"({', '.join(each for each in plain if not each.startswith(('_', 'training=')))})"
+
+
+def _names_in(code: CodeType) -> list[Any]:
+    """The names and the plain constants in a function, which do not change with the version of Python."""
+    constants = [_names_in(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return [code.co_names, [one for one in constants if isinstance(one, (*PLAIN, list)) and one is not None]]
+
+
+def data_told(length: int | None, first: tuple[Any, Any]) -> dict[str, str]:
+    """The data by the number of their minibatches, where that is known, and by the first of these."""
+    told = {} if length is None else {LENGTH: str(length)}
+    digest, shapes = hashlib.sha256(), list[str]()
+    for part in first:
+        values = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple) else (part,)
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                shapes.append(f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}")
+                with suppress(RuntimeError, TypeError, NotImplementedError):  # of another layout, which has no bytes
+                    digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return told | {"a first minibatch": f"{', '.join(shapes)} ({digest.hexdigest()[:8]})"}
+
+
+def warn_of_others(where: Any, past: Mapping[str, str], here: Mapping[str, str], done: int) -> None:
+    """Say in what a training differs from the one that left checkpoints in `where`, after `done` steps."""
+    for name, now in here.items():
+        was = past.get(name, now)
+        if name == LENGTH and done <= min(int(was), int(now)):  # of both, the same have been trained on
+            continue
+        before, after = _rates_apart(was, now, done) if name == RATES else (f"{name} {was}", f"{name} {now}")
+        if before != after:
+            warnings.warn(
+                f"the checkpoints in {where} are of a training with {before}, and this one has {after}: what comes of "
+                "going on is neither",
+                stacklevel=4,
+            )
+
+
+def _rates_apart(was: str, now: str, done: int) -> tuple[str, str]:
+    """The first of the steps done whose factor is another; twice nothing where there is none."""
+    before, after = (dict(json.loads(text)) for text in (was, now))
+    one = other = None
+    for step in sorted(step for step in before.keys() | after.keys() if step < done):
+        one, other = before.get(step, one), after.get(step, other)
+        if one != other:
+            return f"{one:g} times its rate at step {step}", f"{other:g} times it"
+    return "", ""
