@@ -15,9 +15,10 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.charts import greek
-from pipelag.report.figures import MANY, empty, running_mean
+from pipelag.report.figures import empty
 from pipelag.report.panels import (
     LETTER,
+    MANY,
     TITLED,
     draw_levels,
     label_points,
@@ -25,6 +26,7 @@ from pipelag.report.panels import (
     legend_below,
     over_seeds,
     remark,
+    running_mean,
     with_all_seeds,
     wrapped,
 )

@@ -12,6 +12,7 @@ from pipelag.report.charts import greek
 
 LETTER = 0.056  # inches that a letter of a tick's label takes
 COURSE = ("epoch", "step", "iteration", "hours", "time")  # what a training goes along
+MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
@@ -26,6 +27,13 @@ def with_all_seeds(rows: pd.DataFrame, x: str) -> pd.DataFrame:
     if "seed" not in rows or x not in COURSE:
         return rows
     return rows[rows[x] <= rows.groupby("seed")[x].max().min()]
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean over `window` neighbours, over fewer at the ends."""
+    half = window // 2
+    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
 
 
 def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:
