@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pipelag.__main__ import main
 from pipelag.commands import subject
@@ -29,6 +30,7 @@ from pipelag.partitioner.side_by_side import arm_rows
 from pipelag.results.advice import ranked, verdict
 from pipelag.results.evidence import of_result
 from pipelag.runs.folder import seal
+from pipelag.runs.spec import ModelSpec
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
@@ -298,6 +300,19 @@ def test_a_models_profile_is_written_for_partition_and_read_again(
     assert main(["profile", "resnet20", "--out", out]) == 2
     assert "name a data set for it by --data" in capsys.readouterr().err
     assert len(list(plans_of(ground(2)))) >= 1
+
+
+def test_a_measured_profile_has_the_loss_where_a_data_sheets_has_it() -> None:
+    def build() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+
+    def sizes(profile: Profile) -> list[tuple[int, int, int]]:
+        return [(layer.output_bytes, layer.kept_bytes, layer.weight_bytes) for layer in profile.layers]
+
+    for loss in (True, False):
+        asked = subject.Subject(ModelSpec(name="made_up"), build, lambda many: torch.zeros(many, 8), 32, loss=loss)
+        here, sheet = asked.measured(16, "cpu", repeats=1), asked.by_sheet("v100")(16)
+        assert sizes(here) == sizes(sheet) and sheet.layers[-1].output_bytes == (4 if loss else 16 * 4 * 4)
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tiny_imagenet"])

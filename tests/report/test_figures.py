@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from matplotlib.patches import Polygon
 
-from pipelag.report.figures import MANY, Curve, curves, running_mean, space_time
-from pipelag.report.panels import label_points
+from pipelag.report.figures import space_time
+from pipelag.report.frames import Lines
+from pipelag.report.panels import MANY, label_points, running_mean
 from pipelag.report.style import COLUMN, figure, save, slim
 from pipelag.report.timelines import timeline
 
-SHORT = [Curve("non-pipelined", [1, 2, 3], [20.0, 10.0, 90.0]), Curve("4-stage", [1, 2, 3], [15.0, 40.0, 80.0])]
+SHORT = {"non-pipelined": [20.0, 10.0, 90.0], "4-stage": [15.0, 40.0, 80.0]}
+
+
+def curves(lines: Mapping[str, Sequence[float]]) -> Any:
+    """A figure of these values, step by step."""
+    rows = [{"arm": arm, "x": x, "y": y} for arm, values in lines.items() for x, y in enumerate(values, start=1)]
+    return Lines("x", "y", line="arm", smooth=True).draw(pd.DataFrame(rows))
 
 
 def texts(fig: Any) -> list[str]:
@@ -24,25 +33,26 @@ def texts(fig: Any) -> list[str]:
 @pytest.mark.parametrize("end", ["pdf", "svg", "png"])
 def test_equal_figures_are_equal_files(tmp_path: Path, end: str) -> None:
     for name in ("a", "b"):
-        save(curves(SHORT, "x", "y"), tmp_path / name)
+        save(curves(SHORT), tmp_path / name)
     assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
 
 
 def test_without_logs_there_is_nothing_to_read_off() -> None:
-    axes = curves([], "x", "y").axes[0]
+    axes = curves({}).axes[0]
     assert not axes.lines and not axes.axison
     assert [text.get_text() for text in axes.texts] == ["no run logged"]
 
 
 def test_long_curves_say_that_they_are_running_means() -> None:
-    assert not texts(curves(SHORT, "x", "y"))
-    steps = list(range(MANY + 10))
-    long = Curve("non-pipelined", steps, [float(step) for step in steps])
-    assert texts(curves([long], "x", "y")) == [f"running mean of {len(steps) // 30} evaluations"]
+    def legend(count: int) -> list[str]:
+        return curves({"arm": [float(x) for x in range(count)]}).axes[0].get_legend_handles_labels()[1]
+
+    assert legend(MANY) == ["arm"]
+    assert set(legend(MANY + 10)) == {"arm", f"evaluations; lines: running mean of {(MANY + 10) // 30}"}
 
 
 def test_the_legend_hides_no_curve() -> None:
-    fig = curves(SHORT, "x", "y")
+    fig = curves(SHORT)
     fig.canvas.draw()
     (legend,) = fig.legends
     assert not legend.get_window_extent().overlaps(fig.axes[0].get_window_extent())
@@ -72,9 +82,9 @@ def test_a_box_for_every_pass() -> None:
 
 
 def test_an_svg_keeps_its_text_and_loses_digits_that_nobody_sees(tmp_path: Path) -> None:
-    save(curves([Curve("tenth 0.12345 x=&quot;0.98765&quot;", [1, 2], [1.0, 2.0])], "x", "accuracy"), tmp_path / "a")
+    save(curves({"tenth 0.12345 x=&quot;0.98765&quot;": [1.0, 2.0]}), tmp_path / "a")
     svg = (tmp_path / "a.svg").read_text()
-    assert ">accuracy</text>" in svg and "tenth 0.12345 x=" in svg and "0.98765" in svg
+    assert ">y</text>" in svg and "tenth 0.12345 x=" in svg and "0.98765" in svg
     assert not re.search(r' (?:d|x|y)="[^"]*\.\d{3}', svg) and "<!--" not in svg.split("<svg")[1]
     assert slim(svg) == svg
 

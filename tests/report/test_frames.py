@@ -9,7 +9,7 @@ import pytest
 
 from pipelag.report import explore
 from pipelag.report.frames import Axis, Bars, Lines
-from pipelag.report.panels import over_seeds, with_all_seeds
+from pipelag.report.panels import over_seeds, with_all_seeds, wrapped
 from pipelag.report.style import save
 from pipelag.results.drawing import Drawn
 
@@ -173,3 +173,16 @@ def test_an_end_of_an_axis_that_is_free_leaves_room_for_all_panels() -> None:
             assert below <= 1 and above >= 200
             assert limits[0] is None or below == limits[0]
             assert limits[1] is None or above == limits[1]
+
+
+def test_a_value_above_a_bar_is_read_where_a_level_crosses_it() -> None:
+    bars = pd.DataFrame([{"model": "a", "speed": 0.9}, {"model": "b", "speed": 2.0}])
+    for levels, strokes in (({"single GPU": 1.0}, 1), ({}, 0)):
+        (axes,) = Bars("speed", "model", levels=levels).draw(bars).axes
+        assert [len(text.get_path_effects() or ()) for text in axes.texts] == [strokes] * 2
+
+
+def test_a_title_is_not_broken_between_a_number_and_its_unit() -> None:
+    title = "Transformer (small), Multi30k de-en, 33 stages"
+    assert wrapped(title, 3.0).split("\n") == ["Transformer (small), Multi30k de-en,", "33 stages"]
+    assert wrapped("GNMT-8 4 layers", 0.9).split("\n") == ["GNMT-8", "4 layers"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelag.experiments import load_paper, papers
 from pipelag.experiments.schema import Paper
 from pipelag.report.gather import Cells, title_of
-from pipelag.report.tables import Col, Column, Table, escape, table
+from pipelag.report.tables import Col, Column, Formula, Table, escape, table
 
 TABLE = Table(
     [
@@ -35,6 +35,14 @@ def test_missing_is_a_dash_and_zero_is_a_number() -> None:
 
 def test_signs_that_latex_prints_otherwise_are_escaped() -> None:
     assert escape("2|Ŵ| < 1 > 0_a") == r"2$|$\^{W}$|$ $<$ 1 $>$ 0\_a"
+
+
+def test_a_formula_is_mathematics_in_latex_and_signs_elsewhere() -> None:
+    made = table(
+        [{"step": Formula.of("m̂ₜ / (√v̂ₜ + ε)", r"\hat m_t / (\sqrt{\hat v_t} + \epsilon)")}], [Col("step", "step")]
+    )
+    assert r"$\hat m_t / (\sqrt{\hat v_t} + \epsilon)$ \\" in made.latex()
+    assert "| m̂ₜ / (√v̂ₜ + ε) |" in made.markdown() and made.texts()["rows"] == [["m̂ₜ / (√v̂ₜ + ε)"]]
 
 
 def test_latex_rows_have_as_many_cells_as_columns_and_groups_span_theirs() -> None:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from pipelag.results.pipeoptim.targets import Arrival, Arrivals, later
+from pipelag.results.arrivals import Arrival, Arrivals, Gain, later
+from pipelag.results.verdict import TESTS, SeedTest
 
 WHOLE = 10.0
 
@@ -44,3 +45,29 @@ def test_later(first: Arrivals, second: Arrivals, verdict: bool | None) -> None:
 
 def test_hours_and_epochs_are_alike() -> None:
     assert Arrival(2.0, 3.0, True).times(0.5) == Arrival(1.0, 1.5, True)
+
+
+def test_how_many_times_as_long_is_told_whenever_they_come() -> None:
+    gain = Gain.of(at(3, 3, 3), at(6, 6, 6))
+    assert (gain.least.mean, gain.evaluated.mean, gain.most.mean) == (pytest.approx(5 / 3), 2.0, 3.0)
+    assert [gain.above(bound) for bound in (1.6, 2.0, 3.0)] == [True, None, False]
+    assert [gain.below(bound) for bound in (1.6, 2.0, 3.0)] == [False, None, True]
+    assert Gain.of(at(3), at(60)).above(1.0) is None  # one seed
+    at_once = Gain.of(at(1, 1, 1), at(6, 6, 6))  # it may have come at the start
+    assert [at_once.above(bound) for bound in (4.9, 1e9)] == [True, None] and at_once.below(1e9) is None
+    never = Gain.of(at(None, None, None), at(6, 6, 6))
+    assert never.evaluated.mean == 0.0 and never.above(0.6) is False and never.above(0.5) is None
+    least = Gain.of(at(3, 3, 3), at(None, None, None))  # as long as it was trained, or longer
+    assert least.evaluated.mean == pytest.approx(WHOLE / 3) and least.above(3.0) is True and least.above(4.0) is None
+
+
+@pytest.mark.parametrize("bound", [1.0, 1.9, 9.0])
+def test_the_two_ends_of_a_range_are_one_test(bound: float) -> None:
+    tests: list[SeedTest] = []
+    recording = TESTS.set(tests)
+    try:
+        said = Gain.of(at(3, 3.3, 3), at(6, 6, 6)).above(bound)
+    finally:
+        TESTS.reset(recording)
+    ((favour, against),) = tests
+    assert {True: favour < 0.05 and against == 1, False: against < 0.05 and favour == 1, None: favour == 1}[said]

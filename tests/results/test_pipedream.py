@@ -12,7 +12,7 @@ from pipelag.experiments import Arm
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
-from tests.results.cases.pipedream import ALIKE, LARGE, PAPER, eight_gpus, learns, training, with_asp
+from tests.results.cases.pipedream import ALIKE, LARGE, PAPER, eight_gpus, learns, training, vgg, with_asp
 from tests.results.made_up import CASES, Make, altered, context, log, trained, with_rows
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -78,6 +78,13 @@ def test_epochs_that_a_fall_of_the_rate_decides_are_not_counted_as_alike() -> No
     assert judged("table_1", "same_epochs", training(ALIKE)).holds is True
     finding = judged("table_1", "same_epochs", at_the_fall)
     assert finding.holds is None and "alike for 0 of 3" in finding.why and finding.why.count("all at the first") == 3
+
+
+def test_no_more_is_told_of_epochs_than_evaluations_tell() -> None:
+    """An evaluation an epoch: who comes by the fourth and who by the fifth may have come together."""
+    close = training(ALIKE | {("VGG-16", "PipeDream"): 4, ("VGG-16", "data parallelism"): 5}, vgg(1000, 2000))
+    for told in (judged("figure_10", "earlier_here", close), judged("text_asp", "less_efficient", with_asp(23))):
+        assert told.holds is None and "whenever between two evaluations" in told.tolerance
 
 
 def test_a_language_model_that_diverged_has_no_end() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipelag.experiments import load_paper
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Item
@@ -14,8 +15,8 @@ from pipelag.results.pipemare.costs import unreached
 from pipelag.results.pipemare.headline import PAPERS_LENGTHS, variants
 from pipelag.results.pipemare.lemmas import lemma_1
 from pipelag.results.pipemare.quality import best_of, last_cell
-from pipelag.results.verdict import verdicts
-from tests.results.cases.pipemare import PAPER, rising, training
+from pipelag.results.verdict import JUDGES, verdicts
+from tests.results.cases.pipemare import PAPER, rising, training, warmed_up
 from tests.results.made_up import context, log
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -133,3 +134,13 @@ def test_segments_that_stand_for_the_papers_checkpoints_are_counted_below_the_fi
     runs = context(PAPER, "figure_17", training(lambda labels: 90.0), scale="published", seeds=[0])
     load_results(runs.paper)
     assert "2, 4, 17 checkpoints the 27 stages here have 2, 4, 14 segments" in draw(runs).footer(runs)
+
+
+def test_one_evaluation_less_to_a_good_bleu_is_no_fewer_epochs() -> None:
+    load_results(load_paper(PAPER))
+
+    def fewer(last: int) -> bool | None:
+        taken = {"W = 3/60": 50, "W = 5/60": 50, "W = 10/60": last}
+        return JUDGES[PAPER, "figure_15", "fewer_epochs"](context(PAPER, "figure_15", warmed_up(taken))).holds
+
+    assert [fewer(last) for last in (48, 49, 55)] == [True, None, False]

@@ -15,7 +15,13 @@ from pipelag.results.spectrain.below import rates, sizes
 from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time, times
 from pipelag.results.spectrain.learning_curves import STYLES
 from pipelag.results.spectrain.timing import disagreeing, methods_timed
-from pipelag.results.spectrain.training import above_vanilla_here, mean_order, stale_below_here, table_1
+from pipelag.results.spectrain.training import (
+    above_vanilla_here,
+    at_least_data_on_four,
+    mean_order,
+    stale_below_here,
+    table_1,
+)
 from pipelag.results.verdict import Finding, NotLogged
 from tests.results.cases.spectrain import as_printed, learnt, timed
 from tests.results.made_up import Make, altered, context, with_rows
@@ -45,6 +51,21 @@ def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
     finding = stale_below_here(broken)
     assert finding.holds is None and f"{arm} of Transformer does not learn here" in finding.why
     assert "Data P. over " in finding.why  # the other arm's is told
+
+
+def test_a_network_told_against_decides_though_another_is_not_trained() -> None:
+    """What every network is said to do fails where one does not, whether or not the others have a log."""
+
+    def without_inception(snn: float) -> Finding:
+        def make(arm: Arm) -> RunLog | None:
+            inception = arm.labels.get("model") == "Inception v4"
+            return None if inception else learnt({("SNN", "SpecTrain"): snn}, apart=0.1)(arm)
+
+        return at_least_data_on_four(context("spectrain", "table_1", make))
+
+    found = without_inception(66.0)
+    assert found.holds is False and "Inception v4 has no logged value" in found.why
+    assert without_inception(70.5).holds is None
 
 
 def test_the_table_marks_what_does_not_learn() -> None:

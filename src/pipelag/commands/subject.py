@@ -40,13 +40,12 @@ class Subject:
         """Its profile for so many samples by a data sheet, on the meta device."""
         import torch
 
-        from pipelag.timing.loss import with_loss
         from pipelag.timing.roofline import roofline
         from pipelag.timing.sheets import data_sheet
 
         data_sheet(device)
         with torch.device("meta"):
-            model = with_loss(self.build()) if self.loss else self.build()
+            model = self._whole()
 
         def make(samples: int) -> Profile:
             with torch.device("meta"):
@@ -63,7 +62,13 @@ class Subject:
 
         precision.prepare(alone=True)
         with torch.device(device):
-            return profile(self.build(), self.inputs(batch), repeats=repeats)
+            return profile(self._whole(), self.inputs(batch), repeats=repeats)
+
+    def _whole(self) -> nn.Sequential:
+        """The model, with the loss where its last layer is to compute it, on the device that is current."""
+        from pipelag.timing.loss import with_loss
+
+        return with_loss(self.build()) if self.loss else self.build()
 
     def cuts(self, children: Sequence[int]) -> list[int]:
         """Cuts between the profile's layers as those of a run, where a block may count as several layers."""

@@ -1,24 +1,12 @@
-"""The kinds of figures that papers on pipelining draw: curves, space-time diagrams, layer partitions."""
+"""The diagrams that papers on pipelining draw: space-time diagrams, layer partitions; and the figure without logs."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure, ink
-
-MANY = 90  # points: more are drawn as a running mean over the faint evaluations
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line: its label and points."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
+from pipelag.report.style import COLOURS, COLUMN, PAGE, figure, ink
 
 
 def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
@@ -27,41 +15,6 @@ def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
     axes.text(0.5, 0.5, textwrap.fill(why, 48), transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
     axes.set_axis_off()
     return fig
-
-
-def curves(lines: Sequence[Curve], x: str, y: str, title: str = "") -> Any:
-    """Accuracy against iterations. The first curve is the baseline, in black."""
-    if not lines:
-        return empty("no run logged")
-    fig, axes = figure(COLUMN, 2.6)
-    for number, line in enumerate(lines):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        window = len(line.y) // 30 if len(line.y) > MANY else 1
-        if window > 1:  # the evaluations themselves, faint, under their running mean
-            axes.plot(line.x, line.y, color=colour, linewidth=0.4, alpha=0.25, zorder=1)
-        means = running_mean(line.y, window)
-        axes.plot(line.x, means, color=colour, linestyle=dash, label=line.label, zorder=3 - 0.1 * number)
-    longest = max(len(line.y) for line in lines)
-    if longest > MANY:
-        axes.text(
-            0.02, 0.98, f"running mean of {longest // 30} evaluations", transform=axes.transAxes, fontsize=6, va="top"
-        )
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-    axes.set_title(title)
-    axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
-    # Below the axes: curves of arms that learn slowly run through every corner.
-    fig.legend(loc="outside lower center", ncols=3 if max(len(line.label) for line in lines) < 14 else 2)
-    return fig
-
-
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """The mean over `window` neighbours, over fewer at the ends."""
-    half = window // 2
-    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return [sum(part) / len(part) for part in parts]
 
 
 def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versions: bool = False) -> Any:

@@ -15,16 +15,19 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.charts import greek
-from pipelag.report.figures import MANY, empty, running_mean
+from pipelag.report.figures import empty
 from pipelag.report.panels import (
     LETTER,
+    MANY,
     TITLED,
     draw_levels,
     label_points,
     legend,
     legend_below,
+    outlined,
     over_seeds,
     remark,
+    running_mean,
     with_all_seeds,
     wrapped,
 )
@@ -311,6 +314,7 @@ class Bars:
                         va="bottom",
                         fontsize=5.5 if small else 6,
                         rotation=90 if small and len(text) > min(3, letters) else 0,
+                        path_effects=outlined() if self.levels else None,
                     )
         titles = [greek(str(group)) for group in groups]
         room = 0.82 * inches / len(groups)  # inches for a group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from pipelag.report.charts import greek
 
 LETTER = 0.056  # inches that a letter of a tick's label takes
 COURSE = ("epoch", "step", "iteration", "hours", "time")  # what a training goes along
+MANY = 90  # points: more are drawn as a running mean over the faint evaluations
+TIE = "\u00a0"  # a space at which no line is broken
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
@@ -28,6 +31,13 @@ def with_all_seeds(rows: pd.DataFrame, x: str) -> pd.DataFrame:
     return rows[rows[x] <= rows.groupby("seed")[x].max().min()]
 
 
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean over `window` neighbours, over fewer at the ends."""
+    half = window // 2
+    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
+
+
 def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:
     """Thin horizontal lines, each with dashes of its own, dark as the baseline that they often are; over the grid."""
     for number, (label, level) in enumerate(levels.items()):
@@ -41,10 +51,15 @@ def remark(axes: Any, text: str) -> None:
         axes.plot([], [], color="#7F7F7F", linewidth=0.4, label=text)
 
 
-def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: str, over: bool) -> None:
-    """Small texts over or under points (x, y, text); of some that would fall on one another the first."""
+def outlined() -> list[Any]:
+    """What keeps a small text apart from the lines that it lies on."""
     from matplotlib.patheffects import withStroke
 
+    return [withStroke(linewidth=2.5, foreground="white")]
+
+
+def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: str, over: bool) -> None:
+    """Small texts over or under points (x, y, text); of some that would fall on one another the first."""
     crowded = 0.045 * (max(p[0] for p in points) - min(p[0] for p in points))
     labelled = float("-inf")
     for x, y, text in points:
@@ -52,13 +67,13 @@ def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: 
             continue
         labelled = x
         place = {"textcoords": "offset points", "xytext": (0, 4 if over else -9), "ha": "center"}
-        apart = [withStroke(linewidth=2.5, foreground="white")]  # from the lines that it lies on
-        axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, path_effects=apart, **place)
+        axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, path_effects=outlined(), **place)
 
 
 def wrapped(text: str, inches: float) -> str:
-    """A title or an axis' title in as many lines as it needs beside so much of the figure."""
-    return textwrap.fill(text, int(14 * inches), break_long_words=False)
+    """A title or an axis' title in as many lines as it needs beside so much of the figure; a number keeps its unit."""
+    tied = re.sub(r"(?<=\d) (?=[a-z])", TIE, text)
+    return textwrap.fill(tied, int(14 * inches), break_long_words=False).replace(TIE, " ")
 
 
 def legend(fig: Any, panels: Sequence[Any], width: float) -> None:

@@ -17,6 +17,19 @@ EMPTY = "–"
 Cell = str | float | int | None
 
 
+class Formula(str):
+    """A formula in letters and signs, as Markdown, pages and CSV have it; `latex`: as LaTeX's mathematics."""
+
+    latex: str
+
+    @classmethod
+    def of(cls, text: str, latex: str) -> Formula:
+        """Written twice, for neither follows from the other."""
+        formula = cls(text)
+        formula.latex = latex
+        return formula
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: `key` of the rows, a title, a group title above it, and a format for numbers."""
@@ -152,7 +165,7 @@ class Table:
         for number, row in enumerate(self.rows):
             if number in self.rules:
                 lines.append(r"    \addlinespace")
-            lines.append("    " + " & ".join(escape(c.text(row.get(c.key))) for c in self.columns) + r" \\")
+            lines.append("    " + " & ".join(in_latex(c.text(row.get(c.key))) for c in self.columns) + r" \\")
         lines += [r"    \bottomrule", r"  \end{tabular}"]
         lines += [rf"  \par\footnotesize {escape(note)}" for note in self.notes]
         return "\n".join([*lines, r"\end{table}", ""])
@@ -162,6 +175,11 @@ class Table:
         write_whole(base.with_suffix(".csv"), self.csv())
         write_whole(base.with_suffix(".md"), self.markdown())
         write_whole(base.with_suffix(".tex"), self.latex(f"{base.parent.name}:{base.name}"))
+
+
+def in_latex(cell: str) -> str:
+    """A cell's text for LaTeX."""
+    return f"${cell.latex}$" if isinstance(cell, Formula) else escape(cell)
 
 
 def escape(text: str) -> str:

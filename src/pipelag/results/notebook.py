@@ -15,7 +15,7 @@ from pipelag.errors import unknown
 from pipelag.experiments import Paper, Scale, load_paper, load_scale
 from pipelag.experiments.expand import result_of
 from pipelag.experiments.schema import reading_order
-from pipelag.report.figures import Curve, curves
+from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context, tidy
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Item
@@ -111,10 +111,8 @@ class Shelf:
     def plot(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> Any:
         """The picked runs' curves as a figure; without logs it says so."""
         frame = self.curves(result, metric, method, **labels)
-        lines = [
-            Curve(str(line), list(part["step"]), list(part[metric])) for line, part in frame.groupby("line", sort=False)
-        ]
-        return curves(lines, "step", metric, title=result)
+        chart = Lines(Axis("step", limits=(0, None)), metric, line="line", panel="result", smooth=True, height=2.6)
+        return chart.draw(frame.assign(result=result))
 
     def compare(self, result: str) -> pd.DataFrame:
         """What the paper reports and claims of a result, beside what the logs say, judged now: no drawing is needed."""

@@ -23,7 +23,9 @@ class WithLoss(nn.Module):
         """The loss of any targets."""
         losses = []
         for scores in as_tuple(self.layer(value)):
-            targets = torch.empty(scores.shape[:-1], dtype=torch.long, device=scores.device)
+            # Of no consequence, but classes that there are; on the meta device a write would be charged for.
+            make = torch.empty if scores.is_meta else torch.zeros
+            targets = make(scores.shape[:-1], dtype=torch.long, device=scores.device)
             losses.append(nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten()))
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 

@@ -410,6 +410,13 @@ def fast_early() -> Pair:
     return arms_of("figure_5b", {"PipeOptim": late})
 
 
+@case(PAPER, "figure_5b", "gains")
+def gains_of_gnmt8() -> Pair:
+    """The highest, but by more than printed."""
+    paper = TABLE_4["Adam", "GNMT-8"]
+    return arms_of("figure_5b", {"PipeOptim": 22.0}, {arm: paper[arm] for arm in GOOD if arm in paper})
+
+
 @case(PAPER, "figure_5c", "gains")
 def gains_of_gnmt16() -> Pair:
     paper = TABLE_4["Adam", "GNMT-16"]

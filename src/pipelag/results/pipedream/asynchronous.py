@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.arrivals import BETWEEN, Gain, in_words
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, learned, sized, trend
-from pipelag.results.logs import RunLog
-from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, in_words
+from pipelag.results.judging import learned, sized, trend
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of
 from pipelag.results.pipedream.training import VGG
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -32,17 +32,13 @@ def asp_speed(context: Context) -> float:
     return float(plan_in(log, "31-1", "PipeDream's 31-1")["timed"]) / computing
 
 
-def asp_ratio(context: Context) -> Difference:
+def asp_ratio(context: Context) -> Gain:
     """Time of ASP over that of PipeDream, over seeds."""
     efficiency = asp(context)
-    slower = {
-        seed: other / ours / asp_speed(context)
-        for seed, ours in efficiency.first.items()
-        if ours is not None and (other := efficiency.second.get(seed)) is not None
-    }
-    if not slower or len(slower) < len(efficiency.first):
+    runs = [*efficiency.first.values(), *(efficiency.second.get(seed) for seed in efficiency.first)]
+    if any(one is None or one.never for one in runs):
         raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by both with every seed")
-    return Difference.of(slower, dict.fromkeys(slower, 0.0))
+    return efficiency.gain(1 / asp_speed(context))
 
 
 @drawing(PAPER, "text_asp")
@@ -55,7 +51,7 @@ def text_asp(context: Context) -> Drawn:
         if efficiency.goal.text != rows[0]["goal"]:
             rows.append({"goal": efficiency.goal.text})
         rows[-1] |= {"own": in_words(efficiency.first), "asp": in_words(efficiency.second)}
-        rows[-1]["ratio"] = asp_ratio(context).mean
+        rows[-1]["ratio"] = asp_ratio(context).evaluated.mean
     except NotLogged:
         pass
     cols = [
@@ -79,25 +75,13 @@ def less_efficient(context: Context) -> Finding:
     """ASP needs at least twice the epochs; where it never comes, at least those that it was trained for."""
     learned(context, "ASP", arm="ASP", model=VGG)
     efficiency = asp(context)
-    factors = {}
-    for seed, ours in efficiency.first.items():
-        if ours is None:
-            raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by PipeDream with every seed")
-        last = max((row["epoch"] for log in logs_of(context, "ASP", seed) for row in log.rows), default=0.0)
-        if seed in efficiency.second:
-            factors[seed] = (efficiency.second[seed] or last) / ours
-    factor = Difference.of(factors, dict.fromkeys(factors, 0.0))
-    never = any(epochs is None for epochs in efficiency.second.values())
-    holds = factor.above(2.0)
-    if never and not holds:
-        holds = None  # it ends before it could be told
-    why = f"{efficiency.text(PIPED, 'ASP')}; {'at least ' if never else ''}{factor.text().lstrip('+')} times as many"
-    return trend(context, holds, why, "'far below' is read as at least twice the epochs; over seeds", model=VGG)
-
-
-def logs_of(context: Context, arm: str, seed: int) -> list[RunLog]:
-    """The log of an arm with a seed."""
-    return [i.log for i in context.select(model=VGG, arm=arm) if i.arm.seed == seed and i.log is not None]
+    if any(one.never for one in efficiency.first.values()):
+        raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by PipeDream with every seed")
+    factor = Gain.of(efficiency.first, efficiency.second)
+    never = any(one.never for one in efficiency.second.values())
+    why = f"{efficiency.text(PIPED, 'ASP')}; {'at least ' if never else ''}{factor.text()} times as many"
+    tolerance = f"'far below' is read as at least twice the epochs; over seeds, {BETWEEN}"
+    return trend(context, factor.above(2.0), why, tolerance, model=VGG)
 
 
 @judge(PAPER, "text_asp", "seven_times")
@@ -106,5 +90,5 @@ def seven_times(context: Context) -> Finding:
     ratio, printed = asp_ratio(context), context.result.reported["ratio"]
     above, below = ratio.above(printed / SPEED), ratio.below(printed * SPEED)
     holds = False if below is False else True if above and below else None
-    why = f"{ratio.text().lstrip('+')} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with 16 of 32 workers"
-    return sized(context, holds, why, f"{SPEED_WORDS}; below that it cannot be told", model=VGG)
+    why = f"{ratio.text()} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with 16 of 32 workers"
+    return sized(context, holds, why, f"{SPEED_WORDS}; below that it cannot be told; {BETWEEN}", model=VGG)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results.arrivals import BETWEEN, Arrival, Arrivals, Gain, in_words, later
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, sized, trend
 from pipelag.results.logs import Item
-from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of, in_words
+from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of
 from pipelag.results.pipedream.training import TITLES, VGG, level, panel_of, points_of, styles_of
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -60,16 +61,16 @@ def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
     return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {in_words(epochs)}" for arm, epochs in arms.items())
 
 
-def reached(epochs: Mapping[int, float | None]) -> bool | None:
+def reached(arrivals: Arrivals) -> bool | None:
     """Whether the target is reached with every seed, with none, or (None) with some."""
-    values = [epoch is not None for epoch in epochs.values()]
+    values = [not one.never for one in arrivals.values()]
     return all(values) if len(set(values)) == 1 else None
 
 
-def seconds_to(context: Context, by_arm: Mapping[str, Efficiency], arm: str) -> dict[int, float]:
-    """Seconds per training sample times epochs, by seed; of a LARS arm that reaches the target."""
+def seconds_to(context: Context, by_arm: Mapping[str, Efficiency], arm: str) -> Arrivals:
+    """When a LARS arm comes to the target, in seconds per training sample times epochs, by seed."""
     seconds = lars_seconds(context, arm)
-    return {seed: epochs * seconds for seed, epochs in by_arm[arm].second.items() if epochs is not None}
+    return {seed: one.times(seconds) for seed, one in by_arm[arm].second.items()}
 
 
 @judge(PAPER, "figure_13", "reaches_1024")
@@ -79,10 +80,9 @@ def reaches_1024(context: Context) -> Finding:
     holds = reached(by_arm["LARS 1024"].second)
     if holds:
         seconds = seconds_to(context, by_arm, "LARS 1024")
-        others = [seconds_to(context, by_arm, arm) for arm in LARS if arm != "LARS 1024"]
-        later = [Difference.of(other, seconds) for other in others if set(other) & set(seconds)]
-        holds = all_of([True, *(difference.above() for difference in later)])
-    return sized(context, holds, lars_in_words(by_arm), "every seed", what="training")
+        others = [arm for arm in LARS if arm != "LARS 1024" and reached(by_arm[arm].second) is not False]
+        holds = all_of([True, *(later(seconds_to(context, by_arm, arm), seconds) for arm in others)])
+    return sized(context, holds, lars_in_words(by_arm), f"every seed, {BETWEEN}", what="training")
 
 
 @judge(PAPER, "figure_13", "large_fail")
@@ -107,21 +107,17 @@ def larger_end_lower(context: Context) -> Finding:
 def over_fastest(context: Context) -> Finding:
     """Against the minibatch under LARS that comes first, by seed; 0 times as fast where PipeDream never comes."""
     by_arm, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
-    epochs = next(iter(by_arm.values())).first
-    rivals = {arm: seconds_to(context, by_arm, arm) for arm in LARS}
+    rivals = [seconds_to(context, by_arm, arm) for arm in LARS]
     fastest = {
-        seed: min(times)
-        for seed in epochs
-        if (times := [seconds[seed] for seconds in rivals.values() if seed in seconds])
+        seed: Arrival(min(one.after for one in runs), min(one.by for one in runs), False)
+        for seed in next(iter(by_arm.values())).first
+        if (runs := [times[seed] for times in rivals if seed in times]) and not all(one.never for one in runs)
     }
     if not fastest:
         raise NotLogged("no minibatch under LARS reaches the target")
-    piped_seconds = lars_seconds(context, PIPED)
-    gains = {
-        seed: 0.0 if (reached_at := epochs[seed]) is None else seconds / (reached_at * piped_seconds)
-        for seed, seconds in fastest.items()
-    }
-    gain = Difference.of(gains, dict.fromkeys(gains, 0.0))
+    seconds = lars_seconds(context, PIPED)
+    piped = {seed: one.times(seconds) for seed, one in next(iter(by_arm.values())).first.items()}
+    gain = Gain.of(piped, fastest)
     speeds = ", ".join(f"{arm} {1 / lars_seconds(context, arm):.0f} samples/s" for arm in (PIPED, *LARS))
-    why = f"{gain.text().lstrip('+')} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"
-    return sized(context, gain.above(printed / SPEED), why, f"{printed}x or more, {SPEED_WORDS}")
+    why = f"{gain.text()} times as fast for over {printed}x; {lars_in_words(by_arm)}; {speeds}"
+    return sized(context, gain.above(printed / SPEED), why, f"{printed}x or more, {SPEED_WORDS}; {BETWEEN}")

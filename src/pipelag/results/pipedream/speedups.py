@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelag.report.tables import Col, table
+from pipelag.results.arrivals import BETWEEN
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, measured, sized
@@ -237,11 +238,11 @@ def same_epochs(context: Context) -> Finding:
     outcomes, texts = [], []
     for model in METRICS:
         efficiency = against_data_parallelism(context, model)
-        gain = efficiency.difference()
+        gain = efficiency.gain()
         outcomes.append((None, None) if efficiency.by_rate else (gain.above(1 / ALIKE), gain.below(ALIKE)))
         texts.append(f"{model} {efficiency.text()}")
     alike = sum(all(pair) for pair in outcomes)
     unlike = sum(False in pair for pair in outcomes)
     holds = True if alike > len(outcomes) / 2 else False if unlike >= len(outcomes) / 2 else None
     why = f"alike for {alike} of {len(outcomes)} models that are trained: " + "; ".join(texts)
-    return sized(context, holds, why, ALIKE_WORDS, what="training")
+    return sized(context, holds, why, f"{ALIKE_WORDS}; {BETWEEN}", what="training")

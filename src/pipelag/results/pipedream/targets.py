@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
+from pipelag.results.arrivals import Arrival, Arrivals, Gain, by_rate, in_words
 from pipelag.results.context import Context
-from pipelag.results.judging import Difference, after_a_fall
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
@@ -21,7 +20,6 @@ UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}
 # it counts as alike (2.98x per epoch and 2.46x to the target, 2.34x and 2.92x).
 ALIKE = 1.25
 ALIKE_WORDS = "within a quarter, as far as the paper's own speedups per epoch and to the target are apart"
-Epochs = dict[int, float | None]  # by seed; None where the target was not reached
 
 
 def curve(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
@@ -52,8 +50,8 @@ class Goal:
     metric: str
     text: str
 
-    def epochs(self, context: Context, **labels: str) -> Epochs:
-        """The epoch of the first evaluation that reaches it, by seed.
+    def arrivals(self, context: Context, **labels: str) -> Arrivals:
+        """When runs reach it, in epochs, by seed.
 
         Raises:
             NotLogged: a seed that the scale does not leave out has no log.
@@ -63,25 +61,12 @@ class Goal:
         missing = [item.arm.seed for item in items if item.log is None and not item.arm.left_out]
         if logs and missing:
             raise NotLogged(f"the run {' '.join(labels.values())}, seed {missing[0]}, has no log")
-        by_seed: Epochs = {}
-        for seed, log in logs.items():
-            rows, at = self.arrival(log)
-            by_seed[seed] = None if at is None else rows[at]["epoch"]
-        return by_seed
+        return {seed: self.arrival(log) for seed, log in logs.items()}
 
-    def arrival(self, log: RunLog) -> tuple[list[dict[str, Any]], int | None]:
-        """A run's evaluations, and which of them is the first to reach it."""
+    def arrival(self, log: RunLog) -> Arrival:
+        """When a run reaches it."""
         rows = [row for row in log.rows if row.get(self.metric) is not None]
-        return rows, next((n for n, row in enumerate(rows) if reaches(row[self.metric], self.value, self.metric)), None)
-
-    def at_a_fall(self, context: Context, **labels: str) -> list[bool]:
-        """By run, whether it comes at the first evaluation after a fall of the rate: then the fall decides when."""
-        at_falls = []
-        for item in trainings(context, **labels):
-            if item.log is not None:
-                rows, at = self.arrival(item.log)
-                at_falls.append(at is not None and after_a_fall(rows, at))
-        return at_falls
+        return Arrival.of(rows, lambda row: reaches(row[self.metric], self.value, self.metric))
 
 
 def goal_of(
@@ -110,70 +95,56 @@ def goal_of(
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Epochs of two arms to one goal. `gain`: how many times fewer the first needs, by seed; 0 where it never comes.
-
-    falls: by run of both, whether it comes at the first evaluation after a fall of the rate.
-    """
+    """When two arms come to one goal, in epochs."""
 
     goal: Goal
-    first: Epochs
-    second: Epochs
-    falls: Sequence[bool] = ()
+    first: Arrivals
+    second: Arrivals
 
     @property
     def by_rate(self) -> bool:
         """Every run of both comes at a fall of the rate, so that the gain says nothing of the arms."""
-        return bool(self.falls) and all(self.falls)
-
-    @property
-    def gain(self) -> dict[int, float]:
-        """Second over first; seeds that both have and of which the second reaches the goal."""
-        pairs = {seed: (first, self.second.get(seed)) for seed, first in self.first.items()}
-        return {seed: other / first if first else 0.0 for seed, (first, other) in pairs.items() if other is not None}
+        return by_rate(self.first, self.second)
 
     def mean(self) -> float | None:
-        """Over seeds; None where there is none."""
-        gains = list(self.gain.values())
-        return fmean(gains) if gains else None
+        """How many times fewer epochs the first needs, over seeds; None where there is none.
 
-    def difference(self, factor: float = 1.0) -> Difference:
-        """The gain, times a factor, as a value over seeds.
+        By evaluations, of the seeds with which the second comes; 0 where the first never does.
+        """
+        second = {seed: one for seed, one in self.second.items() if seed in self.first and not one.never}
+        return Gain.of(self.first, second).evaluated.mean if second else None
+
+    def gain(self, factor: float = 1.0) -> Gain:
+        """How many times fewer epochs the first needs, times a factor, as a value over seeds.
 
         Raises:
             NotLogged: with some seed the second does not come, so that nobody knows how many times later it would.
         """
-        gains = {seed: factor * value for seed, value in self.gain.items()}
-        if not gains or any(value is None for value in self.second.values()):
-            seeds = "" if not gains else " with every seed"
+        come = [seed for seed, one in self.second.items() if seed in self.first and not one.never]
+        if not come or any(one.never for one in self.second.values()):
+            seeds = " with every seed" if come else ""
             raise NotLogged(f"{self.goal.text}: not reached by the arm that it is compared with{seeds}")
-        return Difference.of(gains, dict.fromkeys(gains, 0.0))
+        return Gain.of(self.first, self.second, factor)
 
     def text(self, first: str = PIPED, second: str = ALONE) -> str:
         """In words."""
         epochs = f"epochs to {self.goal.text}: {first} {in_words(self.first)}, {second} {in_words(self.second)}"
-        many = "all" if self.by_rate else f"{sum(self.falls)} of {len(self.falls)}"
-        return epochs + (f", {many} at the first evaluation after a fall of the rate" if any(self.falls) else "")
-
-
-def in_words(epochs: Mapping[int, float | None]) -> str:
-    """Epochs by seed in words."""
-    if not epochs:
-        return "not logged"
-    return ", ".join("never" if value is None else f"{value:.2f}" for value in epochs.values())
+        falls = [one.by_rate for arm in (self.first, self.second) for one in arm.values()]
+        many = "all" if self.by_rate else f"{sum(falls)} of {len(falls)}"
+        return epochs + (f", {many} at the first evaluation after a fall of the rate" if any(falls) else "")
 
 
 def compared(context: Context, goal: Goal, first: Mapping[str, str], second: Mapping[str, str]) -> Efficiency:
-    """The epochs of two arms, by their labels, to a goal.
+    """When two arms, by their labels, come to a goal.
 
     Raises:
         NotLogged: one of them has no log.
     """
-    pair = [goal.epochs(context, **labels) for labels in (first, second)]
-    for epochs, labels in zip(pair, (first, second), strict=True):
-        if not epochs:
+    pair = [goal.arrivals(context, **labels) for labels in (first, second)]
+    for arrivals, labels in zip(pair, (first, second), strict=True):
+        if not arrivals:
             raise NotLogged(f"the run {' '.join(labels.values())} has no log")
-    falls = [fell for labels in (first, second) for fell in goal.at_a_fall(context, **labels)]
-    return Efficiency(goal, pair[0], pair[1], falls)
+    return Efficiency(goal, *pair)
 
 
 def against_data_parallelism(context: Context, model: str) -> Efficiency:

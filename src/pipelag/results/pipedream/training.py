@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, measured, sized, trend
@@ -95,10 +96,10 @@ def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
 
     def judged(context: Context) -> Finding:
         efficiency = against_data_parallelism(context, model)
-        gain = efficiency.difference()
+        gain = efficiency.gain()
         holds = None if efficiency.by_rate else all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
-        why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text().lstrip('+')}"
-        return judging(context, holds, why, ALIKE_WORDS, model=model)
+        why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text()}"
+        return judging(context, holds, why, f"{ALIKE_WORDS}; {BETWEEN}", model=model)
 
     return judged
 
@@ -163,13 +164,11 @@ def earlier(judging: Callable[..., Finding]) -> Judge:
 
     def judged(context: Context) -> Finding:
         efficiency, speeds = gains_of_vgg(context)
-        gains = {servers: efficiency.difference(speed) for servers, speed in speeds.items()}
-        texts = [
-            f"{servers} {gain.text().lstrip('+')} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()
-        ]
+        gains = {servers: efficiency.gain(speed) for servers, speed in speeds.items()}
+        texts = [f"{servers} {gain.text()} (an epoch {speeds[servers]:.2f}x)" for servers, gain in gains.items()]
         why = f"times as early: {', '.join(texts)}; {efficiency.text()}"
         holds = None if efficiency.by_rate else all_of(gain.above(1.0) for gain in gains.values())
-        return judging(context, holds, why, SEEDS, model=VGG)
+        return judging(context, holds, why, f"{BETWEEN}; {SEEDS}", model=VGG)
 
     return judged
 
@@ -192,24 +191,24 @@ def faster_on_b(context: Context) -> Finding:
 TASKS = {"image_classification": (VGG,), "translation": ("GNMT-16",), "language_modeling": (LANGUAGE,)}
 
 
-def headline(context: Context, task: str) -> tuple[Difference, str]:
+def headline(context: Context, task: str) -> tuple[Gain, str]:
     """The largest speedup to a target among a task's rows of table 1 that are trained; and how it comes about.
 
     Raises:
         NotLogged: none of them is trained and timed.
     """
-    speedups: list[tuple[Difference, str]] = []
+    speedups: list[tuple[Gain, str]] = []
     for entry in entries(context):
         model = entry.paper["model"]
         speed = entry.papers_plan()
         if model in TASKS[task] and entry.trained and speed is not None:
             epochs = against_data_parallelism(context, model)
-            gain = epochs.difference(speed)
-            text = f"{entry.name} {gain.text().lstrip('+')} times as fast"
+            gain = epochs.gain(speed)
+            text = f"{entry.name} {gain.text()} times as fast"
             speedups.append((gain, f"{text}, an epoch by {entry.paper['config']} {speed:.2f}x; {epochs.text()}"))
     if not speedups:
         raise NotLogged(f"no plan for {' or '.join(TASKS[task])} is logged")
-    return max(speedups, key=lambda pair: pair[0].mean)
+    return max(speedups, key=lambda pair: pair[0].evaluated.mean)
 
 
 @drawing(PAPER, "text_headline_tta")
@@ -220,7 +219,7 @@ def headline_tta(context: Context) -> Drawn:
 
     def ours(row: tuple[str, float]) -> float | None:
         try:
-            return headline(context, row[0])[0].mean if row[0] in TASKS else None
+            return headline(context, row[0])[0].evaluated.mean if row[0] in TASKS else None
         except NotLogged:
             return None
 
@@ -245,7 +244,12 @@ def as_fast(task: str) -> Any:
         holds = all_of((gain.above(printed / SPEED), gain.below(printed * SPEED)))
         model = TASKS[task][0]
         return sized(
-            context, holds, f"{why}; for {printed}x", f"over seeds, {SPEED_WORDS}", what="training", model=model
+            context,
+            holds,
+            f"{why}; for {printed}x",
+            f"over seeds, {SPEED_WORDS}; {BETWEEN}",
+            what="training",
+            model=model,
         )
 
     return judged

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import isinf
 from statistics import fmean
 from typing import Any
 
 from pipelag.experiments.specs import evenly
+from pipelag.results.arrivals import Arrival
 from pipelag.results.context import Context
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, evaluations, log_in, runs_of, value_of
@@ -108,7 +110,7 @@ def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sy
         runs = runs_of(context, task=task, arm=arm, **labels)
     except NotLogged:
         return ""
-    short = [item for item in runs.values() if epochs_to(item, target) is None]
+    short = [item for item in runs.values() if arrival(item, target).never]
     if not short:
         return ""
     most = max((value_of(row) for item in short for row in evaluations(log_in(item))), default=0.0)
@@ -118,9 +120,9 @@ def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sy
     return f"{name}, {missed}; the best of {'these' if some else 'its seeds'} comes to {most:.1f}"
 
 
-def epochs_to(item: Item, target: float) -> float | None:
-    """The epochs until the first evaluation at or above a score; None where it never gets there."""
-    return next((row["epoch"] for row in evaluations(log_in(item)) if value_of(row) >= target), None)
+def arrival(item: Item, target: float) -> Arrival:
+    """When a run comes to a score or above, in epochs."""
+    return Arrival.of(evaluations(log_in(item)), lambda row: value_of(row) >= target)
 
 
 def amortised(context: Context, alone: float, target: float, **labels: str) -> dict[int, float]:
@@ -131,8 +133,8 @@ def amortised(context: Context, alone: float, target: float, **labels: str) -> d
     """
     utilisations = {}
     for seed, item in runs_of(context, **labels).items():
-        total = epochs_to(item, target)
-        if total is None:
+        total = arrival(item, target).by
+        if isinf(total):
             raise NotLogged(f"the warmed-up run never reaches {target:.1f}")
         warm = min(total, epochs_of(item, "gpipe"))
         utilisations[seed] = total / (total - warm + warm / alone)

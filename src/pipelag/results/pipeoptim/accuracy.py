@@ -16,6 +16,7 @@ from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, over_mo
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, STASHING, TWO_BW, XPIPE
 from pipelag.results.pipeoptim.training import (
+    ROUNDED,
     Values,
     about,
     above,
@@ -39,7 +40,6 @@ BEST = (
 # What the text says of gains, by optimizer and approach: mean and maximum over models.
 SGDM_GAINS = {PIPEDREAM: (1.95, 5.24), TWO_BW: (1.66, 4.23)}
 ADAMW_GAINS = {GPIPE: (0.80, 0.86), PIPEDREAM: (1.0, 1.56), TWO_BW: (0.86, 1.25)}
-ROUNDED = 0.005  # of a printed mean or difference
 
 
 def rows_of(context: Context) -> Iterator[tuple[str, str]]:

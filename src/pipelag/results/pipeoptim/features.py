@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col, Formula, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
@@ -34,7 +34,9 @@ def table_1(context: Context) -> Drawn:
     for optimizer in context.values("arm"):
         log = context.log(arm=optimizer)
         off = {row["horizon"]: row["share"] for row in log.rows} if log else {}
-        rows.append({"optimizer": optimizer, "printed": context.result.reported.get(optimizer), **off})
+        printed = context.result.reported.get(optimizer)
+        formula = Formula.of(printed["formula"], printed["latex"]) if printed else None
+        rows.append({"optimizer": optimizer, "printed": formula, **off})
     cols = [Col("optimizer", "optimizer"), Col("direction of an update (paper)", "printed")]
     horizons = sorted({key for row in rows for key in row if isinstance(key, int)})
     cols += [Col(f"s = {s}", _entry(s), "{:.1e}", "distance from the true weights") for s in horizons]

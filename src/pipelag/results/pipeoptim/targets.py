@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from pipelag.results.arrivals import Arrival, Arrivals, later
 from pipelag.results.context import Context
-from pipelag.results.judging import Difference, after_a_fall, all_of
+from pipelag.results.judging import Difference, all_of
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
 from pipelag.results.pipeoptim.training import diverged, missing, other_arms, scores
@@ -29,26 +29,6 @@ def seconds_of_epoch(context: Context, model: str, arm: str) -> float | None:
 def hours_of_epoch(context: Context, model: str, arm: str) -> float:
     """The same in hours, for a judge."""
     return need(seconds_of_epoch(context, model, arm), f"the simulated epoch of {model} under {arm}") / 3600
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """When a run comes to an accuracy: after its last evaluation below it (or the start), by its first that has it.
-
-    In epochs, or in another unit. Of one that never comes, `by` is infinite and `after` its whole length. by_rate: it
-    comes at the first evaluation after a fall of the rate.
-    """
-
-    after: float
-    by: float
-    by_rate: bool
-
-    def times(self, unit: float) -> Arrival:
-        """In another unit."""
-        return Arrival(unit * self.after, unit * self.by, self.by_rate)
-
-
-Arrivals = dict[int, Arrival]  # by seed
 
 
 @dataclass(frozen=True)
@@ -75,10 +55,7 @@ class Goal:
         rows = [row for row in item.log.rows if row.get("accuracy") is not None] if item.log is not None else []
         if diverged(item) or not rows:
             raise NotLogged(f"{named}: {missing(item)}")
-        at = next((number for number, row in enumerate(rows) if row["accuracy"] >= self.value), None)
-        if at is None:
-            return Arrival(rows[-1]["epoch"], math.inf, False)
-        return Arrival(rows[at - 1]["epoch"] if at else 0.0, rows[at]["epoch"], after_a_fall(rows, at))
+        return Arrival.of(rows, lambda row: row["accuracy"] >= self.value)
 
 
 def trainings(context: Context, **labels: str) -> list[Item]:
@@ -107,23 +84,7 @@ def goal_of(context: Context, model: str) -> Goal:
 
 def in_words(arrivals: Arrivals) -> str:
     """Epochs (or another unit) by seed."""
-    return " ".join("never" if math.isinf(arrival.by) else f"{arrival.by:.3g}" for arrival in arrivals.values())
-
-
-def later(a: Arrivals, b: Arrivals) -> bool | None:
-    """Whether a comes later than b, over seeds: whenever between two evaluations each of them comes.
-
-    Nothing is told where a fall of the rate decides, and with one seed, as times know no error.
-    """
-    if all(one.by_rate for one in (*a.values(), *b.values())):
-        return None
-    ends = [{seed: one.by for seed, one in each.items()} for each in (a, b)]
-    begins = [{seed: one.after for seed, one in each.items()} for each in (a, b)]
-    if all(map(math.isfinite, ends[1].values())) and Difference.of(begins[0], ends[1]).above():
-        return True
-    if all(map(math.isfinite, ends[0].values())) and Difference.of(ends[0], begins[1]).above() is False:
-        return False
-    return None
+    return " ".join("never" if arrival.never else f"{arrival.by:.3g}" for arrival in arrivals.values())
 
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
@@ -148,7 +109,7 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
     goal, hours = goal_of(context, model), {}
     for arm in other_arms(context, (), what=TRAINING, model=model):
         arrivals = goal.arrivals(context, model=model, arm=arm)
-        if any(math.isinf(arrival.by) for arrival in arrivals.values()):
+        if any(arrival.never for arrival in arrivals.values()):
             raise NotLogged(f"{model} under {arm} does not reach {goal.text} with every seed, so there is no speedup")
         unit = hours_of_epoch(context, model, arm)
         hours[arm] = {seed: unit * arrival.by for seed, arrival in arrivals.items()}

@@ -16,6 +16,7 @@ from pipelag.results.verdict import NotLogged
 # "About" as good is within a point on the paper's data (the rows that it calls comparable, PipeOptim and SpecTrain with
 # SGDM, are 0.03 to 0.91 apart). On data that a network learns in seconds, approaches lie tens of points apart.
 ABOUT, ABOUT_ELSEWHERE = 1.0, 5.0
+ROUNDED = 0.005  # of a printed mean or difference
 SCATTERED = 1 / 3  # of their mean: seeds whose standard deviation is beyond it are named
 Values = dict[int, float]  # by seed
 How = Callable[[Sequence[float]], float]  # makes one number of a run's evaluations

@@ -72,11 +72,14 @@ def gone(context: Context) -> str:
         for arm, models in lost.items()
         if any(model in times for model in models)
     ]
-    return f"Diverged at these rates, not at the paper's, which were not trained: {'; '.join(arms)}." if arms else ""
+    return f"The paper's own rates were not trained: what diverges is {'; '.join(arms)}." if arms else ""
 
 
-def missed(context: Context) -> str:
-    """How many updates passes miss under each scheme, GPU by GPU, in a sentence; empty without logs."""
+def missed(context: Context, named: bool = True) -> str:
+    """How many updates passes miss under each scheme, GPU by GPU, in a sentence; empty without logs.
+
+    named: with the schemes' methods.
+    """
     delays: dict[str, dict[str, str]] = {}
     for item in trained(context):
         for phase in item.log.summary.get("phases", ()) if item.log is not None else ():
@@ -84,7 +87,7 @@ def missed(context: Context) -> str:
                 delays.setdefault(delays_of(phase), {})[item.arm.labels["arm"]] = phase["method"]
     arms = []
     for delayed, methods in delays.items():
-        names = ", ".join(f"{arm} ({method})" for arm, method in methods.items())
+        names = ", ".join(f"{arm} ({method})" if named else arm for arm, method in methods.items())
         arms.append(f"{names} {delayed}" + (f", which {PREDICTING} predicts" if PREDICTING in methods else ""))
     return f"Updates that passes miss, stage by stage: {'; '.join(arms)}." if arms else ""
 
@@ -92,7 +95,9 @@ def missed(context: Context) -> str:
 def delays_of(logged: Mapping[str, Any]) -> str:
     """How late a log's or a phase's passes are, stage by stage, in words."""
     forward, backward = (listing(logged[f"{side}_delays"]) for side in ("forward", "backward"))
-    return forward if forward == backward else f"{forward} (in the backward {backward})"
+    if forward == backward:
+        return forward
+    return f"{forward} (in the backward {backward if any(logged['backward_delays']) else 'none'})"
 
 
 def below_tables(context: Context) -> list[str]:
@@ -101,8 +106,8 @@ def below_tables(context: Context) -> list[str]:
 
 
 def below_figures(context: Context) -> list[str]:
-    """Those that change how curves and bars are read; sizes and rates stand below table 1."""
-    return [sentence for sentence in (gone(context), missed(context)) if sentence]
+    """Those that change how curves and bars are read; sizes, rates and methods stand below table 1."""
+    return [sentence for sentence in (gone(context), missed(context, named=False)) if sentence]
 
 
 def not_learning(context: Context, model: str, arm: str) -> str:

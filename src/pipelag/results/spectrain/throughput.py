@@ -154,15 +154,27 @@ def dense_falls(context: Context) -> Finding:
     return timed(context, falls, ", ".join(texts), FASTER_WORDS)
 
 
+def over_one_gpu(context: Context) -> tuple[list[float], float, str]:
+    """Data parallelism's mean over a single GPU on FCN and RNN models, with a server and by a ring; the printed one."""
+    by_model, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
+    means = [average(by_model), average(speedups(context, RING, DENSE))]
+    share = printed["data_parallel_vs_single_percent"]
+    why = f"{100 * means[0]:.1f} % of a single GPU's throughput (by a ring {100 * means[1]:.0f} %) for {share} %: "
+    return means, share / 100, why + over(by_model)
+
+
 @judge(PAPER, "figure_10", "dense_below_one")
 def dense_below_one(context: Context) -> Finding:
     """The mean on 4 GPUs, against one GPU."""
-    by_model, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
-    ring = average(speedups(context, RING, DENSE))
-    why = f"{100 * average(by_model):.1f} % of a single GPU's throughput (by a ring {100 * ring:.0f} %) for "
-    why += f"{printed['data_parallel_vs_single_percent']} %: {over(by_model)}"
-    holds = [mean <= 1 / FASTER for mean in (average(by_model), ring)]
-    return timed(context, holds, why, f"geometric mean, {FASTER_WORDS}")
+    means, _, why = over_one_gpu(context)
+    return timed(context, [mean <= 1 / FASTER for mean in means], why, f"geometric mean, {FASTER_WORDS}")
+
+
+@judge(PAPER, "figure_10", "dense_below_one_as_printed")
+def dense_below_one_as_printed(context: Context) -> Finding:
+    """The same mean, against the printed one."""
+    means, printed, why = over_one_gpu(context)
+    return timed(context, [within(mean, printed) for mean in means], why, MEAN_WORDS)
 
 
 def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipelag.report.figures import MANY
 from pipelag.report.frames import Axis, Lines
+from pipelag.report.panels import MANY
 from pipelag.report.tables import Cell, Col, table
 from pipelag.results.context import Context, tidy
 from pipelag.results.drawing import Drawn, drawing

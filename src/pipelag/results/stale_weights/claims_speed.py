@@ -8,6 +8,7 @@ from statistics import median
 
 from pipelag.results.context import Context
 from pipelag.results.judging import all_above, all_of, exact, measured, on_gpus
+from pipelag.results.plans import SPEED_WORDS, near
 from pipelag.results.stale_weights.reading import (
     BASELINE,
     DEPTHS,
@@ -60,6 +61,25 @@ def grows(arm: str) -> Judge:
 
 judge(PAPER, "table_5", "speedup_grows_with_depth")(grows("pipelined"))
 judge(PAPER, "table_5", "hybrid_speedup_grows_with_depth")(grows("hybrid"))
+
+
+def as_printed(arm: str) -> Judge:
+    """A judge: every depth's median is the printed speedup."""
+
+    def judged(context: Context) -> Finding:
+        printed = {line["model"]: line[f"speedup_{arm}"] for line in context.result.reported}
+        by_depth = blocks_by_depth(context, arm)
+        holds = all(near(median(each), printed[model]) for model, each in by_depth.items())
+        words = ", ".join(f"{model} {median(each):.2f} for {printed[model]:.2f}" for model, each in by_depth.items())
+        composed = f"; {COMPOSED}" if arm == "hybrid" else ""
+        why = f"{arm} speedups: {words}{composed}"
+        return on_gpus(context, holds, why, f"medians of blocks, {SPEED_WORDS}", kind="speed")
+
+    return judged
+
+
+judge(PAPER, "table_5", "speedups_as_printed")(as_printed("pipelined"))
+judge(PAPER, "table_5", "hybrid_speedups_as_printed")(as_printed("hybrid"))
 
 
 @judge(PAPER, "table_5", "ratio_grows_with_depth")
