@@ -190,8 +190,8 @@ def test_an_old_set_that_is_damaged_costs_no_more_than_from_before_it(tmp_path: 
     assert newest("losses") == newest("losses", ()) == newest("stage") == newest("stage", {4, 10}) == 8
     assert newest("stage", ()) == newest("stage", {4}) == 16  # nobody measures these weights
     (tmp_path / "good" / "step-000000010" / "losses-2-of-2.pt").write_bytes(b"damaged")
-    again, whole = train(tmp_path / "good"), train(None)
-    assert equal(again.model.state_dict(), whole.model.state_dict()) and again.metrics == whole.metrics
+    resumed, whole = train(tmp_path / "good"), train(None)
+    assert equal(resumed.model.state_dict(), whole.model.state_dict()) and resumed.metrics == whole.metrics
 
 
 @pytest.mark.real
@@ -240,11 +240,12 @@ def test_a_finished_training_is_told_again_and_never_as_another(
 def test_another_loss_rate_or_data_is_told(tmp_path: Path) -> None:
     train(tmp_path, steps=6)
     other: dict[str, Any] = {"loss": nn.MultiMarginLoss(), "rate": lambda step: 0.5 if step > 2 else 1.0}
-    with pytest.warns(UserWarning, match="and this one has") as told:
+    with pytest.warns(UserWarning, match="and this one has") as warned:
         train(tmp_path, Noise(seed=9), steps=9, **other)
-    said = " ".join(str(warning.message) for warning in told)
-    assert "with 1 times its rate at step 3, and" in said and "with loss cross_entropy, and this one has" in said
-    assert "with a first minibatch [8, 3, 8, 8] float32" in said
+    sentences = " ".join(str(warning.message) for warning in warned)
+    assert "with 1 times its rate at step 3, and" in sentences
+    assert "with loss cross_entropy, and this one has" in sentences
+    assert "with a first minibatch [8, 3, 8, 8] float32" in sentences
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(tmp_path, Noise(seed=9), steps=9, **other)

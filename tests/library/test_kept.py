@@ -186,7 +186,7 @@ def halved(after: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "sentence"),
     [
         ({"rate": halved(3)}, "with 1 times its rate at step 3, and this one has 0.5 times it: what comes of going on"),
         ({"loss": squared}, "with loss cross_entropy, and this one has loss squared"),
@@ -197,9 +197,9 @@ def halved(after: int) -> Any:
     ],
     ids=["rates", "loss", "data"],
 )
-def test_another_loss_rate_or_data_is_told(how: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_another_loss_rate_or_data_is_told(how: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     train(steps=6, checkpoints=tmp_path)
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=sentence):
         train(checkpoints=tmp_path, **how)
 
 

@@ -40,7 +40,9 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     figures = project / "figures/quick"
     table = json.loads((figures / "mine/table_1.json").read_text())
     (claim,) = table["verdicts"]
-    assert claim["verdict"] in ("holds", "fails") and len(table["runs"]) == 12
+    assert "(3 seeds)" in claim["why"] and len(table["runs"]) == 12
+    accuracies = {row[2] for row in table["table"]["rows"]}
+    assert len(accuracies) > 3 and "100.0" not in accuracies  # methods may differ here
     text = (figures / "mine/table_1.md").read_text()
     assert text.count("| deeper |") == text.count("| averaged |") == 3 and re.search(r"\| \d+\.\d \|", text)
     (row,) = re.findall(r"\| rounded \| ([\d.]+) \| ([\d.]+) \|", (figures / "mine/table_2.md").read_text())

@@ -55,7 +55,7 @@ class RealTraining:
         uneven: minibatches differ in shape, so that every message has to tell its own.
         checkpoints: where each stage writes its part, and whence `resume` goes on.
         bf16: passes read the weights rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`).
-        told: what more the checkpoints tell of the training, for who goes on from them.
+        likeness: what more the checkpoints tell of the training, for who goes on from them.
     """
 
     job: Job
@@ -68,7 +68,7 @@ class RealTraining:
     checkpoints: Checkpoints | None = None
     uneven: bool = False
     bf16: bool = False
-    told: Mapping[str, str] = field(default_factory=dict)
+    likeness: Mapping[str, str] = field(default_factory=dict)
     state: dict[str, dict[str, Any]] = field(default_factory=dict)  # optimizer state by parameter name
     done: int = 0
     losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
@@ -266,7 +266,7 @@ class RealTraining:
             seconds=self.seconds,
             last=start,
             masters=self.masters,
-            training=settings | dict(self.told),
+            training=settings | dict(self.likeness),
         )
         return keeper, self.checkpoints.policy(start, stage, phase.stages) if same else None
 

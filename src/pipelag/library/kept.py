@@ -78,10 +78,10 @@ class TrainingCheckpoint:
                 return saved
         return None
 
-    def seen(self, told: Mapping[str, str]) -> None:
+    def seen(self, data: Mapping[str, str]) -> None:
         """Of the data, of which something is told as soon as one minibatch is there."""
-        warn_of_others(self.path.parent, self.past, told, self.done)
-        self.like |= told
+        warn_of_others(self.path.parent, self.past, data, self.done)
+        self.like |= data
 
     def _description(self, training: SimulatedTraining, number: int) -> dict[str, str]:
         """What is said of a phase, by which another training is known."""

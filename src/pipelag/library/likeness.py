@@ -29,8 +29,8 @@ def rates_told(rate: Callable[[int], float], total: int) -> dict[str, str]:
     """The factors of a training's steps, as [step, factor] where they change; nothing where the function fails."""
     steps = [*range(min(total, EACH)), *range(EACH, total, EVERY)][:MOST]
     with suppress(Exception):  # it is called again when it is wanted, and then raises
-        found = [(step, float(rate(step))) for step in steps]
-        changes = [next(rows) for _, rows in groupby(found, key=lambda row: row[1])]
+        factors = [(step, float(rate(step))) for step in steps]
+        changes = [next(rows) for _, rows in groupby(factors, key=lambda row: row[1])]
         return {RATES: json.dumps(changes)}
     return {}
 
@@ -75,7 +75,7 @@ def _names_in(code: CodeType) -> list[Any]:
 
 def data_told(length: int | None, first: tuple[Any, Any]) -> dict[str, str]:
     """The data by the number of their minibatches, where that is known, and by the first of these."""
-    told = {} if length is None else {LENGTH: str(length)}
+    count = {} if length is None else {LENGTH: str(length)}
     digest, shapes = hashlib.sha256(), list[str]()
     for part in first:
         values = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple) else (part,)
@@ -84,7 +84,7 @@ def data_told(length: int | None, first: tuple[Any, Any]) -> dict[str, str]:
                 shapes.append(f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}")
                 with suppress(RuntimeError, TypeError, NotImplementedError):  # of another layout, which has no bytes
                     digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return told | {"a first minibatch": f"{', '.join(shapes)} ({digest.hexdigest()[:8]})"}
+    return count | {"a first minibatch": f"{', '.join(shapes)} ({digest.hexdigest()[:8]})"}
 
 
 def warn_of_others(where: Any, past: Mapping[str, str], here: Mapping[str, str], done: int) -> None:

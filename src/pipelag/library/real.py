@@ -104,7 +104,7 @@ def train_real(
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
             given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
             given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": store}
-            given |= {"resume": resume, "meanwhile": follower, "patience": patience, "told": like}
+            given |= {"resume": resume, "meanwhile": follower, "patience": patience, "likeness": like}
             given["rules"] = rules_of_users()
             try:
                 state, losses = launch(_task, workers, device, threads, **given, **how)

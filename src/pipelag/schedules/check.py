@@ -78,9 +78,9 @@ def _check_complete(schedule: Schedule) -> None:
     # What all replicas of a stage do, each does.
     keys = np.stack([np.where(table.kinds >= U, table.workers, -1), table.kinds, table.stages, table.numbers])
     order = np.lexsort(keys)
-    again = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
-    if len(again):
-        raise PipelagError(f"schedule '{schedule.name}' performs {table.action(again.min())} twice")
+    repeated = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
+    if len(repeated):
+        raise PipelagError(f"schedule '{schedule.name}' performs {table.action(repeated.min())} twice")
     performed = {kind: table.places(kind, total) >= 0 for kind in (F, B)}
     here = table.kinds == U
     at, numbers = table.stages[here] - 1, table.numbers[here]

@@ -96,8 +96,8 @@ def download(
                 return
             part.replace(bad)
             reasons.append(f"{address}: the file {complaint} (kept aside as {bad})")
-        kept = _size(part) if sums is not None else 0
-        note = f" ({kept:,} bytes are kept, the next try goes on from there)" if kept else ""
+        there = _size(part) if sums is not None else 0
+        note = f" ({there:,} bytes are kept, the next try goes on from there)" if there else ""
         raise Unavailable(f"{target.name} could not be downloaded{note}: {'; '.join(reasons)}")
 
 

@@ -210,7 +210,7 @@ def compared(
     ends = {arm: score(context, arm, **labels) for pair in pairs for arm in pair}
     gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
     words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
-    return all_of(told for told, _ in gains.values()), words, ends
+    return all_of(outcome for outcome, _ in gains.values()), words, ends
 
 
 def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) -> Finding:

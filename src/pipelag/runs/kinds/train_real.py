@@ -115,8 +115,8 @@ def _task(
     rate = rates.factor(spec.lr_schedule, spec.steps)
     make = optimizers.factory(spec.optimizer)
     bf16, uneven = in_bf16(spec), task.batches.uneven
-    told = {"data": told_of_data(task)}
-    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, uneven, bf16, told)
+    likeness = {"data": told_of_data(task)}
+    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, uneven, bf16, likeness)
     if resume:
         training.resume(resume)
         check_data(training_of(training.parts).get("data"), task, checkpoints.at(resume))
