@@ -248,7 +248,7 @@ def test_bad_input_is_one_sentence_and_status_2(
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"kind": "profile", "evaluate_every": 0, "options": {}}], ids=["a training", "a profile"]
+    "more", [{}, {"kind": "profile", "evaluate_every": 0, "phases": [], "options": {}}], ids=["a training", "a profile"]
 )
 def test_where_nothing_was_computed_nothing_is_left(tmp_path: Path, more: dict[str, Any]) -> None:
     """Data that do not fit are known when they are open; what stood there before stays."""

@@ -183,7 +183,11 @@ def test_what_was_measured_before_a_stop_counts_after_it(
     ("change", "sentence"),
     [
         ({"executor": "real", "workers": 2}, "run 2 is a training on real workers, and simulated trainings alone"),
-        ({"kind": "count", "data": None, "optimizer": None, "phases": [], "options": {}}, "run 2 is a count run"),
+        (
+            {"kind": "count", "data": None, "optimizer": None, "phases": [], "options": {}}
+            | {"lr_schedule": {}, "evaluate_every": 0},
+            "run 2 is a count run",
+        ),
     ],
 )
 def test_what_cannot_take_turns_is_refused(

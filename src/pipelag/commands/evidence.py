@@ -20,8 +20,8 @@ from functools import cache
 from pipelag.errors import PipelagError, unknown
 from pipelag.experiments import load_paper, result_of
 from pipelag.experiments.schema import Scale
+from pipelag.report.conditions import Notes
 from pipelag.report.gather import title_of
-from pipelag.results.conditions import Notes
 from pipelag.results.context import Context
 from pipelag.results.loading import load_results
 from pipelag.results.verdict import WORDS, Verdict, verdicts

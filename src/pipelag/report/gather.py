@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipelag.experiments import load_paper
 from pipelag.experiments.schema import Paper, Scale, reading_order
-from pipelag.results.conditions import Notes
+from pipelag.report.conditions import Notes
 
 HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
 NO_LOG = "no log"  # the status of a run that is asked for and not there; of one left out it is the reason

@@ -126,12 +126,12 @@ class RunSpec(Typed):
         missing = [key for key in kind.needs if key != spared and not getattr(self, key)]
         if missing:
             raise ValueError(f"a run of kind '{self.kind}' needs {' and '.join(missing)}")
+        kind.check(self.options)
         if kind.fields is not None:
             others = [key for key in type(self).model_fields if key not in (*ALWAYS, *kind.fields)]
             spare = next((key for key in others if getattr(self, key) != _usual(key)), None)
             if spare is not None:
                 raise ValueError(f"a run of kind '{self.kind}' has no {spare}; leave it out")
-        kind.check(self.options)
         if self.workers > 1 and self.kind == "train" and self.executor == "simulated":
             raise ValueError(
                 f"there are {self.workers} workers, and the simulated executor has none; say executor: real"

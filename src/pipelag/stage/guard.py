@@ -147,7 +147,7 @@ class Guard:
         self.unseen, self.origins = False, None
         packed = {id(p) for part in self.module.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
         for changed, p, count, values in self.before:
-            same = torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
+            same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
             if not same or (p._version != count and id(p) not in packed):  # cuDNN lays these out anew
                 raise PipelagError(
                     f"method '{self.weights.method.name}' keeps several versions of the weights, and the forward of "

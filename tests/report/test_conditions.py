@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelag.results.conditions import LONG, Notes
+from pipelag.report.conditions import LONG, Notes
 from pipelag.results.verdict import Verdict
 
 DATA = "CIFAR-10 from another release: " + "re-encoded pixels " * 3
