@@ -170,14 +170,13 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _check_seal(path: Path) -> None:
     """Refuse a trace that is not the one whose sum the run's summary holds."""
-    from pipelag.runs.folder import sum_of
+    from pipelag.runs.folder import is_summed
 
     summary = path.with_name("summary.json")
     if not summary.exists():
         return  # the run is not finished
     content = json_of(read_text(summary, "a run's summary"), f"'{summary}'")
-    sums = content.get("files") if isinstance(content, dict) else None
-    if isinstance(sums, dict) and sums.get(path.name, sum_of(path)) != sum_of(path):
+    if not isinstance(content, dict) or not is_summed(content, path):
         raise PipelagError(f"'{path}' is not what its run wrote; make the run again: pipelag run")
 
 

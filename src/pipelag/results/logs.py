@@ -12,7 +12,7 @@ from typing import Any
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, Scale, run_dir
 from pipelag.files import read_text
-from pipelag.runs.folder import is_as_written, seal, sum_of
+from pipelag.runs.folder import is_as_written, is_summed, seal
 from pipelag.runs.spec import RunSpec
 
 MOST_BYTES = 2**30  # of a log
@@ -90,19 +90,13 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         objects
         and summary.get("log", sealed) == sealed
         and is_as_written(summary)
-        and all(_whole(summary, path) for path in beside)
+        and all(is_summed(summary, path) for path in beside)
     )
     if not whole:
         raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
     if spec is not None:
         _check_run(folder, summary, spec)
     return RunLog(folder, rows, summary, environment)
-
-
-def _whole(summary: Mapping[str, Any], path: Path) -> bool:
-    """Whether a file beside the log is the one whose sum the summary holds; older ones hold none."""
-    sums = summary.get("files", {})
-    return isinstance(sums, dict) and (path.name not in sums or path.exists() and sum_of(path) == sums[path.name])
 
 
 def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:

@@ -213,6 +213,12 @@ def sum_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_summed(summary: Mapping[str, Any], path: Path) -> bool:
+    """Whether a file beside a run's log is the one whose sum the summary holds; older ones hold none."""
+    sums = summary.get("files", {})
+    return isinstance(sums, dict) and (path.name not in sums or path.exists() and sum_of(path) == sums[path.name])
+
+
 def seal(log: str) -> dict[str, Any]:
     """What a summary says of its log, by which a reader sees that it is whole: its lines and their SHA-256."""
     return {"rows": len(log.splitlines()), "sha256": hashlib.sha256(log.encode()).hexdigest()}
