@@ -108,12 +108,16 @@ def test_balanced_cuts_are_the_best_of_all() -> None:
 def test_a_profile_times_every_layer_and_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), nn.Flatten(), nn.Linear(72, 2))
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    gradient = torch.ones_like(next(model.parameters()))
+    next(model.parameters()).grad = gradient
     profile = pipelag.profile(model, torch.randn(4, 1, 8, 8), repeats=2, warmup=1)
     assert [layer.layer for layer in profile.layers] == [1, 2, 3] and all(
         layer.total_ms > 0 for layer in profile.layers
     )
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    first, *others = model.parameters()
+    assert first.grad is gradient and torch.equal(gradient, torch.ones_like(first))
+    assert all(parameter.grad is None for parameter in others)
     profile.save(tmp_path / "profile.jsonl")
     assert Profile.load(tmp_path / "profile.jsonl") == profile
     (tmp_path / "other.jsonl").write_text("{}")

@@ -28,6 +28,12 @@ def planned(*inputs: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "plan", "model": {"name": "vgg16"}, "batch": 8, "options": options}
 
 
+def trained(data: dict[str, Any], **options: Any) -> dict[str, Any]:
+    spec = {"kind": "train", "model": {"name": "lenet5"}, "data": data, "batch": 8, "optimizer": {"lr": 0.1}}
+    return spec | {"phases": [{"method": "sequential", "steps": 1}], "evaluate_every": 1, "options": options}
+
+
+FEW = {"options": {"train": 32, "test": 8}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (theory("lemmas", taus=[10**7], deltas=[1.0], betas=[0.5]), "'taus.0' of a theory run is 10000000"),
     (theory("lemmas", taus=[], deltas=[], betas=[]), "'taus'"),
@@ -63,6 +69,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (TIMELINE | {"phases": [PHASE, PHASE]}, "a timeline is of one phase, and the run has 2"),
     (TIMELINE | {"options": {"costs": {"forward": 0, "backward": 0}}}, "no pass takes any time"),
     (TIMELINE | {"model": {"name": "lenet5"}}, "a run of kind 'timeline' has no model"),
+    (trained({"name": "digits"}, tokens=400), "option 'tokens' is of parallel text, and 'digits' gives images"),
+    (trained({"name": "digits"}, length=9), "option 'length' is of running text, and 'digits' gives images"),
+    (trained({"name": "phrases"} | FEW, standardise=False), "is of images, and 'phrases' gives parallel text"),
+    (trained({"name": "opinions"} | FEW, beam=2), "is of parallel text, and 'opinions' gives labelled text"),
+    (trained({"name": "opinions", "augment": True} | FEW), "augment: true is of images, and 'opinions' gives labelled"),
+    (trained({"name": "phrases", "augment": "crop"} | FEW), "augment: crop is of images, and 'phrases' gives parallel"),
     (planned(), "a roofline's profile needs inputs"),
     (planned(INPUT, INPUT), "model 'vgg16' cannot take the profile's inputs"),
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.plan import Plan, PlanStage, timed_period
 from pipelag.partitioner.search import partition
 from pipelag.partitioner.side_by_side import arm_rows
-from pipelag.results.advice import ranked, verdict
-from pipelag.results.evidence import of_result
+from pipelag.results.advice import Ranked, ranked, verdict
+from pipelag.results.evidence import Evidence, of_result
+from pipelag.results.judging import Difference
 from pipelag.runs.folder import seal
 from pipelag.runs.spec import ModelSpec
 from pipelag.timing.by_batch import Profiles
@@ -186,6 +188,16 @@ def test_a_log_that_changes_alters_the_advice(in_project: None, tmp_path: Path) 
     assert "leaderboard table_1, quick scale: resnet20 on Shapes" in advised(1.0)[1]
     log_runs({"PipeDream": 70.0}, scale)
     assert advised(1.0)[0] == "gpipe" and advised(10.0)[0] == "pipedream"
+
+
+def test_of_equally_quick_methods_no_mean_within_its_noise_leads(chosen: dict[str, Choice]) -> None:
+    def row(name: str, loss: float, error: float | None, seeds: int = 3) -> Ranked:
+        here = Evidence(name, "", "", "", "", "sgd", 4, (), (), "", Difference(loss, error, seeds), 0)
+        return Ranked(replace(chosen["pipedream"], method=get(name)), here)
+
+    rows = [row("spectrain", -0.29, 2.81), row("pipeoptim", 0.1, 0.2), row("xpipe", -1.0, None, 1)]
+    ordered = sorted(rows, key=lambda one: one.order(None))
+    assert [one.choice.method.name for one in ordered] == ["pipeoptim", "spectrain", "xpipe"]
 
 
 def test_a_loss_is_against_the_same_optimizer(in_project: None, tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
     assert shortfall_of(crossed) == "rates of 0.1 to 0.2 instead of 0.01 to 0.05"
 
 
+def test_networks_that_fall_short_alike_are_named_together() -> None:
+    few = {"phases": phases(steps=500), "lr_schedule": {"warmup": 50}, "data": {"options": {"test": 300}}}
+    networks = ({"model": {"name": name}} for name in ("transformer", "gnmt", "bert"))
+    three = [(a_run(**few, **network), a_run(**network)) for network in networks]
+    assert shortfall_of(three, shown=True) == (
+        "Transformer, GNMT and BERT for 500 of 1,000 steps; Transformer, GNMT and BERT tested with 300 samples"
+    )
+
+
 def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
     changes = {
         "options": {"beam": 1},

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pipelag.errors import PipelagError
-from pipelag.theory.foreseen import optimizers, study
+from pipelag.theory.foreseen import SIZE, optimizers, study
 
 
 @pytest.mark.parametrize("name", ["SGDM", "SGDM, dampened", "Adam", "AdamW"])
 def test_without_noise_a_rule_is_exact(name: str) -> None:
     one, three = study({"optimizer": name, "horizons": [1, 3]}, 0)
     assert max(one["share"], three["share"]) < 1e-9 and min(one["stale"], three["stale"]) > 0
+
+
+def test_stale_weights_are_apart_by_as_many_steps() -> None:
+    """Of constant gradients' full velocity, ten times the gradient, a step takes a hundredth."""
+    draw = torch.Generator().manual_seed(0)
+    _, gradient = (torch.randn(SIZE, generator=draw, dtype=torch.float64) for _ in range(2))
+    rows = study({"optimizer": "SGDM", "horizons": [1, 3], "steps": 900}, 0)
+    step = 0.01 * 10 * float(gradient.square().mean().sqrt())
+    assert [row["stale"] for row in rows] == pytest.approx([step, 3 * step], rel=1e-9)
 
 
 def test_what_a_rule_leaves_out_shows() -> None:

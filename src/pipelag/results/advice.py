@@ -27,6 +27,12 @@ class Ranked:
         return self.evidence.loss.mean if self.evidence is not None else float("inf")
 
     @property
+    def worst(self) -> float:
+        """The end of the loss's 95 % interval that speaks against it; infinite where none is known."""
+        error = self.evidence.loss.error if self.evidence is not None else None
+        return float("inf") if error is None else self.loss + error
+
+    @property
     def throughput(self) -> float:
         """Samples per second to five digits: what differs by less is equally quick."""
         return float(f"{self.choice.throughput:.5g}")
@@ -41,13 +47,13 @@ class Ranked:
         return self.choice.usable and (accept is None or harmless or self.loss <= accept)
 
     def order(self, accept: float | None) -> tuple[Any, ...]:
-        """What is accepted first, then what fits; the quickest first; of equally quick ones the least loss, the least
-        staleness, the least memory.
+        """What is accepted first, then what fits; the quickest first; of equally quick ones the least loss that the
+        logs do not rule out (a mean within its noise would be luck), the least staleness, the least memory.
         """
         choice = self.choice
         stalest = max((*choice.staleness, *choice.stale_backward))
-        loss = self.loss if self.evidence is not None or choice.stale else 0.0
-        ties = (loss, stalest, choice.fullest.total(), choice.method.name)
+        losses = (self.worst, self.loss) if self.evidence is not None or choice.stale else (0.0, 0.0)
+        ties = (*losses, stalest, choice.fullest.total(), choice.method.name)
         return not self.accepted(accept), not choice.usable, -self.throughput, *ties
 
 
@@ -64,8 +70,8 @@ def ranked(
 
 RULE = (
     "Order: what fits into a GPU's memory (with recomputation where it is needed) and costs no more accuracy than is "
-    "accepted comes first; within that the quickest; of equally quick ones the least logged loss, the least staleness, "
-    "the least memory. A method without staleness computes what sequential training does, so it needs no log."
+    "accepted comes first; within that the quickest; of equally quick ones the least loss at the worse end of its "
+    "interval, the least staleness, the least memory. A method without staleness computes what sequential training does, so it needs no log."
 )
 
 

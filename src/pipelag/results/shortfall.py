@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pipelag.methods import METHODS
@@ -22,6 +22,7 @@ class Reason(NamedTuple):
     rank: int
     words: str
     plural: str = ""  # the same for several values here, where words change
+    network: str = ""  # whose, before the words, where it is said by network
 
 
 def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = False) -> str:
@@ -40,7 +41,10 @@ def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = F
     for pair in pairs:
         for reason, values in _reasons(*pair):
             values_of.setdefault(reason, {})[values] = None
-    ranked = [(reason.rank, _in_words(reason, list(several))) for reason, several in values_of.items()]
+    networks_of: dict[tuple[int, str], list[str]] = {}
+    for reason, several in values_of.items():
+        networks_of.setdefault((reason.rank, _in_words(reason, list(several))), []).append(reason.network)
+    ranked = [(rank, f"{_listed(names)} {words}".strip()) for (rank, words), names in networks_of.items()]
     ranked += [(REST, words) for words in _timed(pairs)]
     ranked.sort(key=lambda reason: reason[0])
     named = ranked if most is None else ranked[:most]
@@ -65,7 +69,7 @@ def _in_words(reason: Reason, values: list[Values]) -> str:
     return words.format(*(_listed(side, ranged) for side in sides))
 
 
-def _listed(values: list[object], ranged: bool) -> str:
+def _listed(values: Sequence[object], ranged: bool = False) -> str:
     """Numbers or names in words: each of them, or of numbers the least to the greatest."""
     if ranged and len(values) > 1:
         ends = sorted(value for value in values if isinstance(value, int | float))
@@ -107,10 +111,10 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     if training and spec.steps < theirs.steps:
         name, (here, there) = titles.network(spec.model.name), _samples(spec, theirs)
         if here == there:
-            yield Reason(LENGTH, f"{name} for {{}} of {{}} steps"), (spec.steps, theirs.steps)
+            yield Reason(LENGTH, "for {} of {} steps", network=name), (spec.steps, theirs.steps)
         else:  # steps alone would say that more of the paper's training was made, or less
             steps = f"{spec.steps:,} steps of {here}", f"{theirs.steps:,} of {there}"
-            yield Reason(LENGTH, f"{name} for {{}} instead of {{}}"), steps
+            yield Reason(LENGTH, "for {} instead of {}", network=name), steps
     if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
         yield Reason(REST, "passes in bfloat16"), ()
     if training:
@@ -189,7 +193,7 @@ def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     here, there = (run.data.options.get("test") if run.data else None for run in (spec, theirs))
     if here != there:
         name = titles.network(spec.model.name) if spec.model else "run"
-        yield Reason(TESTED, f"{name} tested with {{}} samples"), (here or "all",)
+        yield Reason(TESTED, "tested with {} samples", network=name), (here or "all",)
     beams = (run.options.get("beam", 1) for run in (spec, theirs))
     yield from _differing(TESTED, "beams of {} instead of {}", beams)
 

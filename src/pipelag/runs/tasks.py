@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ from pipelag.errors import PipelagError, kind_of, shown
 from pipelag.models.cut import name_of
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
-from pipelag.runs.spec import RunSpec
+from pipelag.runs.spec import DataSpec, RunSpec
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
 
 
@@ -90,8 +90,40 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
     """
     assert spec.data is not None
     options, opened = spec.asked(TaskOptions), data.load(spec.data.name, **spec.data.options)
+    _check_read(spec.data, options, opened)
     task = _task_of(spec, opened, device)
     return task if options.loss is None else replace(task, loss=LOSSES[options.loss])
+
+
+class Read(NamedTuple):
+    """What runs on a kind of data read: options beside loss and metrics, and how samples may be augmented."""
+
+    kind: str  # in words
+    options: tuple[str, ...] = ()
+    augment: tuple[bool | str, ...] = (False,)
+
+
+READ: dict[type, Read] = {
+    Dataset: Read("images", ("standardise",), (False, True, "crop")),
+    ImageFolders: Read("folders of images", (), (False, True)),
+    Corpus: Read("parallel text", ("label_smoothing", "tokens", "beam", "lenpen", "generator")),
+    RunningText: Read("running text", ("length",)),
+    LabelledText: Read("labelled text"),
+}
+
+
+def _check_read(given: DataSpec, options: TaskOptions, opened: Any) -> None:
+    """Refuse what a run on these data would not read: it would change the run's id and nothing else."""
+    if (here := READ.get(type(opened))) is None:
+        return
+    gives = f"and '{given.name}' gives {here.kind}"
+    for of in READ.values():
+        for name in set(of.options).difference(here.options):
+            if getattr(options, name) != TaskOptions.model_fields[name].default:
+                raise PipelagError(f"option '{name}' is of {of.kind}, {gives}; leave it out")
+    if given.augment not in here.augment:
+        remedy = "augment: true crops them at random" if here.augment[1:] else "leave it out"
+        raise PipelagError(f"augment: {str(given.augment).lower()} is of images, {gives}; {remedy}")
 
 
 def _task_of(spec: RunSpec, opened: Any, device: torch.device) -> Task:

@@ -8,6 +8,7 @@ Without noise the rules are exact, but for what they leave out (a decoupled weig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 from pipelag.errors import PipelagError, unknown
@@ -33,9 +34,9 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """Rows of one optimizer: {optimizer, horizons: [1, 2, 3], steps: 600, noise: 0.0}.
 
     Yields:
-        Per horizon s: `predicted`, the root of the mean squares of foreseen minus true weights, summed over the last
-        third of the steps; `stale`, that of the weights as they were s updates ago; `share`, the one over the other, in
-        which the number of steps cancels.
+        Per horizon s: `predicted`, the root mean square of foreseen minus true weights over weights and the last third
+        of the steps; `stale`, that of the weights as they were s updates ago minus the true ones; `share`, the one over
+        the other.
     """
     import torch
 
@@ -53,11 +54,11 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     optimizer = known[options["optimizer"]]([weight])
     rule, group = rule_of(optimizer), optimizer.param_groups[0]
     waiting: dict[int, list[tuple[int, Any, Any]]] = {}
-    squares = {s: [0.0, 0.0] for s in horizons}
+    squares: dict[int, list[tuple[float, float]]] = {s: [] for s in horizons}
     for step in range(steps):
         for s, foreseen, before in waiting.pop(step, []):
-            squares[s][0] += float((foreseen - weight.detach()).square().mean())
-            squares[s][1] += float((before - weight.detach()).square().mean())
+            apart = [float((other - weight.detach()).square().mean()) for other in (foreseen, before)]
+            squares[s].append((apart[0], apart[1]))
         repeated = step_by(rule, optimizer.state.get(weight, {}), group)
         if repeated is not None and step >= 2 * steps // 3 - max(horizons):
             before = weight.detach().clone()
@@ -66,6 +67,6 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         noise = torch.randn(SIZE, generator=draw, dtype=torch.float64)
         weight.grad = mean + options.get("noise", 0.0) * noise
         optimizer.step()
-    for s, (predicted, stale) in squares.items():
-        share = (predicted / stale) ** 0.5
-        yield {"horizon": s, "predicted": predicted**0.5, "stale": stale**0.5, "share": share}
+    for s, several in squares.items():
+        predicted, stale = (fmean(side) ** 0.5 for side in zip(*several, strict=True))
+        yield {"horizon": s, "predicted": predicted, "stale": stale, "share": predicted / stale}

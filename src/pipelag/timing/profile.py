@@ -35,8 +35,8 @@ def profile(
     its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
     layer, of its input. Medians over rounds, so a disturbance spoils a round, not a layer. On a GPU a time is
     the device's own: of small layers, which Python launches more slowly than the device computes them, a training that
-    launches them one by one takes longer. Buffers (batch-norm statistics) are put back. The process keeps freed memory
-    from here on (`pipelag.allocator`).
+    launches them one by one takes longer. Buffers (batch-norm statistics) and gradients are put back. The process keeps
+    freed memory from here on (`pipelag.allocator`).
 
     Args:
         model: layers in a row; of a branching model, `pipelag.linearise(model)`.
@@ -80,7 +80,8 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
     clock = Clock(as_tuple(batch)[0].is_cuda)
     forward: list[list[float]] = [[] for _ in layers]
     backward: list[list[float]] = [[] for _ in layers]
-    with unchanged_buffers(nn.ModuleList(layers)):
+    whole = nn.ModuleList(layers)
+    with unchanged_buffers(whole), _gradients_aside(whole):
         sizes = _sizes(layers, batch)
         for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
             passes: list[tuple[Any, Any]] = []
@@ -98,8 +99,7 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
                     if outputs:
                         torch.autograd.backward(outputs, output_gradients)
                 gradients = [_gradient(t) for t in as_tuple(received) if t.requires_grad]
-            for layer in layers:
-                layer.zero_grad(set_to_none=True)
+            whole.zero_grad(set_to_none=True)
             clock.read()
             if turn < warmup:
                 forward, backward = [[] for _ in layers], [[] for _ in layers]
@@ -108,6 +108,18 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
     return Profile(
         tuple(LayerTime(i, n, median(f), median(b), *sizes[i - 1]) for i, (n, f, b) in enumerate(times, start=1))
     )
+
+
+@contextmanager
+def _gradients_aside(module: nn.Module) -> Iterator[None]:
+    """Parameters have no gradients inside, to which a backward would add, and afterwards those that they had."""
+    held = [(parameter, parameter.grad) for parameter in module.parameters()]
+    module.zero_grad(set_to_none=True)
+    try:
+        yield
+    finally:
+        for parameter, gradient in held:
+            parameter.grad = gradient
 
 
 def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]]:
