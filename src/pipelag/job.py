@@ -77,8 +77,15 @@ def main(words: list[str]) -> int:
     sent = connection.sendmsg([text], streams)
     if text[sent:]:  # of nothing, a send would fail where the answer is here already and the other end closed
         connection.sendall(text[sent:])
+
+    def pass_on(number: int, frame: object) -> None:
+        try:
+            connection.send(bytes([number]))
+        except OSError:  # the other end is closed: its answer is here already, or it is gone
+            pass
+
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda number, frame: connection.send(bytes([number])))
+        signal.signal(each, pass_on)
     code = connection.recv(1)
     if not code:
         print("job.py: the warm process is gone; see its log, and start the workflow again", file=sys.stderr)

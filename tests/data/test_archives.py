@@ -93,3 +93,9 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="out exists already"):
         unpack(tmp_path / "a.tar", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_place_that_cannot_hold_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("no folder")
+    with pytest.raises(PipelagError, match=r"a.tar could not be unpacked into .*out \(.*\); mend that"):
+        unpack(make(tmp_path, "tar", "one", b"hello"), tmp_path / "taken" / "out")

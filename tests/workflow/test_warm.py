@@ -149,6 +149,30 @@ def test_a_fork_that_has_not_made_its_group_yet_ends_with_its_client_too() -> No
     pass_on(fork.pid, signal.SIGKILL)  # one that has ended is left alone
 
 
+def test_a_signal_that_nobody_reads_any_more_does_not_hide_the_answer(tmp_path: Path) -> None:
+    """It comes while the warm process closes its end."""
+    place = tmp_path / "warm"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(place))
+        server.listen()
+        client = subprocess.Popen([*JOB, "list"], env=os.environ | {"PIPELAG_WARM": str(place)})
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as asked:
+            asked.readline()
+            connection.shutdown(socket.SHUT_RD)
+            wait_for(lambda: caught(client.pid))
+            client.terminate()
+            connection.send(bytes([7]))
+            assert client.wait(60) == 7
+
+
+def caught(process: int) -> bool:
+    """Whether a process handles SIGTERM itself."""
+    status = Path(f"/proc/{process}/status").read_text()
+    mask = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
+    return bool(mask >> (signal.SIGTERM - 1) & 1)
+
+
 def real(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], list[int]]:
     """A training on two real workers under way in forks, and their numbers: the launcher's, then the workers'."""
     spec = ENDLESS.model_dump() | {"executor": "real", "workers": 2}

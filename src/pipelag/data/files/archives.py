@@ -66,20 +66,20 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
     """
     if folder.exists():
         raise PipelagError(f"{folder} exists already; remove it, and {archive.name} will be unpacked there")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        inside = Path(scratch) / folder.name
-        inside.mkdir()
-        for name, content in members(archive, limit):
-            target = inside / name
-            try:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+            inside = Path(scratch) / folder.name
+            inside.mkdir()
+            for name, content in members(archive, limit):
+                target = inside / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-            except OSError as error:
-                raise PipelagError(
-                    f"{archive.name} could not be unpacked into {folder} ({error.strerror}); mend that and start again"
-                ) from error
-        os.replace(inside, folder)
+            os.replace(inside, folder)
+    except OSError as error:  # of the folder: the archive's own are told by `members`
+        raise PipelagError(
+            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); mend that and start again"
+        ) from error
 
 
 class _Member(tarfile.TarInfo):
