@@ -14,6 +14,7 @@ import signal
 import socket
 import stat
 import sys
+from contextlib import suppress
 
 PARENT = "PIPELAG_PARENT"  # in the environment: the process that starts others, for these to know theirs
 
@@ -79,10 +80,8 @@ def main(words: list[str]) -> int:
         connection.sendall(text[sent:])
 
     def pass_on(number: int, frame: object) -> None:
-        try:
+        with suppress(OSError):  # where the other end is closed, its answer is here already, or it is gone
             connection.send(bytes([number]))
-        except OSError:  # the other end is closed: its answer is here already, or it is gone
-            pass
 
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, pass_on)

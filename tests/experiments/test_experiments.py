@@ -320,6 +320,11 @@ def test_plan_lists_every_run_with_its_state(config: Path, capsys: pytest.Captur
         "table_4: ResNet-20, 20k+10k hybrid  (no log)"
     )
     assert lines[0].endswith(f"  (results/quick/runs/{done})")
+    hybrid = "{paper: stale_weights, result: table_4, where: {arm: [20k+10k hybrid]}, why: no time}"
+    change(config / "scales/quick.yaml", "leave_out:\n", f"leave_out:\n  - {hybrid}\n")
+    assert pipelag_command(["list", "stale_weights", "table_4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  left out  " in lines[2] and lines[-1] == "3 different runs, and 1 that the scale leaves out"
     assert pipelag_command(["list", "stale_weights", "table_44"]) == 2
     assert "unknown result 'table_44' of stale_weights; did you mean 'table_4'" in capsys.readouterr().err
 

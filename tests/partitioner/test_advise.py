@@ -279,6 +279,14 @@ def test_what_cannot_be_is_refused(
     assert sentence in error and error.count("\n") == 1
 
 
+def test_data_of_another_kind_than_the_model_is_for_are_refused(
+    in_project: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["vgg16", "--data", "opinions", "--batch", "8", "--cluster", "config/examples/one_server.yaml"]
+    assert main(["advise", *words]) == 2
+    assert "model 'vgg16' is not made for data such as 'opinions'" in capsys.readouterr().err
+
+
 def test_what_was_computed_is_printed_where_there_is_no_config_to_write(
     nothing_logged: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

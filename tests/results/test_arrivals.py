@@ -61,6 +61,17 @@ def test_how_many_times_as_long_is_told_whenever_they_come() -> None:
     assert least.evaluated.mean == pytest.approx(WHOLE / 3) and least.above(3.0) is True and least.above(4.0) is None
 
 
+def test_over_models_the_geometric_mean_counts_at_both_ends() -> None:
+    gain = Gain.over_models([(at(3, 3), at(6, 6)), (at(2, 2), at(16, 16))], 100.0)
+    ends = [100 * math.sqrt(a * b) for a, b in ((5 / 3, 15 / 2), (2, 8), (6 / 2, 16 / 1))]
+    assert [gain.least.mean, gain.evaluated.mean, gain.most.mean] == pytest.approx(ends)
+    assert [gain.within(low, 1601.0) for low in (350.0, 400.0)] == [True, None]
+    at_once = Gain.over_models([(at(3, 3), at(6, 6)), (at(1, 1), at(1, 1))])
+    assert at_once.least.mean == 0.0 and math.isinf(at_once.most.mean)
+    of_seeds_that_both_have = Gain.over_models([(at(3, 3), at(6, 6)), (at(2, 2, 9), at(16, 16, 9))])
+    assert of_seeds_that_both_have.evaluated.seeds == 2
+
+
 @pytest.mark.parametrize("bound", [1.0, 1.9, 9.0])
 def test_the_two_ends_of_a_range_are_one_test(bound: float) -> None:
     tests: list[SeedTest] = []

@@ -19,6 +19,10 @@ def test_p_values_are_those_of_the_printed_quantiles(freedom: int, quantile: flo
     assert two_sided(quantile, freedom) == pytest.approx(0.05, abs=2e-6)
 
 
+def test_of_nothing_nothing_is_told() -> None:
+    assert all_of([]) is None and any_of([]) is None
+
+
 def test_p_values_of_one_and_two_degrees_of_freedom() -> None:
     """Cauchy's distribution, and t / sqrt(2 + t^2)."""
     for t in (0.0, 0.3, 2.0, 40.0):

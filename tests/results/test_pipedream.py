@@ -12,7 +12,18 @@ from pipelag.experiments import Arm
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
-from tests.results.cases.pipedream import ALIKE, LARGE, PAPER, eight_gpus, learns, training, vgg, with_asp
+from tests.results.cases.pipedream import (
+    ALIKE,
+    LARGE,
+    PAPER,
+    eight_gpus,
+    learns,
+    training,
+    usual,
+    vgg,
+    waiting,
+    with_asp,
+)
 from tests.results.made_up import CASES, Make, altered, context, log, trained, with_rows
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -110,3 +121,16 @@ def test_the_plan_beside_a_saving_is_the_one_that_saves_it() -> None:
     cells = {row[table.columns[0].key]: tuple(row[key] for key in keys) for row in table.rows}
     assert cells["AWD-LM (80 in all)"] == ("2-2", pytest.approx(31.0))
     assert cells["AWD-LM (80 per GPU)"] == ("3-1", pytest.approx(24.0))
+
+
+def test_without_the_row_of_most_gpus_half_precision_cannot_be_judged() -> None:
+    half = {"fp32": 0.0, "fp16": 0.02}
+    whole = waiting(lambda precision, servers, gpus: usual("GNMT-8", servers, gpus) + half[precision], "precision")
+
+    def without(arm: Arm) -> RunLog:
+        made = whole(arm)
+        return replace(made, rows=[row for row in made.rows if row["workers"] != 32])
+
+    assert judged("figure_12", "half_precision_worse", whole, "quick").holds is True
+    with pytest.raises(NotLogged, match="on 32 GPUs has no logged value"):
+        judged("figure_12", "half_precision_worse", without, "quick")

@@ -158,6 +158,17 @@ def test_a_lead_that_needs_the_common_clock_is_not_told() -> None:
     assert faster_here("Data P.")(free).holds is True
 
 
+def test_runs_that_one_evaluation_brings_there_at_once_are_not_told_apart() -> None:
+    """It may have been at the start or at the end, so that no time is known."""
+
+    def once(arm: Arm) -> RunLog | None:
+        run = raced_but({})(arm)
+        return run and (run if arm.labels.get("what") == "plan" else replace(run, rows=run.rows[-1:]))
+
+    assert faster_here("Data P.")(context("spectrain", "figure_13", raced_but({}))).holds is True
+    assert faster_here("Data P.")(context("spectrain", "figure_13", once)).holds is None
+
+
 def test_figure_13_has_a_panel_for_each_pipedream_and_says_where_one_lacks() -> None:
     drawn = figure_13(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
     assert drawn.data is not None

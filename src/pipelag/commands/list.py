@@ -35,6 +35,7 @@ def main(args: argparse.Namespace) -> int:
         print("\n".join(_hours(asked, scale, budgets={} if args.result else scale.hours)))
         return 0
     seen: set[str] = set()
+    left_out: set[str] = set()
     read: dict[str, str] = {}
     for name, result, arm in asked:
         folder = run_dir(scale, arm.spec.id)
@@ -43,14 +44,14 @@ def main(args: argparse.Namespace) -> int:
             read[arm.spec.id] = NOT_READ if Item.of(arm, scale).damaged else "done"
         state = read[arm.spec.id] if done else "shared" if arm.spec.id in seen else "to do"
         state = "left out" if arm.left_out else state
-        if not arm.left_out:
-            seen.add(arm.spec.id)
+        (left_out if arm.left_out else seen).add(arm.spec.id)
         label = ", ".join(arm.labels.values())
         how = " + ".join(phase.method for phase in arm.spec.phases) or arm.spec.kind
         steps = f"{arm.spec.steps:>7} steps  seed {arm.seed}"
         log = folder if done else "no log"
         print(f"{arm.spec.id}  {state:8}  {steps}  {how:26}  {name} {result}: {label}  ({log})")
-    print(f"{len(seen)} different runs")
+    beside = len(left_out - seen)
+    print(f"{len(seen)} different runs" + (f", and {beside} that the scale leaves out" if beside else ""))
     return 0
 
 

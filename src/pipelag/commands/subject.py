@@ -159,6 +159,7 @@ KNOWN = {
 def _on_data(model: ModelSpec, data: DataSpec) -> Subject:
     import torch
 
+    from pipelag.catalogue import check_told
     from pipelag.experiments.names import check_data
     from pipelag.models import build
     from pipelag.runs.tasks import open_task
@@ -172,6 +173,8 @@ def _on_data(model: ModelSpec, data: DataSpec) -> Subject:
     else:
         task = open_task(RunSpec(kind="profile", model=model, data=data, batch=1), torch.device("cpu"))
         first, shape = task.batches.inputs(0), task.shape
+
+    check_told(model.name, shape, data.name)
 
     def inputs(samples: int) -> torch.Tensor | tuple[torch.Tensor, ...]:
         values = tuple(torch.zeros(samples, *one.shape[1:], dtype=one.dtype) for one in as_tuple(first))

@@ -71,7 +71,8 @@ def ranked(
 RULE = (
     "Order: what fits into a GPU's memory (with recomputation where it is needed) and costs no more accuracy than is "
     "accepted comes first; within that the quickest; of equally quick ones the least loss at the worse end of its "
-    "interval, the least staleness, the least memory. A method without staleness computes what sequential training does, so it needs no log."
+    "interval, the least staleness, the least memory. A method without staleness computes what sequential training "
+    "does, so it needs no log."
 )
 
 

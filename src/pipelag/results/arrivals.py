@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelag.results.judging import Difference, after_a_fall
+from pipelag.results.judging import Difference, after_a_fall, all_of, over_models
 from pipelag.results.verdict import SeedTest, resting_on
 
 
@@ -24,12 +24,17 @@ class Arrival:
     by_rate: bool
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], reaches: Callable[[Mapping[str, Any]], bool]) -> Arrival:
-        """From a run's evaluations and whether one of them reaches the target; one lost before any never comes."""
+    def of(
+        cls, rows: Sequence[Mapping[str, Any]], reaches: Callable[[Mapping[str, Any]], bool], unit: str = "epoch"
+    ) -> Arrival:
+        """From a run's evaluations and whether one of them reaches the target; one lost before any never comes.
+
+        unit: the column that is counted.
+        """
         at = next((number for number, row in enumerate(rows) if reaches(row)), None)
         if at is None:
-            return cls(rows[-1]["epoch"] if rows else 0.0, math.inf, False)
-        return cls(rows[at - 1]["epoch"] if at else 0.0, rows[at]["epoch"], after_a_fall(rows, at))
+            return cls(rows[-1][unit] if rows else 0.0, math.inf, False)
+        return cls(rows[at - 1][unit] if at else 0.0, rows[at][unit], after_a_fall(rows, at))
 
     @property
     def never(self) -> bool:
@@ -90,12 +95,14 @@ class Gain:
     @classmethod
     def of(cls, first: Arrivals, second: Arrivals, factor: float = 1.0) -> Gain:
         """The second's over the first's, times a factor. Raises `NotLogged` where they share no seed."""
-        pairs = {seed: (one, second[seed]) for seed, one in first.items() if seed in second}
-        evaluated, least, most = {}, {}, {}
-        for seed, (one, other) in pairs.items():
-            evaluated[seed] = factor * (other.after if other.never else other.by) / one.by
-            least[seed] = factor * other.after / one.by
-            most[seed] = factor * other.by / one.after if one.after else math.inf
+        return cls.over_models([(first, second)], factor)
+
+    @classmethod
+    def over_models(cls, models: Iterable[tuple[Arrivals, Arrivals]], factor: float = 1.0) -> Gain:
+        """The geometric mean over models, seed by seed, of the same."""
+        by_model = [_ratios(first, second) for first, second in models]
+        sides = (over_models(side, _geometric) for side in zip(*by_model, strict=True))
+        evaluated, least, most = ({seed: factor * value for seed, value in side.items()} for side in sides)
         bounded = all(map(math.isfinite, most.values()))
         return cls(as_value(evaluated), as_value(least), as_value(most) if bounded else replace(ANY, seeds=len(most)))
 
@@ -111,9 +118,29 @@ class Gain:
             surely, possibly = self.most.below(bound), self.least.below(bound)
         return True if surely else False if possibly is False else None
 
+    def within(self, low: float, high: float) -> bool | None:
+        """Whether it is between two bounds, whenever they come; None where that is not told."""
+        return all_of((self.above(low), self.below(high)))
+
     def text(self) -> str:
         """In words, as evaluated."""
         return self.evaluated.text().lstrip("+")
+
+
+def _ratios(first: Arrivals, second: Arrivals) -> tuple[dict[int, float], ...]:
+    """The second's over the first's by seed: as evaluated, at least, at most."""
+    evaluated, least, most = dict[int, float](), dict[int, float](), dict[int, float]()
+    for seed in first.keys() & second.keys():
+        one, other = first[seed], second[seed]
+        evaluated[seed] = (other.after if other.never else other.by) / one.by
+        least[seed] = other.after / one.by
+        most[seed] = other.by / one.after if one.after else math.inf
+    return evaluated, least, most
+
+
+def _geometric(values: Sequence[float]) -> float:
+    """The geometric mean, of zeros and infinities too."""
+    return math.prod(values) ** (1 / len(values))
 
 
 def as_value(by_seed: Mapping[int, float]) -> Difference:

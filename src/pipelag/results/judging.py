@@ -290,11 +290,11 @@ def agreed(*readings: bool) -> bool | None:
 
 
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:
-    """True where all are; False where any is not; else it cannot be told."""
+    """True where all are, of one at least; False where any is not; else it cannot be told."""
     answers = list(outcomes)
     if any(outcome is False for outcome in answers):
         return False
-    return None if any(outcome is None for outcome in answers) else True
+    return None if not answers or any(outcome is None for outcome in answers) else True
 
 
 def all_above(a: Sequence[float], b: Sequence[float]) -> bool | None:

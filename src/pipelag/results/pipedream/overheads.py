@@ -171,8 +171,8 @@ def half_worse(context: Context) -> Finding:
     for servers in context.values("arm"):
         single, half = (overheads(context, precision=precision, arm=servers) for precision in ("fp32", "fp16"))
         gpus = [n for n in sorted(single) if n > 1]
-        gaps = {n: at(half, n, "fp16") - single[n] for n in gpus}
-        holds &= len(gpus) > 1 and max(gpus) == MOST and min(gaps.values()) > 0 and gaps[MOST] >= VISIBLE
+        most = at(half, MOST, "fp16") - at(single, MOST, "fp32")
+        holds &= most >= VISIBLE and all(at(half, n, "fp16") > single[n] for n in gpus)
         texts.append(f"{servers}: " + ", ".join(f"{half[n]:.1f} and {single[n]:.1f} % on {n}" for n in gpus))
     words = f"higher everywhere, and on {MOST} GPUs by {VISIBLE_WORDS}"
     return measured(context, holds, f"fp16 and fp32, {'; '.join(texts)}", words)

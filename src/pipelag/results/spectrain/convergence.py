@@ -9,9 +9,10 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
+from pipelag.results.arrivals import BETWEEN, Arrival, Arrivals, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, over_models, sized, trend, with_spread
+from pipelag.results.judging import SEEDS, all_of, over_models, sized, trend, with_spread
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
 from pipelag.results.spectrain.below import below_figures, below_tables
@@ -41,20 +42,22 @@ ORDER = (DATA, PIPED, STASHED, DUAL)  # of the bars
 VERSIONS = {training.PIPED: "one version on all GPUs", STASHED: "stashing"}  # of PipeDream, as it is trained
 # A column of the headline's table -> the scheme whose time DualPipe's is a share of, and where the printed share stands
 OTHERS = {"data": (DATA, "vs_data_percent"), "piped": (PIPED, "vs_pipedream_percent")}
+OVER = f"{BETWEEN}; {SEEDS}"
 BySeed = dict[int, float]
 
 
-def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -> int:
-    """The iteration of the first evaluation that reaches an accuracy; for a judge."""
+def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -> Arrival:
+    """When, in iterations, a run comes to an accuracy; for a judge."""
     for item in context.select(what="training", model=model, arm=arm):
         if item.arm.seed == seed and item.log is not None:
-            for row in item.log.rows:
-                if row.get("accuracy") is not None and row["accuracy"] >= target:
-                    return int(row["step"])
+            tested = [row for row in item.log.rows if row.get("accuracy") is not None]
+            arrival = Arrival.of(tested, lambda row: bool(row["accuracy"] >= target), "step")
+            if not arrival.never:
+                return arrival
     raise NotLogged(f"{arm} of {model} does not reach {target:.2f} % with seed {seed}")
 
 
-def times(context: Context, model: str, piped: str = training.PIPED, timed: Arms = FIRST) -> dict[str, BySeed]:
+def times(context: Context, model: str, piped: str = training.PIPED, timed: Arms = FIRST) -> dict[str, Arrivals]:
     """Seconds to "the lowest value among the best accuracy the three schemes can achieve", by scheme and seed.
 
     Of the seeds that all three have.
@@ -67,31 +70,33 @@ def times(context: Context, model: str, piped: str = training.PIPED, timed: Arms
     seeds = sorted(set.intersection(*map(set, reached.values())))
     if not seeds:
         raise NotLogged(f"the three schemes of {model} have no seed in common")
-    seconds: dict[str, BySeed] = {scheme: {} for scheme in trained}
+    seconds: dict[str, Arrivals] = {scheme: {} for scheme in trained}
     for scheme, arm in trained.items():
         row = timing.needed(context, model, timed[scheme])
         for seed in seeds:
             target = min(by_seed[seed] for by_seed in reached.values())
-            seconds[scheme][seed] = steps_to(context, model, target, arm, seed) * row["seconds"]
+            seconds[scheme][seed] = steps_to(context, model, target, arm, seed).times(row["seconds"])
     return seconds
 
 
 def ratio(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: Any) -> BySeed:
-    """A scheme's time over another's, geometric mean over models, by seed; for a judge."""
+    """A scheme's time over another's, as evaluated, geometric mean over models, by seed; for a judge."""
     per_model = [times(context, model, **reading) for model in models]
-    shares = ({seed: value / one[other][seed] for seed, value in one[scheme].items()} for one in per_model)
+    shares = ({seed: one.by / each[other][seed].by for seed, one in each[scheme].items()} for each in per_model)
     return over_models(shares, geometric_mean)
 
 
-def against(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: Any) -> Difference:
-    """The same as a value over seeds, in percent."""
-    percents = {seed: 100 * value for seed, value in ratio(context, other, models, scheme, **reading).items()}
-    return Difference.of(percents, dict.fromkeys(percents, 0.0))
+def against(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: Any) -> Gain:
+    """The same over seeds, in percent, as evaluated and whenever between two evaluations runs arrive."""
+    per_model = [times(context, model, **reading) for model in models]
+    return Gain.over_models([(each[other], each[scheme]) for each in per_model], 100.0)
 
 
 def beside(context: Context, models: Sequence[str]) -> str:
     """What stashing gives."""
-    first, second = (against(context, PIPED, models, piped=STASHED, timed=timed).mean for timed in (FIRST, SECOND))
+    first, second = (
+        against(context, PIPED, models, piped=STASHED, timed=timed).evaluated.mean for timed in (FIRST, SECOND)
+    )
     return f"{first:.0f} % ({second:.0f} %) of PipeDream with stashing; in brackets {READ_AS[1]}"
 
 
@@ -148,9 +153,10 @@ def fastest(models: Sequence[str]) -> Judge:
         }
         holds, words = in_readings(lambda timed: all_of(one.below(100.0) for one in shares[timed is SECOND].values()))
         texts = [
-            f"{share(one)} ({shares[True][other].mean:.0f} %) of {other}'s time" for other, one in shares[False].items()
+            f"{share(one.evaluated)} ({shares[True][other].evaluated.mean:.0f} %) of {other}'s time"
+            for other, one in shares[False].items()
         ]
-        return trend(context, holds, f"{', '.join(texts)}, {beside(context, models)}{words}", SEEDS, what="training")
+        return trend(context, holds, f"{', '.join(texts)}, {beside(context, models)}{words}", OVER, what="training")
 
     return judged
 
@@ -165,7 +171,7 @@ def faster_here(other: str) -> Judge:
 
     def judged(context: Context) -> Finding:
         models = training.trained_here(context)
-        percents: dict[tuple[str, bool], Difference] = {}
+        percents: dict[tuple[str, bool], Gain] = {}
         unknown: dict[str, str] = {}
         for model in models:
             try:
@@ -178,16 +184,17 @@ def faster_here(other: str) -> Judge:
         )
         named = STASHED if other == PIPED else other
         texts = [
-            unknown.get(model) or in_percent(context, model, other, percents[model, False], percents[model, True])
+            unknown.get(model)
+            or in_percent(context, model, other, *(percents[model, second] for second in (False, True)))
             for model in models
         ]
         why = f"of the time of {named}: {'; '.join(texts)}; in brackets {READ_AS[1]}{simulated(context, other)}{words}"
-        return trend(context, holds, why, SEEDS, what="training")
+        return trend(context, holds, why, OVER, what="training")
 
     return judged
 
 
-def in_percent(context: Context, model: str, other: str, first: Difference, second: Difference) -> str:
+def in_percent(context: Context, model: str, other: str, first: Gain, second: Gain) -> str:
     """A model's share of time in both readings, and that of an iteration alone."""
     alone = [
         100
@@ -195,10 +202,11 @@ def in_percent(context: Context, model: str, other: str, first: Difference, seco
         / timing.needed(context, model, arms[other])["seconds"]
         for arms in (FIRST, SECOND)
     ]
-    text = f"{model} {share(first)} and {alone[0]:.0f} % for an iteration ({share(second)} and {alone[1]:.0f} %)"
+    shares = [share(gain.evaluated) for gain in (first, second)]
+    text = f"{model} {shares[0]} and {alone[0]:.0f} % for an iteration ({shares[1]} and {alone[1]:.0f} %)"
     if other == PIPED:
         with suppress(NotLogged):
-            text += f", of its one version {share(against(context, PIPED, (model,)))}"
+            text += f", of its one version {share(against(context, PIPED, (model,)).evaluated)}"
     return text
 
 
@@ -227,8 +235,10 @@ def piped_against_data(models: Sequence[str], slower: bool) -> Judge:
             return percent.above(100.0) if slower else percent.below(100.0)
 
         outcome, words = in_readings(holds)
-        why = f"{share(percents[0])} of Data P.'s time, {READ_AS[1]} {share(percents[1])}{words}"
-        return trend(context, outcome, why, SEEDS, what="training")
+        first, second = (share(percent.evaluated) for percent in percents)
+        return trend(
+            context, outcome, f"{first} of Data P.'s time, {READ_AS[1]} {second}{words}", OVER, what="training"
+        )
 
     return judged
 
@@ -251,10 +261,12 @@ def as_printed(group: str, printed: dict[str, float], context: Context) -> Findi
     outcome, words = in_readings(holds)
     texts = []
     for other, key in OTHERS.values():
-        first, second = (against(context, other, models, timed=timed) for timed in (FIRST, SECOND))
+        first, second = (against(context, other, models, timed=timed).evaluated for timed in (FIRST, SECOND))
         texts.append(f"{share(first)} ({second.mean:.0f} %) of {other}'s time for {printed[key]} %")
     why = f"{', '.join(texts)}, {beside(context, models)}{words}"
-    return sized(context, outcome, why, f"geometric means over models, {SPEED_WORDS}; over seeds", what="training")
+    return sized(
+        context, outcome, why, f"geometric means over models, {SPEED_WORDS}; over seeds, {BETWEEN}", what="training"
+    )
 
 
 @judge(PAPER, "figure_13", "cnn_as_printed")
