@@ -50,7 +50,7 @@ from tests.stage.test_guard import KINDS, gradient
 from tests.toy import Noise, convolutional, equal, parts_of, sgd
 
 CUTS = (1, 2, 4)
-SINGLE = [name for name, m in METHODS.items() if not (m.data_parallel or m.torch_schedule or m.parameter_server)]
+SINGLE = [name for name, m in METHODS.items() if m.workers == "stages"]
 CHECKS: list[tuple[str, Callable[[torch.device], str]]] = []
 
 

@@ -90,7 +90,7 @@ def simulated(name: str, steps: int, cuts: Sequence[int], microbatches: int) -> 
         Phase(METHODS[name], steps, tuple(cuts), microbatches=microbatches).check()
     except PipelagError:
         return False
-    return not METHODS[name].data_parallel and METHODS[name].torch_schedule is None
+    return METHODS[name].workers == "stages"
 
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

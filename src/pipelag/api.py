@@ -15,8 +15,8 @@ from torch import nn
 
 from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, expect, unknown
-from pipelag.library.kept import kept_in, told_again
 from pipelag.library.likeness import data_told, loss_told, rates_told
+from pipelag.library.simulated_checkpoint import checkpoint_in, retell
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
@@ -280,7 +280,7 @@ def _simulated(
     with ExitStack() as opened:
         marks = wishes.kept_at(every, [total], total)
         like = lambda: rates_told(how["rate"], total) | loss_told(how["loss"].function)  # noqa: E731
-        store = opened.enter_context(kept_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
+        store = opened.enter_context(checkpoint_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
         callers = opened.enter_context(preserved_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
@@ -292,7 +292,7 @@ def _simulated(
             store.save(training, telling)
         with suppress(Stop):
             if saved is not None:
-                told_again(saved, telling)
+                retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
             for inputs, targets in callers.while_drawing(supply.first(total, training.done, seen)):
                 telling.step(training.step(to(inputs, place), to(targets, place)))

@@ -243,6 +243,9 @@ def test_what_does_not_fit_is_refused() -> None:
         pipelag.train(convolutional(), Noise(), method="asp", cuts=(3,), steps=2, executor="real")
     with pytest.raises(PipelagError, match="unknown executor 'reel'; did you mean 'real'"):
         pipelag.train(convolutional(), Noise(), steps=1, executor="reel")
+    torchs = replace(get("pipedream"), name="pipedream_torch", workers="torch")
+    with pytest.raises(PipelagError, match="which has those of gpipe and one_f_one_b_flush alone"):
+        pipelag.train(convolutional(), Noise(), method=torchs, cuts=(3,), steps=2, executor="real")
     if not torch.cuda.is_available():
         with pytest.raises(PipelagError, match="the device 'cuda' is not here"):
             pipelag.train(convolutional(), Noise(), steps=1, cuts=(2,), executor="real", device="cuda")

@@ -148,8 +148,7 @@ REPLICABLE = [
     name
     for name, method in METHODS.items()
     if method.random is None
-    and not method.data_parallel
-    and not method.torch_schedule
+    and method.workers == "stages"
     and name not in ("sequential", "1f1b_interleaved", "pipedream_interleaved", "bidirectional")
 ]
 

@@ -46,7 +46,9 @@ def trained(
     job: Job, phases: list[Phase], checkpoints: Checkpoints | None = None, resume: bool = False
 ) -> RealTraining:
     make, model = optimizer_for(phases[0].method.name), convolutional(1 if resume else 0).train()
-    training = RealTraining(job, model, phases, make, cross_entropy, falling, 5, checkpoints, bf16=True)
+    training = RealTraining(
+        job, model, phases, make, cross_entropy, rate=falling, seed=5, checkpoints=checkpoints, bf16=True
+    )
     if checkpoints is not None and resume:
         training.resume(max(checkpoints.steps()))
     training.run(Noise().inputs, Noise().targets)

@@ -41,6 +41,8 @@ class NoCarry:
         (lambda: written(forward_reads=lambda passes: 1), "forward_reads of method 'own' is a function"),
         (lambda: written(backward_reads=NoCarry()), "or have amounts and carry"),
         (lambda: written(update=5), "update of method 'own' is an int; it should have change"),
+        (lambda: written(workers="dpp"), "unknown workers 'dpp' of method 'own'; did you mean 'ddp'?"),
+        (lambda: written(workers=2), "unknown workers '2' of method 'own'; it should be ddp, server, stages or torch"),
         (lambda: written(learning_rate=0.5), "learning_rate of method 'own' is a float; it should be a function"),
         (lambda: written(build="cycle"), "build of method 'own' is a str"),
         (lambda: written(build=None), "build of method 'own' is None"),

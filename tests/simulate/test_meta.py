@@ -36,7 +36,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "caffe": lambda params: CaffeSGD(params, 0.05, 0.9),
     "lars": lambda params: LARS(params, 0.05),
 }
-NAMES = [name for name, m in METHODS.items() if not (m.data_parallel or m.torch_schedule or m.parameter_server)]
+NAMES = [name for name, m in METHODS.items() if m.workers == "stages"]
 USUAL = {"pipeoptim": "adamw", "xpipe": "adamw", "nesterov_async": "plain"}
 
 

@@ -167,7 +167,13 @@ def test_where_there_is_one_version_a_forward_may_change_it(method: str) -> None
 
 def real(job: Job) -> None:
     training = RealTraining(
-        job, halved(), [Phase(get("stale_weights"), 3, (5,))], sgd, nn.functional.cross_entropy, lambda step: 1.0, 5
+        job,
+        halved(),
+        [Phase(get("stale_weights"), 3, (5,))],
+        sgd,
+        nn.functional.cross_entropy,
+        rate=lambda step: 1.0,
+        seed=5,
     )
     training.run(Noise().inputs, Noise().targets)
 

@@ -40,6 +40,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGDM": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.001),
 }
+PLAIN: dict[str, Any] = {"rate": lambda step: 1.0, "seed": 0}
 Records = dict[str, list[list[dict[str, int]]]]  # network -> case -> worker -> bytes by kind
 CASES = [
     (method, parts, optimizer, recompute)
@@ -114,7 +115,7 @@ def train_replicated(job: Job) -> list[list[dict[str, int]]]:
             continue
         batches, phases = Noise(BATCH), [Phase(get(method), 36, (2,), replicas=replicas)]
         loss = nn.functional.cross_entropy
-        training = RealTraining(job, even().train(), phases, OPTIMIZERS[optimizer], loss, lambda step: 1.0, 0)
+        training = RealTraining(job, even().train(), phases, OPTIMIZERS[optimizer], loss, **PLAIN)
         records = training.run(batches.inputs, batches.targets)[0]
         memory.append([records[rank].memory for rank in sorted(records)])
     return memory
@@ -144,7 +145,9 @@ def train_all(job: Job) -> Records:
         for method, parts, optimizer, recompute in CASES:
             batches, phases = Noise(BATCH), [Phase(get(method), 4, (2,), {}, parts, recompute)]
             loss = nn.functional.cross_entropy
-            training = RealTraining(job, build().train(), phases, OPTIMIZERS[optimizer], loss, lambda step: 1.0, 0)
+            training = RealTraining(
+                job, build().train(), phases, OPTIMIZERS[optimizer], loss, rate=lambda step: 1.0, seed=0
+            )
             records = training.run(batches.inputs, batches.targets)[0]
             memory[build.__name__].append([records[rank].memory for rank in (0, 1)])
     return memory

@@ -182,7 +182,7 @@ class Checkpoints:
 
 
 @dataclass
-class Keeper:
+class CheckpointWriter:
     """One stage's part in the checkpoints of one phase.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from math import lcm
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.distributed.checkpoints import Checkpoints, Keeper, on_cpu, told_of, training_of
+from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter, on_cpu, told_of, training_of
 from pipelag.distributed.gather import gathered
 from pipelag.distributed.routes import conversations, routes_of, stages_on
 from pipelag.distributed.workers.base import (
@@ -29,7 +29,7 @@ from pipelag.distributed.workers.base import (
 from pipelag.distributed.workers.ddp import ReplicaWorker
 from pipelag.distributed.workers.parameter_server import AsynchronousWorker
 from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
-from pipelag.distributed.workers.torch_pipelining import TorchWorker
+from pipelag.distributed.workers.torch_pipelining import SCHEDULES, TorchWorker
 from pipelag.errors import PipelagError
 from pipelag.methods import random_for_real
 from pipelag.models.cut import stages
@@ -63,6 +63,7 @@ class RealTraining:
     phases: Sequence[Phase]
     optimizer: OptimizerFactory
     loss: Loss
+    _: KW_ONLY
     rate: Callable[[int], float]
     seed: int
     checkpoints: Checkpoints | None = None
@@ -135,7 +136,7 @@ class RealTraining:
         pieces = stages(self.model, phase.cuts)
         assignment = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset, self.masters)
         method = phase.method
-        if method.data_parallel or method.torch_schedule:
+        if method.workers != "stages":
             part = self._whole(assignment, pieces, inputs, targets, save)
         else:
             part = self._pipeline(assignment, pieces, inputs, targets, save)
@@ -156,19 +157,19 @@ class RealTraining:
             self.job.meet(pairs, [self.job.group(kind, lane)])
         self.job.open_channels(schedule, routes)
         modules = {stage: pieces[stage - 1] for stage in self._stages(schedule)}
-        keepers: dict[int, Keeper] = {}
+        writers: dict[int, CheckpointWriter] = {}
         restarts: dict[int, dict[str, Any] | None] = {}
         for stage, piece in modules.items() if save else ():
-            keeper, restarts[stage] = self._keeper(assignment, stage, piece)
-            if keeper is not None:
-                keepers[stage] = keeper
-                check_rounds(assignment.phase, assignment.marks(keeper))
+            writer, restarts[stage] = self._writer(assignment, stage, piece)
+            if writer is not None:
+                writers[stage] = writer
+                check_rounds(assignment.phase, assignment.marks(writer))
         for ranks in schedule.replicas:  # a rank without a stage takes part in making the groups of those that have
             if len(ranks) > 1:
                 self.job.share(ranks)
         if not modules:
             return {}
-        worker = PipelineWorker(self.job, modules, assignment, schedule, keepers, restarts)
+        worker = PipelineWorker(self.job, modules, assignment, schedule, writers, restarts)
         for state in worker.stages.values():
             self._load(state.optimizer, state.shadows, modules[state.stage], state.stage)
         record = performed(worker, pieces, inputs, targets)
@@ -186,19 +187,19 @@ class RealTraining:
     ) -> dict[str, Any]:
         """This rank's replica of the model, or its stage under a schedule of torch's."""
         method, rank = assignment.phase.method, self.job.rank
-        stage, piece = (rank + 1, pieces[rank]) if method.torch_schedule else (1, self.model)
-        keeper = self._keeper(assignment, stage, piece)[0] if save else None
+        stage, piece = (rank + 1, pieces[rank]) if method.workers == "torch" else (1, self.model)
+        writer = self._writer(assignment, stage, piece)[0] if save else None
         worker: WholeModel
-        if method.torch_schedule:
+        if method.workers == "torch":
             self.job.meet({(low, low + 1) for low in range(self.job.world - 1)}, [None])
-            worker = TorchWorker(self.job, pieces, assignment, keeper)
-        elif method.parameter_server:
-            worker = AsynchronousWorker(self.job, piece, assignment, keeper)
+            worker = TorchWorker(self.job, pieces, assignment, writer)
+        elif method.workers == "server":
+            worker = AsynchronousWorker(self.job, piece, assignment, writer)
         else:
-            worker = ReplicaWorker(self.job, piece, assignment, keeper)
+            worker = ReplicaWorker(self.job, piece, assignment, writer)
         self._load(worker.optimizer, worker.shadows, piece, stage)
         record = performed(worker, [self.model] if method.data_parallel else pieces, inputs, targets)
-        if not method.torch_schedule and rank:  # the replicas have averaged their losses, or rank 0 has them all
+        if method.data_parallel and rank:  # the replicas have averaged their losses, or rank 0 has them all
             record.losses = {}
             return {"record": record.packed()}
         part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
@@ -240,9 +241,9 @@ class RealTraining:
         part["weights"] |= {held[name]: on_cpu(value) for name, value in state}
         part["optimizer"] |= {names[i]: values for i, values in optimizer_state(optimizer, parameters).items()}
 
-    def _keeper(
+    def _writer(
         self, assignment: Assignment, stage: int, piece: nn.Module
-    ) -> tuple[Keeper | None, dict[str, Any] | None]:
+    ) -> tuple[CheckpointWriter | None, dict[str, Any] | None]:
         """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
         if self.checkpoints is None:
             return None, None
@@ -255,7 +256,7 @@ class RealTraining:
         clock = self.parts[stage - 1]["clock"] if same else {}
         self.counted[stage] = self.parts[stage - 1].get("counted", []) if same else []
         names, held = names_of(self.model, list(piece.parameters())), names_in(self.model, piece)
-        keeper = Keeper(
+        writer = CheckpointWriter(
             self.checkpoints,
             about,
             stage,
@@ -268,7 +269,7 @@ class RealTraining:
             masters=self.masters,
             training=settings | dict(self.likeness),
         )
-        return keeper, self.checkpoints.policy(start, stage, phase.stages) if same else None
+        return writer, self.checkpoints.policy(start, stage, phase.stages) if same else None
 
     def _share(self, part: dict[str, Any]) -> dict[int, Record]:
         self.job.arrive()
@@ -311,7 +312,7 @@ def performed(worker: Worker, pieces: Sequence[nn.Module], inputs: Inputs, targe
 
 def check_precision(phase: Phase, bf16: bool) -> None:
     """Refuse bfloat16 where a library's workers compute, which know no masters."""
-    if bf16 and (phase.method.data_parallel or phase.method.torch_schedule):
+    if bf16 and phase.method.workers != "stages":
         raise PipelagError(
             f"real workers of method '{phase.method.name}' compute in fp32; leave out options.precision, or take "
             "executor: simulated"
@@ -321,7 +322,7 @@ def check_precision(phase: Phase, bf16: bool) -> None:
 def workers_of(phase: Phase) -> int:
     """How many workers a phase makes use of, where nobody says how many there are."""
     method = phase.method
-    if method.data_parallel or method.torch_schedule or method.random is not None:
+    if method.workers != "stages" or method.random is not None:
         return phase.stages
     return len(_round_of(phase).workers)
 
@@ -348,12 +349,18 @@ def check_workers(phase: Phase, workers: int) -> None:
         )
     if method.data_parallel:
         return
-    if method.torch_schedule and phase.stages != workers:
+    if method.workers == "torch" and method.build not in SCHEDULES:
+        known = " and ".join(build.__name__ for build in SCHEDULES)
+        raise PipelagError(
+            f"method '{method.name}' leaves its schedule to torch, which has those of {known} alone; build it by one "
+            "of these, or let its workers be 'stages'"
+        )
+    if method.workers == "torch" and phase.stages != workers:
         raise PipelagError(
             f"method '{method.name}' needs a stage for each of the {workers} workers, not {phase.stages}; use gpipe or "
             "1f1b_flush"
         )
-    if method.torch_schedule and phase.recompute:
+    if method.workers == "torch" and phase.recompute:
         raise PipelagError(f"method '{method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
     plan = _round_of(phase)
     routes_of(plan)

@@ -35,8 +35,8 @@ from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
 from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
 from pipelag.errors import Stop
-from pipelag.library.kept import refuse_simulated
 from pipelag.library.likeness import data_told, loss_told, rates_told, warn_of_others
+from pipelag.library.simulated_checkpoint import refuse_simulated
 from pipelag.library.supply import Supply, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.methods.prediction import prediction_rule, rules_of_users

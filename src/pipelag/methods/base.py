@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from math import lcm
+from typing import Literal, get_args
 
 from pipelag.errors import PipelagError, kind_of, unknown
 from pipelag.methods.random_delays import RandomDelays
@@ -21,6 +22,7 @@ from pipelag.schedules.replicated import Replicated, check_replicas
 from pipelag.typed import check_keywords
 
 METHODS: dict[str, Method] = {}
+Workers = Literal["stages", "ddp", "server", "torch"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Method:
         read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
     update: what an update does beyond the optimizer's step.
     pipelined: False: stages are never at work together, so cuts change nothing but who computes.
-    data_parallel: real workers are replicas of the whole model, not stages.
-    parameter_server: these replicas wait for nobody: a server applies their gradients as they come.
-    torch_schedule: real workers leave the schedule to this class of torch.distributed.pipelining.
+    workers: what real workers are: "stages"; or of the whole model "ddp", replicas under DistributedDataParallel, or
+        "server", replicas that wait for nobody, whose gradients a server applies as they come; or "torch", stages
+        under torch.distributed.pipelining's schedule of the same `build`.
     learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, tau), where tau is the
         stage's delay in updates (PipeMare's tau_fwd; the mean of random delays), at least 1.
     random: delays drawn at random instead of the schedule's; simulated executor only.
@@ -57,9 +59,7 @@ class Method:
     backward_reads: BackwardReads = "live"
     learning_rate: Callable[[int, int, int, float], float] | None = None
     pipelined: bool = True
-    data_parallel: bool = False
-    parameter_server: bool = False
-    torch_schedule: str | None = None
+    workers: Workers = "stages"
     forward_reads: ForwardReads = "live"
     held: Callable[[int, Delays], tuple[int, ...]] | None = None
     update: Update | None = None
@@ -75,6 +75,8 @@ class Method:
             value = getattr(self, part)
             if not callable(value) and (value is not None or part == "build"):
                 raise PipelagError(f"{part} of method '{self.name}' is {kind_of(value)}; it should be a function")
+        if self.workers not in get_args(Workers):
+            raise unknown(f"workers of method '{self.name}'", str(self.workers), get_args(Workers))
         self._check_reads("forward_reads", ("live",))
         self._check_reads("backward_reads", ("live", "stashed"))
         if self.update is not None and not callable(getattr(self.update, "change", None)):
@@ -94,6 +96,11 @@ class Method:
                 "have amounts and carry, as pipelag.methods.reads.Predict has"
             )
 
+    @property
+    def data_parallel(self) -> bool:
+        """Whether real workers are replicas of the whole model, not stages."""
+        return self.workers in ("ddp", "server")
+
     def schedule(self, stages: int, minibatches: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Schedule:
         """The schedule over `stages` stages, with so many workers of each; raises `PipelagError` for counts below 1."""
         check_counts(stages, minibatches, microbatches)
@@ -107,7 +114,7 @@ class Method:
         """What builds the schedule, and of how many minibatches at a time."""
         if not replicas or max(replicas) == 1:
             return self.build, 1
-        if self.data_parallel or self.torch_schedule or self.random is not None:
+        if self.workers != "stages" or self.random is not None:
             raise PipelagError(f"method '{self.name}' has no stages of its own to replicate; leave out the replicas")
         check_replicas(replicas, stages, lcm(*map(int, replicas)))
         replicated = Replicated(self.build, tuple(replicas))

@@ -15,7 +15,7 @@ bsp = register(
         source="pipedream section 2.1 (BSP)",
         build=sequential,
         pipelined=False,
-        data_parallel=True,
+        workers="ddp",
     )
 )
 
@@ -26,7 +26,6 @@ asp = register(
         source="pipedream section 2.1 (ASP)",
         build=parameter_server,
         backward_reads="stashed",
-        data_parallel=True,
-        parameter_server=True,
+        workers="server",
     )
 )

@@ -32,7 +32,7 @@ gpipe_torch = register(
         gpipe,
         name="gpipe_torch",
         summary="gpipe, by torch.distributed.pipelining's ScheduleGPipe on real workers",
-        torch_schedule="ScheduleGPipe",
+        workers="torch",
     )
 )
 
@@ -41,6 +41,6 @@ flush_torch = register(
         flush,
         name="1f1b_torch",
         summary="1f1b_flush, by torch.distributed.pipelining's Schedule1F1B on real workers",
-        torch_schedule="Schedule1F1B",
+        workers="torch",
     )
 )

@@ -90,7 +90,7 @@ def choices(
     timed_choices: list[Choice] = []
     without: dict[str, str] = {}
     for name, method in METHODS.items():
-        if method.torch_schedule:
+        if method.workers == "torch":
             without[name] = "torch's own form of another method's schedule"
             continue
         try:

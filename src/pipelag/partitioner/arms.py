@@ -57,7 +57,7 @@ class Arm:
         """
         options = checked(ArmOptions, content, f"setting of the arm '{name}',")
         method = methods.get(options.method, **options.settings)
-        if method.random is not None or method.parameter_server:
+        if method.random is not None or method.workers == "server":
             raise PipelagError(
                 f"the arm '{name}' cannot be timed, for '{method.name}' follows no schedule; take a pipeline or bsp"
             )

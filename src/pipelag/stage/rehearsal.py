@@ -22,7 +22,7 @@ def check_optimizer(phases: Sequence[Phase], make: OptimizerFactory) -> None:
     """
     for phase in phases:
         method = phase.method
-        if method.data_parallel or method.torch_schedule or method.parameter_server:
+        if method.workers != "stages":
             continue
         parameters = [[nn.Parameter(torch.zeros(1))] for _ in range(phase.stages)]
         numbers = range(1, phase.stages + 1)

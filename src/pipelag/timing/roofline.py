@@ -23,7 +23,7 @@ from pipelag.models.cut import name_of
 from pipelag.tensors import as_tuple, own_outputs, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device, data_sheet
-from pipelag.timing.storages import Kept, id_of
+from pipelag.timing.storages import Saved, id_of
 from pipelag.timing.unrolled import Unrolled
 
 
@@ -86,7 +86,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     unrolled = Unrolled()
     for number, layer in enumerate(model, start=1):
         received = _detached(value, number > 1)
-        keep = Kept({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
+        keep = Saved({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with hooks, Roofline(sheet) as forward, unrolled.into(forward):
             value = layer(received)

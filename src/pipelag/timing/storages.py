@@ -10,7 +10,7 @@ def id_of(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class Kept:
+class Saved:
     """A hook for saved tensors: bytes by storage, each once, of all but the storages `but`."""
 
     def __init__(self, but: set[int]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pipelag.timing.storages import Kept, id_of
+from pipelag.timing.storages import Saved, id_of
 
 if TYPE_CHECKING:
     from pipelag.timing.roofline import Operator, Roofline
@@ -157,7 +157,7 @@ class Lstm(torch.autograd.Function):
 def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
     """Run a call and its backward, counting."""
     weights = {id_of(t) for t in call.weights}
-    keep = Kept(weights)
+    keep = Saved(weights)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with clock:
             outputs = call.run()

@@ -96,7 +96,7 @@ def launch(
             "take fewer, or leave out the links"
         )
     if links is not None and meanwhile is not None:
-        raise PipelagError("workers behind links are watched by their keeper, which calls nothing; leave out meanwhile")
+        raise PipelagError("workers behind links are watched by their hub, which calls nothing; leave out meanwhile")
     payload = {"task": task, "arguments": arguments, "device": device, "threads": threads}
     payload |= {"patience": patience_of(patience), "local": links is None}
     with processes.stoppable(kept), processes.workers_folder() as folder:

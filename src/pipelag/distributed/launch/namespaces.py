@@ -1,6 +1,6 @@
 """Workers in network namespaces of their own on one Linux machine, joined by links of a chosen bandwidth and latency.
 
-    machine -> keeper (user and network namespace, a bridge) -> node i (network namespace, veth to the bridge, tc on
+    machine -> hub (user and network namespace, a bridge) -> node i (network namespace, veth to the bridge, tc on
     both ends), which becomes worker i, as on machine i of many
 
 No root is needed where the kernel lets users have namespaces. Nothing has a name outside: the namespaces, links and
@@ -26,7 +26,7 @@ ENTER = ("unshare", "--user", "--map-root-user", "--net")
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 PORT = "29400"
 MOST = 254  # workers: the addresses 10.0.0.1 to 10.0.0.254
-PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the keeper's process
+PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the hub's process
 
 
 class NotMade(PipelagError):
@@ -86,9 +86,9 @@ def obstacle(links: Links) -> str | None:
 
 def reshape(links: Links) -> None:
     """In a worker: make its link such a one from now on (every worker calls it, and waits for the others)."""
-    rank, keeper_pid = os.environ[PLACE].split(":")
+    rank, hub_pid = os.environ[PLACE].split(":")
     command(f"tc qdisc replace dev link{rank} root {' '.join(links.queue(delayed=True))}")
-    outside = f"nsenter --net=/proc/{keeper_pid}/ns/net"
+    outside = f"nsenter --net=/proc/{hub_pid}/ns/net"
     command(f"{outside} tc qdisc replace dev port{rank} root {' '.join(links.queue(delayed=False))}")
 
 
@@ -101,15 +101,15 @@ def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int
     plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
     (folder / "links.json").write_text(json.dumps(plan))
     be_parent()
-    done = subprocess.run([*ENTER, sys.executable, "-m", SELF, "keeper", str(folder)], check=False)
+    done = subprocess.run([*ENTER, sys.executable, "-m", SELF, "hub", str(folder)], check=False)
     ended = folder / "ended.json"
     if not ended.exists():
-        why = obstacle(links) or f"their keeper ended with status {done.returncode}"
+        why = obstacle(links) or f"their hub ended with status {done.returncode}"
         raise NotMade(f"the namespaces could not be made: {why}")
     return {int(rank): code for rank, code in json.loads(ended.read_text()).items()}
 
 
-def keeper(folder: Path) -> int:
+def hub(folder: Path) -> int:
     """In the outer namespace: the bridge, the nodes, and an end for all when one fails."""
     leave_with_parent()
     be_parent()
@@ -168,4 +168,4 @@ if __name__ == "__main__":
     role, where, *ranks = sys.argv[1:]
     if role == "node":
         node(Path(where), int(ranks[0]))
-    sys.exit(keeper(Path(where)))
+    sys.exit(hub(Path(where)))

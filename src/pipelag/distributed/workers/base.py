@@ -15,7 +15,7 @@ from torch import nn
 
 from pipelag.distributed import channel
 from pipelag.distributed.channel import Channel
-from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.heartbeat import Heartbeat
 from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
 from pipelag.distributed.routes import Route
@@ -167,11 +167,11 @@ class Assignment:
         """Minibatches that are left of the phase."""
         return self.phase.steps - self.offset
 
-    def marks(self, keeper: Keeper | None) -> list[int]:
+    def marks(self, writer: CheckpointWriter | None) -> list[int]:
         """After how many minibatches of the phase a checkpoint is written; after its last, it may go on longer."""
         first = self.start - self.offset
         ends = range(self.offset + 1, self.phase.steps + 1)
-        return [end for end in ends if keeper is not None and keeper.wants(first + end)]
+        return [end for end in ends if writer is not None and writer.wants(first + end)]
 
 
 @dataclass
@@ -335,15 +335,15 @@ class WholeModel(Worker):
 
     Args:
         module: what it trains, a stage or the whole model.
-        keeper: writes the checkpoints; None: there are none.
+        writer: writes the checkpoints; None: there are none.
     """
 
     optimizer: torch.optim.Optimizer | None
     shadows: list[nn.Parameter]
 
-    def __init__(self, job: Job, module: nn.Module, assignment: Assignment, keeper: Keeper | None) -> None:
-        super().__init__(job, assignment, keeper.base if keeper is not None else None)
-        self.module, self.keeper = module, keeper
+    def __init__(self, job: Job, module: nn.Module, assignment: Assignment, writer: CheckpointWriter | None) -> None:
+        super().__init__(job, assignment, writer.base if writer is not None else None)
+        self.module, self.writer = module, writer
 
     @property
     def trained(self) -> nn.Module:
@@ -356,16 +356,16 @@ class WholeModel(Worker):
 
     def keep_buffers(self, step: int) -> None:
         """For the checkpoint after `step` minibatches: batch-norm statistics, before a later forward changes them."""
-        if self.keeper is not None and self.keeper.wants(step):
-            self.keeper.note_buffers(step, self.module)
+        if self.writer is not None and self.writer.wants(step):
+            self.writer.note_buffers(step, self.module)
 
     def write_checkpoint(self, step: int) -> None:
         """The checkpoint after `step` minibatches."""
-        assert self.keeper is not None
+        assert self.writer is not None
         clock, began = self.clock(), time.perf_counter()
-        losses = [self.record.losses[t] for t in range(self.keeper.last - self.start, step - self.start)]
+        losses = [self.record.losses[t] for t in range(self.writer.last - self.start, step - self.start)]
         state = optimizer_state(self.optimizer, self.shadows)
-        self.keeper.save(step, self.trained, self.optimizer, state, losses, clock, None)
+        self.writer.save(step, self.trained, self.optimizer, state, losses, clock, None)
         self.saving += time.perf_counter() - began
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipelag.data.split import split
-from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
@@ -28,8 +28,10 @@ class ReplicaWorker(WholeModel):
 
     averaged = 0  # losses that are means over the replicas already
 
-    def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
-        super().__init__(job, model, assignment, keeper)
+    def __init__(
+        self, job: Job, model: nn.Module, assignment: Assignment, writer: CheckpointWriter | None = None
+    ) -> None:
+        super().__init__(job, model, assignment, writer)
         self.replica = DistributedDataParallel(model)
         self.shadows = list(model.parameters())
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [1])
@@ -52,7 +54,7 @@ class ReplicaWorker(WholeModel):
                 self.optimizer.zero_grad(set_to_none=True)
             self.record.losses[step - self.start] = loss.detach()
             self.record.updated.append(time.perf_counter())
-            if self.keeper is not None and self.keeper.wants(step + 1):
+            if self.writer is not None and self.writer.wants(step + 1):
                 self.average_losses()
                 if rank == 0:
                     self.keep_buffers(step + 1)

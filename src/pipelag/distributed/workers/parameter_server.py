@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.p2p import reaching
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.randomness import seed_stage
@@ -81,8 +81,10 @@ class AsynchronousWorker(WholeModel):
     Batch-norm statistics are rank 0's.
     """
 
-    def __init__(self, job: Job, model: nn.Module, assignment: Assignment, keeper: Keeper | None = None) -> None:
-        super().__init__(job, model, assignment, keeper)
+    def __init__(
+        self, job: Job, model: nn.Module, assignment: Assignment, writer: CheckpointWriter | None = None
+    ) -> None:
+        super().__init__(job, model, assignment, writer)
         # Gradients and weights travel by gloo, on the CPU, on connections of their own: a server thread per worker.
         self.group = job.group("ASP", backend="gloo")
         self.server: ParameterServer | None = None
@@ -196,7 +198,7 @@ class AsynchronousWorker(WholeModel):
 
     def checkpoint(self, step: int) -> None:
         """After `step` updates, whichever minibatches made them; the statistics are rank 0's of this moment."""
-        if self.keeper is not None and self.keeper.wants(step):
+        if self.writer is not None and self.writer.wants(step):
             assert self.server is not None
             self.record.losses = dict(enumerate(self.server.losses))  # in the order of updates
             self.keep_buffers(step)

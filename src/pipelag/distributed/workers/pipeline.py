@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.gather import gathered
 from pipelag.distributed.p2p import Receiver, Sender, TensorMeta
 from pipelag.distributed.routes import consumer, routes_of, stages_on
@@ -44,7 +44,7 @@ class PipelineWorker(Worker):
     Args:
         pieces: by stage, the modules that this rank trains.
         schedule: of the minibatches that are left of the phase; worker w is rank w.
-        keepers, restarts: by stage, as of `StageState`; all replicas of the last stage give their losses to the first.
+        writers, restarts: by stage, as of `StageState`; all replicas of the last stage give their losses to the first.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class PipelineWorker(Worker):
         pieces: Mapping[int, nn.Module],
         assignment: Assignment,
         schedule: Schedule,
-        keepers: Mapping[int, Keeper] | None = None,
+        writers: Mapping[int, CheckpointWriter] | None = None,
         restarts: Mapping[int, Restart | None] | None = None,
     ) -> None:
-        keepers, restarts = keepers or {}, restarts or {}
-        base = next((keeper.base for keeper in keepers.values()), None)
+        writers, restarts = writers or {}, restarts or {}
+        base = next((writer.base for writer in writers.values()), None)
         super().__init__(job, assignment, base)
         self.schedule, self.actions = schedule, schedule.workers[job.rank]
         self.stages = {
@@ -68,7 +68,7 @@ class PipelineWorker(Worker):
                 schedule,
                 job.rank,
                 job.device,
-                keepers.get(stage),
+                writers.get(stage),
                 restarts.get(stage),
             )
             for stage in stages_on(schedule, job.rank)
@@ -231,7 +231,7 @@ class PipelineWorker(Worker):
         if state.stage == min(self.stages):
             self.mark()
         done = (n + 1) * state.period // state.microbatches
-        if state.keeper is not None and state.keeper.wants(self.start + done):
+        if state.writer is not None and state.writer.wants(self.start + done):
             self.checkpoint(state, done)
 
     def checkpoint(self, state: StageState, done: int) -> None:
@@ -244,13 +244,13 @@ class PipelineWorker(Worker):
 
     def losses_of_all(self, state: StageState, done: int) -> list[torch.Tensor]:
         """The losses since the last checkpoint; all replicas of the last stage call this after the same update."""
-        assert state.keeper is not None
+        assert state.writer is not None
         parts = [self.record.losses]
         if state.stage in self.mates:
             mates = self.mates[state.stage]
             parts = [unpacked(part) for part in gathered(packed(self.record.losses), self.job.outside, mates)]
-        since = state.keeper.last - self.start
-        state.keeper.last = self.start + done  # also of replicas that write nothing
+        since = state.writer.last - self.start
+        state.writer.last = self.start + done  # also of replicas that write nothing
         merged = merged_losses(parts)
         return [merged[t] for t in range(since, done)]
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.data.split import split
-from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
@@ -56,7 +56,7 @@ class StageState:
         module: the stage's own copy. Its parameters become views of one flat buffer.
         schedule: of the minibatches that are left of the phase.
         worker: who holds the stage here.
-        keeper: of the first replica writes the stage's checkpoints; None: there are none.
+        writer: of the first replica writes the stage's checkpoints; None: there are none.
         restart: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.stage.history`).
             None at the phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then
             fills anew.
@@ -70,12 +70,12 @@ class StageState:
         schedule: Schedule,
         worker: int,
         device: torch.device,
-        keeper: Keeper | None,
+        writer: CheckpointWriter | None,
         restart: dict[str, Any] | None,
     ) -> None:
         phase = assignment.phase
         self.module, self.assignment, self.phase, self.stage, self.device = module, assignment, phase, stage, device
-        self.keeper, self.restart, self.microbatches = keeper, restart, phase.microbatches
+        self.writer, self.restart, self.microbatches = writer, restart, phase.microbatches
         self.first, self.last = stage == 1, stage == phase.stages
         self.delays, self.period = phase.delays, phase.delays.periods[stage - 1]
         self.places = self.delays.places[stage - 1]
@@ -125,7 +125,7 @@ class StageState:
         else:
             self.weights.begin_at(self.version_0)
         entries = None if self.restart is None else self.restart["entries"]
-        marks = [mark * self.microbatches // self.period for mark in self.assignment.marks(self.keeper)]
+        marks = [mark * self.microbatches // self.period for mark in self.assignment.marks(self.writer)]
         self.history = History(self.weights, marks, self.back, entries)
 
     def part(self, what: str, m: int) -> Any:
@@ -259,19 +259,19 @@ class StageState:
     def keep_buffers(self, m: int) -> None:
         """For a checkpoint: batch norm's statistics of the first replica, after its last forward of an update."""
         place = (self.done + m) % self.period
-        if self.keeper is None or self.replica or self.replica in self.places[place + 1 :]:
+        if self.writer is None or self.replica or self.replica in self.places[place + 1 :]:
             return
         step = self.assignment.start + ((self.done + m) // self.period + 1) * self.period // self.microbatches
         step -= self.assignment.offset
-        if self.keeper.wants(step):
-            self.keeper.note_buffers(step, self.module)
+        if self.writer.wants(step):
+            self.writer.note_buffers(step, self.module)
 
     def write_checkpoint(self, step: int, losses: Sequence[torch.Tensor], clock: dict[str, float]) -> None:
         """This stage's part of the checkpoint after `step` minibatches of the run."""
-        assert self.keeper is not None
+        assert self.writer is not None
         state = optimizer_state(self.optimizer, self.shadows)
         policy = state_of(self.weights, self.history)
-        self.keeper.save(step, self.module, self.optimizer, state, losses, clock, policy)
+        self.writer.save(step, self.module, self.optimizer, state, losses, clock, policy)
 
     def memory(self) -> dict[str, int]:
         """Bytes by kind; activations are those of one microbatch times the most that are under way.

@@ -14,13 +14,17 @@ import torch
 from torch import nn
 
 from pipelag.data.split import split
-from pipelag.distributed.checkpoints import Keeper
+from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import preserved_randomness, seed_stage
+from pipelag.schedules.library import gpipe, one_f_one_b_flush
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.tensors import alone, as_tuple, unchanged_buffers
+
+# The classes of torch.distributed.pipelining, by the function that builds the same schedule here
+SCHEDULES: dict[Callable[..., Any], str] = {gpipe: "ScheduleGPipe", one_f_one_b_flush: "Schedule1F1B"}
 
 
 @contextmanager
@@ -59,18 +63,18 @@ class TorchWorker(WholeModel):
 
     Args:
         pieces: all stages; those before this one tell what it will be sent.
-        assignment, keeper: as of `StageWorker`.
+        assignment, writer: as of `StageWorker`.
 
     Raises:
         PipelagError: a boundary tensor without a gradient, which torch's stages would send one for.
     """
 
     def __init__(
-        self, job: Job, pieces: Sequence[nn.Module], assignment: Assignment, keeper: Keeper | None = None
+        self, job: Job, pieces: Sequence[nn.Module], assignment: Assignment, writer: CheckpointWriter | None = None
     ) -> None:
         if job.shared:
             raise PipelagError("torch's schedules send from GPU to GPU: give each worker a GPU, or use --device cpu")
-        super().__init__(job, pieces[job.rank], assignment, keeper)
+        super().__init__(job, pieces[job.rank], assignment, writer)
         self.pieces, self.stage, self.stages = pieces, job.rank + 1, len(pieces)
         self.shadows = list(self.module.parameters())
         self.optimizer = group_by_stage(assignment.optimizer, [self.shadows], assignment.phase.stage_lr, [self.stage])
@@ -104,7 +108,7 @@ class TorchWorker(WholeModel):
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             self.record.updated.append(time.perf_counter())
-            if self.keeper is not None and self.keeper.wants(step + 1):
+            if self.writer is not None and self.writer.wants(step + 1):
                 self.keep_buffers(step + 1)
                 self.write_checkpoint(step + 1)
         self.record.seconds = self.clock()["seconds"]
@@ -132,11 +136,10 @@ class TorchWorker(WholeModel):
             else tensors
             for metas, tensors in ((takes, crossing[-2]), (gives, crossing[-1]))
         ]
-        name = self.assignment.phase.method.torch_schedule
         stage = pipelining.PipelineStage(
             bounded, self.job.rank, self.stages, self.job.device, input_args=sent[0], output_args=sent[1]
         )
-        kind = getattr(pipelining, str(name))
+        kind = getattr(pipelining, SCHEDULES[self.assignment.phase.method.build])
         return kind(stage, self.assignment.phase.microbatches, loss_fn=self.assignment.loss), bounded
 
     def metas(self, tensors: tuple[torch.Tensor, ...]) -> list[TensorMeta]:

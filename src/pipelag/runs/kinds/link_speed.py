@@ -81,7 +81,13 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
         "data parallelism": Phase(get("bsp"), steps // job.world),
     }
     training = RealTraining(
-        job, model, list(phases.values()), optimizers.factory(spec.optimizer), task.loss, lambda step: 1.0, spec.seed
+        job,
+        model,
+        list(phases.values()),
+        optimizers.factory(spec.optimizer),
+        task.loss,
+        rate=lambda step: 1.0,
+        seed=spec.seed,
     )
     rows: list[Row] = []
     layers: list[list[Row]] = []  # a profile of this worker per block

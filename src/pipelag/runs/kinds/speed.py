@@ -88,8 +88,8 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
         [pipelined, alone],
         optimizers.factory(spec.optimizer),
         task.loss,
-        lambda step: 1.0,
-        spec.seed,
+        rate=lambda step: 1.0,
+        seed=spec.seed,
         uneven=task.batches.uneven,
         bf16=in_bf16(spec),
     )

@@ -112,11 +112,20 @@ def _task(
     task = open_task(spec, job.device)
     model = task.model(spec, job.device)
     phases = phases_of(spec)
-    rate = rates.factor(spec.lr_schedule, spec.steps)
-    make = optimizers.factory(spec.optimizer)
-    bf16, uneven = in_bf16(spec), task.batches.uneven
-    likeness = {"data": told_of_data(task)}
-    training = RealTraining(job, model, phases, make, task.loss, rate, spec.seed, checkpoints, uneven, bf16, likeness)
+    rate, bf16 = rates.factor(spec.lr_schedule, spec.steps), in_bf16(spec)
+    training = RealTraining(
+        job,
+        model,
+        phases,
+        optimizers.factory(spec.optimizer),
+        task.loss,
+        rate=rate,
+        seed=spec.seed,
+        checkpoints=checkpoints,
+        uneven=task.batches.uneven,
+        bf16=bf16,
+        likeness={"data": told_of_data(task)},
+    )
     if resume:
         training.resume(resume)
         check_data(training_of(training.parts).get("data"), task, checkpoints.at(resume))

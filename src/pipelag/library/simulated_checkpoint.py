@@ -170,7 +170,7 @@ def storable(value: Any, where: str = "the training's state") -> Any:
 
 
 @contextmanager
-def kept_in(
+def checkpoint_in(
     folder: str | Path | None,
     marks: set[int],
     phases: Sequence[Phase],
@@ -200,7 +200,7 @@ def refuse_simulated(folder: Path) -> None:
         )
 
 
-def told_again(saved: Mapping[str, Any], telling: Telling) -> None:
+def retell(saved: Mapping[str, Any], telling: Telling) -> None:
     """Tell of the steps and evaluations that a checkpoint knows of.
 
     Raises:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
 from pipelag.errors import PipelagError
-from pipelag.library.kept import NAME
+from pipelag.library.simulated_checkpoint import NAME
 from tests.toy import Noise, convolutional, equal, sgd
 
 STEPS = 11
