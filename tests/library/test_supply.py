@@ -237,6 +237,16 @@ def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
             pipelag.train(model, PAIRS, optimizer=optimizer)
 
 
+def test_a_scheduler_whose_rates_would_be_set_over_is_refused() -> None:
+    def scheduled(groups: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return optimizer
+
+    with pytest.raises(pipelag.PipelagError, match="a scheduler of learning rates is attached to the SGD; give rate="):
+        trained(optimizer=scheduled)
+
+
 def test_the_device_may_be_found() -> None:
     run = trained(device="auto")
     assert next(run.model.parameters()).device.type == ("cuda" if torch.cuda.is_available() else "cpu")
