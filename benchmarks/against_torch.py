@@ -101,7 +101,7 @@ def compare(
 
     ours = RealTraining(
         job, models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last), [], sgd, F.cross_entropy,
-        lambda step: 1.0, 0,
+        rate=lambda step: 1.0, seed=0,
     )  # fmt: skip
 
     def here(method: str, microbatches: int = 1) -> float:

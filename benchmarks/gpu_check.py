@@ -367,7 +367,7 @@ def timed_phase(job: Job, steps: int) -> tuple[list[dict[str, float]], list[floa
     one's updates, by their events and by the clock of the machine that handed them out."""
     model, batches = convolutional(), Noise(64, 32, device=str(job.device))
     phases = [Phase(get("stale_weights"), steps, (5,)[: job.world - 1])]
-    training = RealTraining(job, model.train(), phases, sgd, F.cross_entropy, lambda step: 1.0, 5)
+    training = RealTraining(job, model.train(), phases, sgd, F.cross_entropy, rate=lambda step: 1.0, seed=5)
     (records,) = training.run(batches.inputs, batches.targets)
     handed = [end for action, _, end in records[0].spans if action.kind == "U"]
     seconds = [times[-1] - times[steps // 4] for times in (records[0].updated, handed)]

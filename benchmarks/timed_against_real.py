@@ -99,7 +99,7 @@ def compare(
             ]
             dist.barrier()
             training = RealTraining(
-                job, model, [Phase(method, steps, (cut,), {}, parts)], sgd, F.cross_entropy, lambda s: 1.0, 0
+                job, model, [Phase(method, steps, (cut,), {}, parts)], sgd, F.cross_entropy, rate=lambda s: 1.0, seed=0
             )
             updated = training.run(lambda step: images, lambda step: labels)[0][0].updated
             if block:  # the first warms up

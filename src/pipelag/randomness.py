@@ -29,7 +29,8 @@ def seed_stage(seed: int, minibatch: int, stage: int, device: torch.device) -> N
     """Set the generator that dropout on `device` draws from, for one stage's forward of one minibatch."""
     value = mix(seed, minibatch, stage)
     if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(value)
+        number = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[number].manual_seed(value)
     else:
         torch.default_generator.manual_seed(value)
 

@@ -26,6 +26,13 @@ def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def as_real(value: Any) -> Any:
+    """A complex tensor as the two numbers of each of its own, in the same memory; also those of a dict's values."""
+    if isinstance(value, dict):
+        return {key: as_real(each) for key, each in value.items()}
+    return torch.view_as_real(value) if isinstance(value, torch.Tensor) and value.is_complex() else value
+
+
 class _Entrance(torch.autograd.Function):
     """The tensors it is given, which are no leaves and no views any more; their memory and version counters stay."""
 

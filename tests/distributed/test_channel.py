@@ -227,7 +227,7 @@ def trained(job: Job, how: str) -> tuple[list[dict[str, torch.Tensor]], list[str
     for batches in (Noise(), Uneven()):
         model, loss = convolutional(), nn.functional.cross_entropy
         uneven = isinstance(batches, Uneven)
-        training = RealTraining(job, model.train(), PHASES, sgd, loss, lambda step: 1.0, 5, uneven=uneven)
+        training = RealTraining(job, model.train(), PHASES, sgd, loss, rate=lambda step: 1.0, seed=5, uneven=uneven)
         records = training.run(batches.inputs, batches.targets)
         ends.append(model.state_dict())
         carriers += [carried_by(phase.values()) for phase in records]

@@ -69,7 +69,7 @@ def listeners(job: Job, launcher: int) -> list[str]:
         cuts = () if get(name).data_parallel else (3,)
         phases = [Phase(get(name), 8, cuts, microbatches=2 if name == "gpipe_torch" else 1)]
         training = RealTraining(
-            job, convolutional(), phases, optimizer_for(name), nn.functional.cross_entropy, lambda s: 1.0, 5
+            job, convolutional(), phases, optimizer_for(name), nn.functional.cross_entropy, rate=lambda s: 1.0, seed=5
         )
         training.run(batches.inputs, batches.targets)
     return [address for part in gather.gathered(addresses, job.device) for address in part]
@@ -89,7 +89,9 @@ def unpickling_nothing(job: Job, cases: list[list[Phase]]) -> int:
     dist.distributed_c10d._unpickler = refuse  # type: ignore[attr-defined, assignment]
     for phases in cases:
         batches, make = Noise(), optimizer_for(phases[0].method.name)
-        training = RealTraining(job, convolutional(), phases, make, nn.functional.cross_entropy, lambda s: 1.0, 5)
+        training = RealTraining(
+            job, convolutional(), phases, make, nn.functional.cross_entropy, rate=lambda s: 1.0, seed=5
+        )
         training.run(batches.inputs, batches.targets)
     return len(training.losses)
 
@@ -210,7 +212,7 @@ def unserved(job: Job) -> None:
 
     make = lambda parameters: Refusing(parameters, lr=0.01)  # noqa: E731
     phases, loss = [Phase(get("asp"), 200)], nn.functional.cross_entropy
-    RealTraining(job, convolutional(), phases, make, loss, lambda step: 1.0, 5).run(inputs, Noise().targets)
+    RealTraining(job, convolutional(), phases, make, loss, rate=lambda step: 1.0, seed=5).run(inputs, Noise().targets)
 
 
 def test_what_fails_in_a_servers_thread_ends_the_run_at_once() -> None:

@@ -72,7 +72,7 @@ def limits(job: Job) -> tuple[set[timedelta], int]:
     """How long this rank's messages may take, after two phases of ASP; and how many groups it has."""
     asynchronous = [Phase(get("asp"), 2)] * 2
     model = nn.Sequential(nn.Linear(4, 2))
-    RealTraining(job, model, asynchronous, torch.optim.SGD, nn.functional.mse_loss, lambda step: 1.0, 0).run(
+    RealTraining(job, model, asynchronous, torch.optim.SGD, nn.functional.mse_loss, rate=lambda step: 1.0, seed=0).run(
         lambda t: torch.ones(2, 4), lambda t: torch.ones(2, 2)
     )
     groups: list[Any] = [dist.group.WORLD, job.group("F"), job.share([0, 1]), *job.groups.values()]

@@ -101,7 +101,7 @@ def all_cases(job: Job, cases: list[list[Phase]]) -> list[dict[str, torch.Tensor
     for phases in cases:
         batches, model = Noise(device=str(job.device)), convolutional()
         make, loss = optimizer_for(phases[0].method.name), nn.functional.cross_entropy
-        training = RealTraining(job, model.train(), phases, make, loss, falling, 5)
+        training = RealTraining(job, model.train(), phases, make, loss, rate=falling, seed=5)
         training.run(batches.inputs, batches.targets)
         ends.append(model.cpu().state_dict())
     return ends
@@ -111,7 +111,7 @@ def data_parallel(job: Job) -> tuple[dict[str, torch.Tensor], list[float]]:
     """A pipelined phase, then a data-parallel one, which inherits weights and momentum."""
     batches, model = Noise(), convolutional()
     phases = [Phase(get("pipedream"), 4, (3,)), Phase(get("bsp"), 6)]
-    training = RealTraining(job, model.train(), phases, sgd, nn.functional.cross_entropy, lambda step: 1.0, 5)
+    training = RealTraining(job, model.train(), phases, sgd, nn.functional.cross_entropy, rate=lambda step: 1.0, seed=5)
     training.run(batches.inputs, batches.targets)
     return model.state_dict(), training.losses[4:]
 
@@ -148,7 +148,7 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
 
     phases = [Phase(get("pipedream"), 4, (3,))] * (job.world == 2) + [Phase(get("asp"), steps)]
     loss = nn.functional.cross_entropy
-    training = RealTraining(job, model.train(), phases, sgd, loss, lambda step: 1.0 if step < 9 else 0.5, 5)
+    training = RealTraining(job, model.train(), phases, sgd, loss, rate=lambda step: 1.0 if step < 9 else 0.5, seed=5)
     records = training.run(inputs, batches.targets)
     all_taken: list[list[int]] = [[] for _ in range(job.world)]
     dist.all_gather_object(all_taken, taken)
@@ -166,7 +166,9 @@ def counted(job: Job, phases: list[Phase], optimizer: Any) -> tuple[int, list[fl
 
     flat_step.FlatState.taken = counting  # type: ignore[method-assign]
     model, batches = convolutional(), Noise()
-    training = RealTraining(job, model.train(), phases, optimizer, nn.functional.cross_entropy, lambda step: 1.0, 5)
+    training = RealTraining(
+        job, model.train(), phases, optimizer, nn.functional.cross_entropy, rate=lambda step: 1.0, seed=5
+    )
     training.run(batches.inputs, batches.targets)
     return len(flat_updates), training.losses, model.state_dict()
 
@@ -418,7 +420,9 @@ def blocking(job: Job, cases: list[list[Phase]]) -> list[float]:
     job.near = range(0)  # as if on machines of their own
     batches, losses = Noise(), []
     for phases in cases:
-        training = RealTraining(job, convolutional(), phases, sgd, nn.functional.cross_entropy, lambda step: 1.0, 5)
+        training = RealTraining(
+            job, convolutional(), phases, sgd, nn.functional.cross_entropy, rate=lambda step: 1.0, seed=5
+        )
         training.run(batches.inputs, batches.targets)
         losses.append(training.losses[-1])
     return losses

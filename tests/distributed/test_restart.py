@@ -56,12 +56,14 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
             if left > 0:
                 shortened.append(replace(phase, steps=min(left, phase.steps)))
         rate = lambda step: 1.0 if step < 8 else 0.5 if step < 15 else 0.25  # noqa: E731
-        whole = RealTraining(job, convolutional().train(), phases, make, loss, rate, 5)
+        whole = RealTraining(job, convolutional().train(), phases, make, loss, rate=rate, seed=5)
         whole.run(batches.inputs, batches.targets)
-        RealTraining(job, convolutional().train(), shortened, make, loss, rate, 5, checkpoints).run(
-            batches.inputs, batches.targets
+        RealTraining(
+            job, convolutional().train(), shortened, make, loss, rate=rate, seed=5, checkpoints=checkpoints
+        ).run(batches.inputs, batches.targets)
+        second = RealTraining(
+            job, convolutional(1).train(), phases, make, loss, rate=rate, seed=5, checkpoints=checkpoints
         )
-        second = RealTraining(job, convolutional(1).train(), phases, make, loss, rate, 5, checkpoints)
         second.resume(max(checkpoints.steps()))
         second.run(batches.inputs, batches.targets)
         ends.append(

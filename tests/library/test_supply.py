@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
-from pipelag.library.supply import Supply
+from pipelag.library.supply import Supply, to
 from pipelag.stage.optimizers import CaffeSGD
 from tests.toy import equal
 
@@ -235,6 +235,29 @@ def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
     ):
         with pytest.raises(pipelag.PipelagError, match=sentence):
             pipelag.train(model, PAIRS, optimizer=optimizer)
+
+
+def test_a_scheduler_whose_rates_would_be_set_over_is_refused() -> None:
+    def scheduled(groups: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return optimizer
+
+    with pytest.raises(pipelag.PipelagError, match="a scheduler of learning rates is attached to the SGD; give rate="):
+        trained(optimizer=scheduled)
+
+
+def test_nobody_waits_for_minibatches_on_their_way_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that waits is one after all that was launched before it: each step would wait for the one before."""
+    taken: list[torch.Tensor] = []
+    monkeypatch.setattr("pipelag.library.supply.sent", lambda tensor, device: taken.append(tensor) or tensor)
+    pair = (torch.ones(2), {"a": torch.zeros(3), "b": 7})
+    assert to(pair, torch.device("cuda"))[1]["b"] == 7
+    assert taken[0] is pair[0] and taken[1] is pair[1]["a"] and len(taken) == 2
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    to(pair[0], torch.device("cuda"))
+    assert taken[2] is not pair[0] and torch.equal(taken[2], pair[0])
+    assert to(pair[0], torch.device("cpu")) is pair[0] and len(taken) == 3
 
 
 def test_the_device_may_be_found() -> None:

@@ -21,7 +21,9 @@ from pipelag.data.text.labelled import LabelledBatches
 from pipelag.data.text.language import LanguageBatches
 from pipelag.data.text.parallel import TextBatches
 from pipelag.data.text.tokens import TokenBatches
+from pipelag.distributed.workers.base import load_optimizer_state
 from pipelag.methods import METHODS, get
+from pipelag.randomness import mix, seed_stage
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
@@ -105,6 +107,37 @@ def test_every_optimizer(optimizer: str) -> None:
 )
 def test_recomputing_replicated_and_after_a_restart(method: str, of: dict[str, Any]) -> None:
     steps(method, "sgd", **of)
+
+
+@pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_after_a_restart(optimizer: str) -> None:
+    """torch takes NAdam's `mu_product` to the parameter's device, where every step would wait for it."""
+    steps("stale_weights", optimizer, resume=True)
+
+
+def test_real_workers_optimizers_find_their_state_where_they_look_for_it() -> None:
+    """Checkpoints and messages are of the CPU; kernels that are captured or fused read the steps on the device."""
+    for captured in (False, True):
+        optimizer = torch.optim.Adam([torch.zeros(3, device=META, requires_grad=True)], capturable=captured)
+        (parameter,) = optimizer.param_groups[0]["params"]
+        load_optimizer_state(optimizer, [parameter], {0: {"step": torch.tensor(2.0), "exp_avg": torch.zeros(3)}})
+        state = optimizer.state[parameter]
+        assert state["exp_avg"].is_meta
+        assert state["step"].is_meta is captured
+    optimizer = torch.optim.ASGD([parameter])
+    load_optimizer_state(optimizer, [parameter], {0: {"eta": torch.tensor(0.5)}})
+    assert optimizer.state[parameter]["eta"].is_meta
+
+
+def test_the_generator_of_the_present_gpu_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a device is named without a number, tensors lie on the present one."""
+    generators = [torch.Generator(), torch.Generator()]
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for name, number in (("cuda", 1), ("cuda:0", 0)):
+        seed_stage(3, 4, 5, torch.device(name))
+        assert generators[number].initial_seed() == mix(3, 4, 5)
 
 
 BATCHES: dict[str, Callable[[], Minibatches]] = {

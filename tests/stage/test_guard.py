@@ -363,3 +363,28 @@ def test_scaled_weights_are_stashed_as_plain_ones() -> None:
     assert losses(2.0, method="stale_weights_stashed") == losses(1.0, method="stale_weights_stashed")
     assert losses(2.0, method="stale_weights", recompute=True) == losses(1.0, method="stale_weights", recompute=True)
     assert losses(1.0, method="stale_weights") != losses(1.0, method="stale_weights_stashed")
+
+
+class Adapted(nn.Linear):
+    """Beside frozen weights, which it works on in another form, such as what was quantised or cast."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(8, 8, bias=False)
+        self.scale, self.base = scale, nn.Parameter(torch.randn(8, 8) / scale, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + nn.functional.linear(x, self.base if self.scale == 1 else self.base * self.scale)
+
+
+@pytest.mark.parametrize("method", ["stale_weights", "spectrain"])
+def test_frozen_weights_may_be_used_in_another_form(method: str) -> None:
+    """They are one version at all times."""
+    batches = [(x, (x.sum(1) > 0).long()) for x in torch.randn(6, 4, 8, generator=torch.Generator().manual_seed(2))]
+
+    def trained(scale: float) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), Adapted(scale), nn.Tanh(), nn.Linear(8, 2))
+        pipelag.train(model, batches, method=method, cuts=(3,), optimizer=sgd)
+        return {name: value for name, value in model.state_dict().items() if "base" not in name}
+
+    assert equal(trained(2.0), trained(1.0))

@@ -13,6 +13,7 @@ import torch
 from pipelag import asked
 from pipelag.errors import PipelagError
 from pipelag.randomness import drawn_for
+from pipelag.tensors import sent
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,13 @@ class Supply:
 
 
 def to(value: Any, device: torch.device) -> Any:
-    """The tensors of a tuple or a dict on a device; what is none stays as it is."""
+    """The tensors of a tuple or a dict on a device; what is none stays as it is. Nobody waits for a GPU's copies."""
     if isinstance(value, tuple):
         return tuple(to(item, device) for item in value)
     if isinstance(value, Mapping):
         return {key: to(item, device) for key, item in value.items()}
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if device.type != "cuda" or value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
+        return value.to(device)
+    return sent(value.clone() if value.is_pinned() else value, device)  # the caller may write on where it is pinned

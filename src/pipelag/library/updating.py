@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from pipelag.asked import check_optimizer, check_rate
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs import optimizers
-from pipelag.stage.optimizers import OptimizerFactory
+from pipelag.stage.optimizers import SCHEDULED, OptimizerFactory
 from pipelag.typed import checked
 
 
@@ -72,7 +72,7 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     if given.state:
         raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
     if "step" in vars(given):
-        raise PipelagError("a scheduler of learning rates is attached to the optimizer; give rate=lambda step: ...")
+        raise PipelagError(SCHEDULED.format(kind.__name__))
     arguments = list(signature(kind).parameters.values())[1:]
     settings = given.defaults | given.param_groups[0]
     various = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)

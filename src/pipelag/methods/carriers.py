@@ -15,6 +15,7 @@ from torch.optim import SGD, Adam, NAdam
 from pipelag.errors import PipelagError
 from pipelag.methods.prediction import AT_HAND, BY_NUMBER, Rule, keeps_velocity, rule_of, sgd_again, step_by, velocity
 from pipelag.methods.prediction import moments as moments_of
+from pipelag.tensors import as_real
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
@@ -40,9 +41,9 @@ class Memory:
         """The update has added `made` (empty unless some memory `needs_steps`)."""
 
     def gradients(self) -> tuple[Buffers, Buffers]:
-        """(places here, gradients that the optimizer steps along) of the parameters that have one."""
+        """(places here, gradients that the optimizer steps along) of the parameters that have one, as real numbers."""
         pairs = zip(self.stage.flat.views(self.buffers), self.stage.gradients(), strict=True)
-        present = [(place, gradient) for place, gradient in pairs if gradient is not None]
+        present = [(as_real(place), as_real(gradient)) for place, gradient in pairs if gradient is not None]
         return [place for place, _ in present], [gradient for _, gradient in present]
 
 
@@ -245,8 +246,8 @@ class ByOwnMoments(Reading):
         steps = self.stage.steps
         if steps:
             bias = 1 - BETA2**steps
-            moments = zip(self.first.buffers, self.second.buffers, strict=True)
-            for o, group, (first, second) in zip(out, self.stage.groups, moments, strict=True):
+            moments = zip(map(as_real, self.first.buffers), map(as_real, self.second.buffers), strict=True)
+            for o, group, (first, second) in zip(map(as_real, out), self.stage.groups, moments, strict=True):
                 rate = -amount * group["lr"] / (1 - BETA1**steps)
                 o.addcdiv_(first, (second / bias + EPSILON).sqrt_(), value=rate)
 
@@ -341,8 +342,8 @@ class Compensation(ByDelay):
         each = zip(stage.parameters, stage.parameter_groups, stage.stale_views(), strict=True)
         for parameter, group, old in each:
             if parameter.grad is not None:
-                g, sign = parameter.grad, -1 if group.get("maximize") else 1
-                g.addcmul_(g * g, parameter - old, value=sign * self.strength)
+                g, sign = as_real(parameter.grad), -1 if group.get("maximize") else 1
+                g.addcmul_(g * g, as_real(parameter - old), value=sign * self.strength)
 
 
 class DampedStep(Change):

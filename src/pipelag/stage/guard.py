@@ -38,13 +38,14 @@ class Origins(TorchDispatchMode):
     """Follows, within a forward, of which weights alone a tensor is computed; what a minibatch went into is of none.
 
     Args:
-        module: the stage. Its buffers, and what a layer makes of nothing, are constants.
+        module: the stage. Its buffers and frozen weights, and what a layer makes of nothing, are constants.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.places = {place_of(p) for p in module.parameters()}  # several lie in one buffer
         self.weights = sorted((p.data_ptr(), id(p)) for p in module.parameters())
+        self.trained = {id(p) for p in module.parameters() if p.requires_grad}
         # By place: the storage, which may have gone, and the `id`s of the weights; None: a minibatch's, too.
         self.known: dict[int, tuple[StorageWeakRef, Weights]] = {}
         for buffer in module.buffers():
@@ -58,7 +59,7 @@ class Origins(TorchDispatchMode):
         """The `id`s of the weights that it is computed from; None: of others, too."""
         if place_of(tensor) in self.places:
             at = bisect_right(self.weights, tensor.data_ptr(), key=itemgetter(0)) - 1
-            return frozenset({self.weights[at][1]})
+            return frozenset({self.weights[at][1]} & self.trained)
         storage, weights = self.known.get(place_of(tensor), (None, None))
         return None if storage is None or storage.expired() else weights
 

@@ -19,6 +19,8 @@ from pipelag.typed import MOST_RATE
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 _MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
+COUNTS = ("step", "mu_product")  # numbers of torch's optimizers that Python reads, but in kernels fused or captured
+SCHEDULED = "a scheduler of learning rates is attached to the {}; give rate=lambda step: ..., a factor on its rate"
 
 
 class CaffeSGD(Optimizer):
@@ -193,6 +195,8 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
         raise PipelagError(f"{kind} computes the loss again within its step, which a pipeline cannot; use SGD or Adam")
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # each step's rate is set here, whatever it has set
+        raise PipelagError(SCHEDULED.format(kind))
     groups = optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
     covered = {id(p) for group in groups for p in group["params"]}
     if not stage_of.keys() - frozen <= covered <= stage_of.keys():
@@ -246,14 +250,25 @@ def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
 
 
 def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-    """Give an optimizer what its `state_dict` said, every tensor in its own type: torch casts to the parameter's."""
+    """Give an optimizer what its `state_dict` said, every tensor in its own type and place: torch takes the parameter's
+    for all but the steps."""
     optimizer.load_state_dict(dict(saved))
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, values in saved["state"].items():
-        state = optimizer.state[parameters[place]]
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor) and state[key].dtype != value.dtype:
-                state[key] = value.detach().to(state[key].device, copy=True)
+    parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    for number, values in saved["state"].items():
+        parameter, group = parameters[number]
+        for key, value in placed(values, parameter, group).items():
+            now = optimizer.state[parameter][key]
+            if isinstance(value, torch.Tensor) and (now.dtype, now.device) != (value.dtype, value.device):
+                optimizer.state[parameter][key] = value.detach().clone()
+
+
+def placed(values: Mapping[str, Any], parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter's state with its tensors where the parameter is, and counts that Python reads where they are."""
+    read = () if group.get("fused") or group.get("capturable") else COUNTS
+    return {
+        key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key not in read else value
+        for key, value in values.items()
+    }
 
 
 def adopt_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:

@@ -26,6 +26,7 @@ from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage.showing import ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
+from pipelag.tensors import as_real
 
 if TYPE_CHECKING:
     from pipelag.stage.flat_step import FlatState
@@ -66,6 +67,7 @@ class StageWeights:
     ) -> None:
         self.flat, self.live, self.method = flat, flat.buffers, method
         self.optimizer, self.parameters, self.back = optimizer, parameters, back
+        self.complex = any(buffer.is_complex() for buffer in flat.buffers)
         self.laid: FlatState | None = None  # the optimizer's state, where it lies flat (`pipelag.stage.flat_step`)
         self.stage, self.delay = stage, delays.forward[stage - 1]
         self.distance = self.delay - delays.backward[stage - 1]
@@ -141,13 +143,17 @@ class StageWeights:
     def state_beside(self, buffers: Sequence[Buffers], by_number: bool) -> Iterable[tuple[Any, ...]]:
         """(the optimizer's state, the group, that part of each of the buffers), parameter by parameter.
 
-        by_number: or by larger pieces that the parameters lie in, for who treats every number by itself.
+        by_number: or by larger pieces that the parameters lie in, for who treats every number by itself. A complex one
+            is two of them, as torch's optimizers have it.
         """
         assert self.optimizer is not None
+        parts: Iterable[tuple[Any, ...]]
         if by_number and self.laid is not None and self.laid.holds():
-            return self.laid.parts(buffers)
-        state = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        return zip(state, self.parameter_groups, *[self.flat.views(each) for each in buffers], strict=True)
+            parts = self.laid.parts(buffers)
+        else:
+            state = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+            parts = zip(state, self.parameter_groups, *[self.flat.views(each) for each in buffers], strict=True)
+        return (tuple(map(as_real, part)) for part in parts) if by_number and self.complex else parts
 
     def gradients(self) -> list[torch.Tensor | None]:
         """Those of the coming update, as the optimizer steps along them; made once for all who remember them."""

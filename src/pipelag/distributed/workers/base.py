@@ -21,7 +21,7 @@ from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
 from pipelag.distributed.routes import Route
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
-from pipelag.stage.optimizers import OptimizerFactory
+from pipelag.stage.optimizers import OptimizerFactory, placed
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import Masters
 from pipelag.tensors import trainable
@@ -381,7 +381,7 @@ def optimizer_state(
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], state: Mapping[int, dict[str, Any]]
 ) -> None:
-    """Continue with the state of an earlier phase."""
-    if optimizer is not None:
-        for i, values in state.items():
-            optimizer.state[parameters[i]] = values
+    """Continue with the state of an earlier phase, or of a checkpoint."""
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]} if optimizer is not None else {}
+    for i, values in state.items() if optimizer is not None else ():
+        optimizer.state[parameters[i]] = placed(values, parameters[i], groups.get(parameters[i], {}))
