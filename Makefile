@@ -37,7 +37,7 @@ docs: $(STAMP) ## the documentation as a site, site/index.html (its tools go to 
 	NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-bench: $(STAMP) ## the benchmarks (half an hour or more, nothing else running), into results/benchmarks/ and docs/benchmarks.md
+bench: $(STAMP) ## the benchmarks (an hour or more, nothing else running), into results/benchmarks/ and docs/benchmarks.md
 	$(BIN)/python -m benchmarks.all --device $(or $(DEVICE),cpu) $(if $(NAME),--name $(NAME)) $(if $(ONLY),--only $(ONLY))
 
 gpu-check: $(STAMP) ## what only a GPU can tell, in ten minutes; writes gpu-check.md (DEVICE=cpu: without one)

@@ -1,7 +1,7 @@
 """Every benchmark, one after the other, into results/benchmarks/<device>.json; then docs/benchmarks.md from such files.
 
 Nothing else should run on the machine; the load that was there is written down. Each benchmark's rows are written as it
-ends, and those of one that is not run again stay. Half an hour or more on two cores.
+ends, and those of one that is not run again stay. An hour or more on two cores.
 A GPU has its own (`make bench DEVICE=cuda:0`), and is checked by `make gpu-check`; the workflow's own time is measured
 by workflow.py.
 """

@@ -2,6 +2,9 @@
 
 ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
 50) small blocks of an attention layer and a feed-forward layer each. `resnet50`: PipeMare's, 107 stages.
+
+Small minibatches fill the pipeline before a step counts: while it fills, stages hold fewer versions than later, and a
+step takes less time.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pipelag.stage.phase import Phase
 
 METHODS = ("stale_weights", "pipedream", "pipedream_vertical_sync", "spectrain", "pipeoptim", "xpipe", "pipemare")
 PREDICTING = ("spectrain", "pipeoptim", "xpipe")
+WARM = 3  # pairs that do not count
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9, weight_decay=1e-4),
     "adamw": lambda params: torch.optim.AdamW(params, lr=1e-4),
@@ -80,6 +84,12 @@ def case(name: str, stages: int, batch: int) -> tuple[Callable[[], nn.Sequential
     return lambda: transformer(blocks), cuts, words, torch.randn(batch, 32, 128), F.mse_loss
 
 
+def until_full(method: methods.Method, stages: int, microbatches: int) -> int:
+    """Minibatches before the first one of which every pass reads updated weights."""
+    delays = method.delays(stages, microbatches)
+    return 1 + max(*delays.forward, *delays.backward)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=("resnet", "transformer", "resnet50"), default="resnet")
@@ -112,15 +122,19 @@ def main() -> None:
     print(title)
     what = "simulated step / plain PyTorch step, by CPU time" + (", microbatches grouped" if args.grouped else "")
     for name in args.methods:  # one after the other: the versions of seven methods would fill the memory
-        phase = Phase(methods.get(name), args.rounds + 3, cuts, microbatches=args.microbatches)
+        method, parts = methods.get(name), args.microbatches
+        fill, small = until_full(method, len(cuts) + 1, parts), 2 * parts
+        phase = Phase(method, fill + WARM + args.rounds, cuts, microbatches=parts)
         training = SimulatedTraining(build(), [phase], make, loss, grouped=args.grouped)
+        for _ in range(fill):
+            training.step(inputs[:small], targets[:small])
         pairs = []
-        for number in range(args.rounds + 3):
+        for number in range(WARM + args.rounds):
             begin = clock()
             plain_step()
             middle = clock()
             training.step(inputs, targets)
-            if number >= 3:
+            if number >= WARM:
                 pairs.append((middle - begin, clock() - middle))
         ratios = [mine / base for base, mine in pairs]
         few = len(cuts) < 8 and name not in PREDICTING

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from benchmarks import all as every
-from benchmarks import gpu_check, page, recorded_steps
+from benchmarks import gpu_check, page, recorded_steps, simulated_overhead
 from benchmarks.ledger import VARIABLE, note, reached
+from pipelag.methods import get
+from pipelag.simulate.training import SimulatedTraining
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,6 +74,23 @@ def test_recorded_steps_are_compared_with_both(
         for word in ("iterations", "eager plain", "without a pipeline")
     )
     assert len(seconds) == 6 and len(eager) == 5 and len(alone) == 4
+
+
+@pytest.mark.parametrize(("name", "stages", "microbatches"), [("pipedream", 4, 1), ("stale_weights", 8, 1)])
+def test_a_simulated_step_is_measured_once_the_pipeline_is_full(
+    name: str, stages: int, microbatches: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many small minibatches go ahead as there are before every pass reads updated weights."""
+    delays = get(name).delays(stages, microbatches)
+    steps: list[int] = []  # samples of each
+    step = SimulatedTraining.step
+    monkeypatch.setattr(SimulatedTraining, "step", lambda self, x, y: steps.append(len(x)) or step(self, x, y))
+    words = f"--model transformer --stages {stages} --batch 4 --microbatches {microbatches} --rounds 2 --methods {name}"
+    monkeypatch.setattr(sys, "argv", ["simulated_overhead", *words.split()])
+    simulated_overhead.main()
+    full = len(steps) - simulated_overhead.WARM - 2
+    assert steps == [2] * full + [4] * (simulated_overhead.WARM + 2) and name in capsys.readouterr().out
+    assert min(full - lag for lag in (*delays.forward, *delays.backward)) == 1  # the oldest version that is read
 
 
 @pytest.mark.real

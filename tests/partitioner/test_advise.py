@@ -80,6 +80,17 @@ def test_times_are_those_of_partition(chosen: dict[str, Choice]) -> None:
     assert chosen["sequential"].seconds == pytest.approx(sum(f + b for f, b in TIMES) / 1e3, rel=1e-9)
 
 
+def test_a_replicated_stage_has_no_gradient_before_its_forward_has_run_again() -> None:
+    """Two workers with two layers of 1 s each way, the last of which takes 4 s to sum; a short stage behind them."""
+    times = Profile(
+        tuple(LayerTime(n, "layer", f, f, 0, 4, size) for n, f, size in ((1, 1e3, 0), (2, 1e3, 8), (3, 1.0, 0)))
+    )
+    place = Ground(Profiles(lambda _: times), flat(3, 2.0), Device(1.0, 1.0), 1e9, sgdm, BATCH, "free")
+    laid = Laid(Arm.of("1f1b", {"method": "pipedream"}), place, Plan((PlanStage(1, 2, 2), PlanStage(3, 3))))
+    assert laid.period(BATCH) == pytest.approx((2 + 1 + 4) / 2)
+    assert laid.recomputing().period(BATCH) == pytest.approx((2 + 2 + 1 + 4) / 2)
+
+
 def test_times_are_those_of_timeline(tmp_path: Path) -> None:
     """Equal layers, so that `pipelag timeline` can be asked for the same pipeline: what one minibatch more takes."""
     even = Profile(tuple(LayerTime(i, "even", 2000.0, 4000.0, 1000, 10, 100) for i in (1, 2, 3)))

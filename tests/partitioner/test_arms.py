@@ -164,6 +164,14 @@ def test_gradients_can_be_summed_while_the_backward_runs() -> None:
     )  # the first layer's, at the end
 
 
+def test_no_gradient_is_there_before_the_forward_has_run_again() -> None:
+    """Two layers of 1 s forward and 1 s backward; the last one's 8 bytes take 2 (2-1)/2 x 8 / 2 = 4 s to sum."""
+    times = Profile(tuple(LayerTime(n, "layer", 1e3, 1e3, 4, 4, size) for n, size in ((1, 0), (2, 8))))
+    place = Ground(Profiles(lambda _: times), flat(2, 2.0), Device(1.0, 1.0), 1e9, sgdm, 2, "free")
+    row = rows({"Data P.": {"method": "bsp", "overlap": True, "recompute": True}}, place, [2])["Data P. 2"]
+    assert row["seconds"] == pytest.approx(2 + 2 + 1 + 4)  # forward, forward again, the last layer's backward, the sum
+
+
 def test_bytes_of_both_kinds_of_parallelism_by_one_rule() -> None:
     """Activations and gradients over the cuts; 2 (N-1) |w| once per sum (SpecTrain figure 3)."""
     arms = {"a": {"method": "1f1b"}, "b": {"method": "1f1b_flush", "microbatches": 2}, "c": {"method": "bsp"}}

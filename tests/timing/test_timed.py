@@ -7,6 +7,7 @@ import random
 import shutil
 import tracemalloc
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -27,6 +28,7 @@ from pipelag.schedules.virtual import Interleaved, bidirectional
 from pipelag.timing import sweep
 from pipelag.timing.costs import StageCost, Topology, uniform
 from pipelag.timing.events import Clockwork
+from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule
 from pipelag.timing.trace import trace_events, write_trace
@@ -228,6 +230,8 @@ def test_costs_and_schedules_that_do_not_fit_are_refused() -> None:
     plan = schedule("1f1b", stages=3, minibatches=2)
     with pytest.raises(PipelagError, match="the schedule has 3 stages, and the costs are of 2"):
         time_schedule(plan, uniform(2))
+    with pytest.raises(PipelagError, match="a stage's backward is inf; it should be a number from 0 on"):
+        uniform(2, backward=float("inf"))
     with pytest.raises(PipelagError, match="a stage's forward is -1.0; it should be a number from 0 on"):
         StageCost(-1.0, 1.0)
     with pytest.raises(PipelagError, match="bandwidth above 0"):
@@ -272,6 +276,42 @@ def test_a_profile_counts_bytes_and_can_be_cut_and_timed() -> None:
     assert timing.steady_period == pytest.approx(slowest, rel=1e-6)
     with pytest.raises(PipelagError, match="must increase strictly"):
         timed.cut((2, 2))
+
+
+def test_what_has_no_gradient_hands_none_down() -> None:
+    """Layers without weights in front, and one that lets no gradient through."""
+
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.detach()
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), Cut(), nn.Linear(8, 2))
+    timed = profile(model, torch.randn(4, 3, 2, 2), repeats=1, warmup=0)
+    assert [layer.output_bytes for layer in timed.layers] == [4 * 12 * 4, 4 * 8 * 4, 4 * 8 * 4, 4 * 2 * 4]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"cuts": 1}, "the cuts 1 must increase strictly and lie between 1 and 2"),
+        ({"cuts": (1.5,)}, r"the cuts \[1.5\] must increase strictly"),
+        ({"cuts": (1,), "microbatches": 0}, "microbatches is 0; it should be a whole number from 1 on"),
+        ({"cuts": (1,), "update_ms": [1.0]}, r"update_ms is \[1.0\]; it should be a time for each of the 2 stages"),
+        ({"cuts": (1,), "update_ms": 1.0}, "update_ms is 1.0; it should be a time for each of the 2 stages"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(asked: dict[str, Any], sentence: str) -> None:
+    times = Profile(tuple(LayerTime(number, "layer", 1.0, 2.0) for number in (1, 2, 3)))
+    with pytest.raises(PipelagError, match=sentence):
+        times.cut(**asked)
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, float("nan"), "2"])
+def test_no_device_is_infinitely_fast_nor_a_minibatch_empty(factor: Any) -> None:
+    times = Profile((LayerTime(1, "layer", 1.0, 2.0),))
+    for change in (times.faster, times.scaled):
+        with pytest.raises(PipelagError, match=r"a profile's factor is .*; it should be a number above 0"):
+            change(factor)
 
 
 def test_every_method_has_a_schedule_that_can_be_timed() -> None:

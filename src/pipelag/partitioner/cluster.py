@@ -191,14 +191,15 @@ def sync_of(name: str) -> Any:
     return SYNC[name]
 
 
-def wait_free(backward: Sequence[float], sizes: Sequence[float], seconds: Any) -> float:
+def wait_free(backward: Sequence[float], sizes: Sequence[float], seconds: Any, before: float = 0.0) -> float:
     """How long a backward takes with gradients sent as they become ready, last layer first (wait-free backpropagation).
 
     Args:
         backward: seconds of the layers' backward, first layer first; sizes: bytes of their weights.
         seconds: of synchronising so many bytes.
+        before: seconds before the last layer's backward, of forwards that run again.
     """
-    computed = sent = 0.0
+    computed, sent = before, 0.0
     for of_layer, size in zip(reversed(backward), reversed(sizes), strict=True):
         computed += of_layer
         if size:

@@ -51,9 +51,7 @@ class Laid(Pipelined):
         if self.parts > 1 or self.ground.moving != "free":
             return steady_seconds(self.schedule, self.costs(samples), self.topology, self.options.clock)
         profile = self.ground.profiles.at(samples)
-        return timed_period(
-            recomputed(profile) if self.options.recompute else profile, self.cluster, self.plan, self.unsummed
-        )
+        return timed_period(profile, self.cluster, self.plan, self.unsummed, self.options.recompute)
 
     def unsummed(self, minibatches: int) -> Schedule:
         """The method's schedule without the summing of gradients, which `timed_period` counts into the backward."""
@@ -70,5 +68,5 @@ class Laid(Pipelined):
 
 
 def recomputed(profile: Profile) -> Profile:
-    """The profile whose backwards run the forwards again."""
+    """The profile whose backwards run the forwards again, layer by layer: for a plan that is yet to be found."""
     return Profile(tuple(replace(layer, backward_ms=layer.backward_ms + layer.forward_ms) for layer in profile.layers))

@@ -278,11 +278,10 @@ def _costs(machine: Machine, work: Work, layout: Layout, moved: float) -> tuple[
     for (a, b), cost in zip(bounds, profile.cut(layout.cuts, recompute=layout.recompute), strict=True):
         after_backward = 0.0
         if layout.replicas > 1:
-            recomputing = cost.backward - sum(layer.backward_ms for layer in profile.layers[a:b]) / 1e3
             passes = [layer.backward_ms / 1e3 for layer in profile.layers[a:b]]
-            passes[-1] += recomputing  # a stage's forward runs again before its backward
             sizes = [layer.weight_bytes for layer in profile.layers[a:b]]
-            ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate))
+            again = cost.forward * layout.recompute
+            ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate), again)
             after_backward = max(0.0, ready - cost.backward) + 2 * ceil(log2(layout.replicas)) * machine.latency
         step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth
         costs.append(

@@ -139,14 +139,17 @@ def memory_of(profile: Profile, plan: Plan, depth: int | None = None) -> list[fl
     return held
 
 
-def stage_costs(profile: Profile, cluster: Cluster, plan: Plan) -> list[StageCost]:
+def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool = False) -> list[StageCost]:
     """The stages' costs for the timed executor.
 
     The backward of a replicated stage lasts until its gradients are summed, in rings that start as gradients become
     ready (`wait_free`); replicas are taken to meet without waiting for one another.
+
+    Args:
+        recompute: a stage's forward runs again before its backward.
     """
     check_plan(plan, profile, cluster)
-    costs = profile.cut(plan.cuts)
+    costs = profile.cut(plan.cuts, recompute=recompute)
     timed = []
     for stage, place, cost in zip(plan.stages, placement(plan), costs, strict=True):
         layers = profile.layers[stage.first - 1 : stage.last]
@@ -157,6 +160,7 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan) -> list[StageCos
                 [layer.backward_ms / 1e3 for layer in layers],
                 [layer.weight_bytes for layer in layers],
                 lambda size, band=band, count=count: ring_seconds(size, count, band),
+                cost.forward * recompute,
             )
         timed.append(
             StageCost(
@@ -214,14 +218,18 @@ def time_plan(
 
 
 def timed_period(
-    profile: Profile, cluster: Cluster, plan: Plan, schedule: Callable[[int], Schedule] | None = None
+    profile: Profile,
+    cluster: Cluster,
+    plan: Plan,
+    schedule: Callable[[int], Schedule] | None = None,
+    recompute: bool = False,
 ) -> float:
     """Seconds per minibatch in the steady state, of 1F1B-RR or another schedule (`time_plan`).
 
     Where the pace does not settle, what the second half of a run adds.
     """
     replicas = [stage.replicas for stage in plan.stages]
-    costs, between = stage_costs(profile, cluster, plan), links(cluster, plan)
+    costs, between = stage_costs(profile, cluster, plan, recompute), links(cluster, plan)
     build = schedule or (lambda count: one_f_one_b_rr(len(replicas), count, replicas))
     round_ = lcm(*replicas)
     try:

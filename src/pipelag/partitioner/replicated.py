@@ -32,10 +32,11 @@ class Replicated(Placed):
         """See `Placed`."""
         layers = self.ground.profiles.at(samples).layers
         forward = sum(layer.forward_ms for layer in layers) / 1e3
-        passes = [(layer.backward_ms + layer.forward_ms * self.options.recompute) / 1e3 for layer in layers]
-        backward, update = sum(passes), self.charge(0, "step")
+        again = forward * self.options.recompute  # before the first gradient is there
+        passes = [layer.backward_ms / 1e3 for layer in layers]
+        backward, update = again + sum(passes), self.charge(0, "step")
         if self.options.overlap:
-            summed = wait_free(passes, [layer.weight_bytes for layer in layers], self.summing) - backward
+            summed = wait_free(passes, [layer.weight_bytes for layer in layers], self.summing, again) - backward
         else:
             summed = self.summing(self.weights[0])
         unhindered = forward + backward + update

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from numbers import Integral
+from math import inf
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -80,12 +81,18 @@ class Profile:
             recompute: a backward runs the forward again, and only the stage's input is kept for it.
 
         Raises:
-            PipelagError: cuts out of order or range.
+            PipelagError: cuts out of order or range, no whole number of parts, or times for another number of stages.
         """
-        bounds = [0, *cuts, len(self.layers)]
-        if any(b <= a for a, b in pairwise(bounds)):
+        asked: Any = list(cuts) if isinstance(cuts, Iterable) else cuts
+        whole = isinstance(asked, list) and all(isinstance(cut, Integral) for cut in asked)
+        bounds = [0, *asked, len(self.layers)] if whole else []
+        if not whole or any(b <= a for a, b in pairwise(bounds)):
+            raise PipelagError(f"the cuts {asked} must increase strictly and lie between 1 and {len(self.layers) - 1}")
+        if not isinstance(microbatches, Integral) or microbatches < 1:
+            raise PipelagError(f"microbatches is {shown(microbatches)}; it should be a whole number from 1 on")
+        if update_ms is not None and (not isinstance(update_ms, Sized) or len(update_ms) != len(bounds) - 1):
             raise PipelagError(
-                f"the cuts {list(cuts)} must increase strictly and lie between 1 and {len(self.layers) - 1}"
+                f"update_ms is {shown(update_ms)}; it should be a time for each of the {len(bounds) - 1} stages"
             )
         costs = []
         for number, (a, b) in enumerate(pairwise(bounds)):
@@ -109,6 +116,7 @@ class Profile:
 
     def scaled(self, factor: float) -> Profile:
         """For a minibatch `factor` times as large: times and activations in proportion, weights as they are."""
+        check_factor(factor)
         return Profile(
             tuple(
                 replace(
@@ -124,6 +132,7 @@ class Profile:
 
     def faster(self, factor: float) -> Profile:
         """On a device `factor` times as fast: times in proportion, sizes as they are."""
+        check_factor(factor)
         return Profile(
             tuple(
                 replace(layer, forward_ms=layer.forward_ms / factor, backward_ms=layer.backward_ms / factor)
@@ -147,6 +156,12 @@ class Profile:
         if not layers:
             raise PipelagError(f"'{path}' is not a profile that pipelag saved: it holds no layers")
         return cls(tuple(layers))
+
+
+def check_factor(factor: float) -> None:
+    """Refuse what no profile can be multiplied or divided by."""
+    if not (isinstance(factor, Real) and 0 < factor < inf):
+        raise PipelagError(f"a profile's factor is {shown(factor)}; it should be a number above 0")
 
 
 def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:

@@ -98,7 +98,10 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
                 with clock.timing(backward[index], ("backward", index)):
                     if outputs:
                         torch.autograd.backward(outputs, output_gradients)
-                gradients = [_gradient(t) for t in as_tuple(received) if t.requires_grad]
+                before = as_tuple(passes[-1][1]) if passes else ()  # what has no gradient is handed none
+                gradients = [
+                    _gradient(t) for t, source in zip(as_tuple(received), before, strict=False) if source.requires_grad
+                ]
             whole.zero_grad(set_to_none=True)
             clock.read()
             if turn < warmup:
