@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import RandomResizedCrop
 
 from pipelag import data
 from pipelag.data import absent
@@ -62,6 +63,14 @@ def test_a_crop_lies_inside_and_has_the_ratio_that_it_should() -> None:
     assert 0.7 <= min(ratios) < 0.8 and 1.25 < max(ratios) <= 1.43  # 3/4 to 4/3, but for whole pixels
     assert 60 < flips < 140
     assert middle_box(64, 32) == ((18.0, 2.0, 46.0, 30.0), False)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1000, 10), (10, 1000)])
+def test_a_long_image_is_cropped_as_torchvision_does(width: int, height: int) -> None:
+    """No area of 8 % of it has a ratio of 3/4 to 4/3: the middle at the nearest of these, not all of it squeezed."""
+    image = torch.arange(float(width * height)).view(1, height, width)
+    top, left, rows, columns = RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
+    assert random_box(random.Random(0))(width, height)[0] == (left, top, left + columns, top + rows)
 
 
 def test_the_test_set_is_whole_and_in_order(mirror: Path) -> None:

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from pipelag.errors import PipelagError, a, unknown
 from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, mapped, refs
-from pipelag.models.tracing import renamed
+from pipelag.models.tracing import BACKWARD_HOOKS, refuse_assigned, renamed
 from pipelag.tensors import alone
 
 GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # what torch.no_grad is to torch.export
@@ -41,12 +41,20 @@ class Called(nn.Module):
 
     def forward(self, given: tuple[torch.Tensor, ...]) -> Any:
         """What the model gives: a tensor or a tuple of tensors."""
-        value = self.model(**dict(zip(self.names, given, strict=True)), **self.fixed)
-        if not isinstance(value, (Mapping, torch.Tensor, tuple, list)):
+        before = dict(self.model.named_buffers())
+        value = self.kept(self.model(**dict(zip(self.names, given, strict=True)), **self.fixed))
+        refuse_assigned(self.model, [name for name, buffer in self.model.named_buffers() if before[name] is not buffer])
+        many = isinstance(value, (tuple, list))
+        if not all(isinstance(one, torch.Tensor) for one in (value if many else (value,))):
+            kind = f"a {type(value).__name__} of more than tensors" if many else a(type(value).__name__)
             raise PipelagError(
-                f"{type(self.model).__name__} returns {a(type(value).__name__)}; it should return a tensor, a tuple of "
-                "tensors, or a dict or ModelOutput of them by name"
+                f"{type(self.model).__name__} returns {kind}; it should return a tensor, a tuple of tensors, or a dict "
+                "or ModelOutput of them by name"
             )
+        return value
+
+    def kept(self, value: Any) -> Any:
+        """The one to keep of values by name."""
         if not isinstance(value, Mapping):
             return value
         known = {name: item for name, item in value.items() if item is not None}
@@ -77,6 +85,11 @@ def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = N
     if not examples:
         raise PipelagError("inputs has no tensor: give an example of each input of the model, inputs={'name': tensor}")
     check_inputs(model, inputs)
+    hooked = [path for path, m in model.named_modules() if any(getattr(m, name) for name in BACKWARD_HOOKS)]
+    if hooked:
+        raise PipelagError(
+            f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export leaves out; remove them"
+        )
     sizes = tuple(tuple(torch.export.Dim.AUTO for _ in example.shape) for example in examples)
     try:
         program = torch.export.export(called, (examples,), dynamic_shapes={"given": sizes}, strict=False)

@@ -3,7 +3,8 @@
 Both papers run NVIDIA's implementation, which this follows: the first LSTM of the encoder goes both ways, inputs are
 added from the third LSTM of each side on, every LSTM of the decoder reads what its first one attends to, dropout acts
 on what an LSTM reads. Ours differs in the attention's scores, which are dot products of projected states and encodings
-(Luong et al., 2015) where theirs are additive.
+(Luong et al., 2015) where theirs are additive; in embeddings of either side's own, as a weight lies on one worker,
+where theirs are shared; and in the weights' start, which is PyTorch's, where theirs is uniform within 0.1.
 """
 
 from __future__ import annotations

@@ -17,15 +17,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from pipelag.errors import PipelagError, expect, shown, unknown
+from pipelag.models.memory import overwritten_views
 from pipelag.models.pieces import Piece, is_weight, thing, weighted, writes
-from pipelag.models.steps import Ref, Step, Traced, refs
+from pipelag.models.steps import Ref, Step, Traced, refs, scalars
 from pipelag.models.tracing import trace
+from pipelag.randomness import preserved_randomness
 from pipelag.tensors import alone, as_tuple
 
 LAYERS = ("weights", "operators")
-SCALARS = {"shape", "ndim", "dtype", "device", "size", "dim", "numel", "stride"}  # of a tensor, themselves none
 SEVERAL = {"chunk", "split", "unbind", "tensor_split", "topk", "sort"}  # give several tensors
 
 
@@ -153,13 +155,21 @@ def compare(
     from pipelag.models.exporting import Called
 
     modes = {module: module.training for module in (*model.modules(), *row.modules())}
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
     given = tuple(inputs[name] for name in asked)
+    results = []
     try:
-        with torch.no_grad():
-            expected, outputs = Called(model, inputs, output).eval()(given), row.eval()(alone(given))
+        for called, value in ((Called(model, inputs, output).eval(), given), (row.eval(), alone(given))):
+            with torch.no_grad(), preserved_randomness():
+                torch.manual_seed(0)  # of what it draws in evaluation
+                results.append(called(tree_map(torch.clone, value)))
+                for buffer, before in buffers.items():
+                    if not torch.equal(buffer, before):  # it counts its calls, say
+                        buffer.copy_(before)
     finally:
         for module, mode in modes.items():
             module.training = mode
+    expected, outputs = results
     for correct, computed in zip(as_tuple(expected), as_tuple(outputs), strict=True):
         sizes, most = correct.abs(), torch.finfo(correct.dtype).max / 2 if correct.is_floating_point() else inf
         # but for what a mask leaves: -inf or the least number would allow any difference
@@ -212,6 +222,7 @@ def boundaries(
     no_tensor = scalars(steps) | set(traced.sizes) | {step.name for step in steps if gives_several(model, step)}
     matrices = {name for name, step in constants.items() if is_weight(thing(model, step))}
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
+    apart = overwritten_views(model, steps, traced.output)
 
     def begins(step: Step) -> bool:
         if layers == "weights":
@@ -220,6 +231,8 @@ def boundaries(
 
     def allowed(at: int) -> bool:
         crosses = live(steps, traced, at)
+        if any(first <= at <= last for first, last in apart):
+            return False
         few = no_tensor.isdisjoint(crosses) and len(crosses) <= (crossing or len(crosses))
         later = [*(name for step in steps[at:] for name in step.uses), *refs(traced.output)]
         return few and (not sized or from_sizes(later, crosses, traced, sized) is not None)
@@ -235,14 +248,3 @@ def boundaries(
                 bounds += [place for place in range(start, before, -1) if allowed(place)][:1]
             before = at
     return bounds
-
-
-def scalars(steps: Iterable[Step]) -> set[str]:
-    """Values that are sizes and the like: asked of a tensor, or calculated from such alone."""
-    names: set[str] = set()
-    for step in steps:
-        asked = step.called in SCALARS or (step.target is getattr and step.args[1] in SCALARS)
-        calculated = step.op == "call_function" and step.target.__module__ in ("_operator", "math", "builtins")
-        if asked or (calculated and step.uses and names.issuperset(step.uses)):
-            names.add(step.name)
-    return names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,13 +10,9 @@ import torch
 from torch import nn
 
 from pipelag.errors import PipelagError, a
+from pipelag.models.memory import ATEN_VIEWS, LOOKS, PLAIN, VIEWS
 from pipelag.models.steps import Operator, Step, Traced, attribute, constant, filled, refs
-from pipelag.models.tracing import OVERWRITING
 from pipelag.tensors import as_tuple
-
-VIEWS = {"getitem", "flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "expand", "_assert"}
-ATEN_VIEWS = {"slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "alias"}  # of Aten's
-PLAIN = {overwriting: getattr(operator, overwriting.__name__[1:]) for overwriting in OVERWRITING}
 
 
 class Piece(nn.Module):
@@ -157,7 +152,7 @@ def is_weight(value: Any) -> bool:
 
 def writes(model: nn.Module, step: Step) -> bool:
     """Whether a step writes a new tensor."""
-    looks = step.op == "call_module" and isinstance(thing(model, step), (nn.Flatten, nn.Unflatten, nn.Identity))
+    looks = step.op == "call_module" and isinstance(thing(model, step), LOOKS)
     aten_view = isinstance(step.target, Operator) and step.called in ATEN_VIEWS
     return not (step.inplace or looks or aten_view or step.called in VIEWS)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
 from operator import attrgetter
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+SCALARS = {"shape", "ndim", "dtype", "device", "size", "dim", "numel", "stride"}  # of a tensor, themselves none
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Step:
 
     op: call_module, call_function, call_method or get_attr. inplace: whether it overwrites its first argument.
     several: whether its value is known to be a tuple. within: the path of the module that calls it, where it is known
-    and has no children.
+    and has no children. gradients: whether it is computed with them, not under torch.no_grad.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Step:
     inplace: bool = False
     several: bool = False
     within: str = ""
+    gradients: bool = True
 
     @property
     def called(self) -> str:
@@ -81,6 +84,9 @@ class Step:
 
     def run(self, values: Mapping[str, Any], original: nn.Module, device: torch.device | None = None) -> Any:
         """Its value, with the modules and parameters of `original`."""
+        if not self.gradients:
+            with torch.no_grad():
+                return replace(self, gradients=True).run(values, original, device)
         args, kwargs = filled((self.args, self.kwargs), values, original.training, device)
         if self.op == "call_module":
             return original.get_submodule(self.target)(*args, **kwargs)
@@ -158,3 +164,14 @@ def filled(value: Any, values: Mapping[str, Any], training: bool, device: torch.
         return device if leaf is Here.DEVICE else leaf
 
     return mapped(value, change)
+
+
+def scalars(steps: Iterable[Step]) -> set[str]:
+    """Values that are sizes and the like: asked of a tensor, or calculated from such alone."""
+    names: set[str] = set()
+    for step in steps:
+        asked = step.called in SCALARS or (step.target is getattr and step.args[1] in SCALARS)
+        calculated = step.op == "call_function" and step.target.__module__ in ("_operator", "math", "builtins")
+        if asked or (calculated and step.uses and names.issuperset(step.uses)):
+            names.add(step.name)
+    return names

@@ -15,9 +15,11 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 
 from pipelag.errors import PipelagError, unknown
+from pipelag.models.cut import HOOKS
+from pipelag.models.memory import OVERWRITING, PLAIN, assigned_in_place
 from pipelag.models.steps import ByMode, Ref, Step, Traced, constant, mapped
 
-OVERWRITING = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
+BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
 
 def trace(
@@ -35,7 +37,8 @@ def trace(
 
     Raises:
         PipelagError: control flow that depends on the data (where), a model that computes something else in training
-            than in evaluation, or one that takes any number of inputs or returns no tensor or tuple.
+            than in evaluation, one that takes any number of inputs or returns no tensor or tuple of tensors, or one
+            that does what a row of layers would leave out: autocast, hooks, assigned buffers.
     """
     if isinstance(inputs, Mapping):
         from pipelag.models.exporting import exported
@@ -43,14 +46,18 @@ def trace(
         look = partial(exported, inputs=inputs, output=output)
     else:
         look = partial(_traced, whole=whole, input_names=tuple(inputs))
-    modes = {module: module.training for module in model.modules()}
+    modes, usual = {module: module.training for module in model.modules()}, model.training
     try:
-        training, evaluation = (look(model.train(mode)) for mode in (True, False))
+        traces = []
+        for training in (True, False):
+            for module, mode in modes.items():  # in the model's own mode a frozen module stays frozen
+                module.training = mode if training == usual else training
+            traces.append(look(model))
     finally:
         for module, mode in modes.items():
             module.training = mode
     try:
-        return _merged(training, evaluation)
+        return _merged(*traces)
     except _Differs:
         raise PipelagError(
             f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
@@ -59,8 +66,25 @@ def trace(
         ) from None
 
 
+class _Value(fx.Proxy):
+    """torch.fx's, which remembers where `+=` and the like are in the forward, not `+`."""
+
+
+def _augmented(plain: Any) -> Any:
+    def assign(value: fx.Proxy, other: Any) -> fx.Proxy:
+        result: fx.Proxy = plain(value, other)
+        result.node.meta["augmented"] = True
+        return result
+
+    return assign
+
+
+for _target, _plain in PLAIN.items():
+    setattr(_Value, f"__{_target.__name__}__", _augmented(_plain))
+
+
 class _Tracer(fx.Tracer):
-    """torch.fx's, which remembers the module in which it failed."""
+    """torch.fx's, which remembers the module in which it failed, and where gradients or autocast were off or on."""
 
     proxy_buffer_attributes = True  # else what is calculated from a buffer would be a constant of the trace
 
@@ -74,12 +98,29 @@ class _Tracer(fx.Tracer):
         named = module_qualified_name in self.names or isinstance(m, self.classes)
         return named or super().is_leaf_module(m, module_qualified_name)
 
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["gradients"], node.meta["autocast"] = torch.is_grad_enabled(), _autocast()
+        return node
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        path = self.path_of_module(m)
+        if not self.is_leaf_module(m, path) and any(getattr(m, name) for name in BACKWARD_HOOKS):
+            raise PipelagError(f"'{path}' has backward hooks, which a row of layers would leave out; move them inside")
         try:
             return super().call_module(m, forward, args, kwargs)
+        except PipelagError:
+            raise
         except Exception:
             self.failed_in = self.failed_in or f"'{self.path_of_module(m)}' ({type(m).__name__})"
             raise
+
+
+def _autocast() -> tuple[bool, ...]:
+    return tuple(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
 
 def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str]) -> Traced:
@@ -98,18 +139,35 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_name
         first = next((p.name for p in parameters), "")
         those = f"name those it has: inputs=['{first}']" if first else "let its forward take one"
         raise PipelagError(f"{type(model).__name__} has no input without a default; {those}")
+    if any(getattr(model, name) for name in HOOKS):
+        raise PipelagError(
+            f"{type(model).__name__} has hooks on the whole, which a row of layers would leave out; move them inside"
+        )
     fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in input_names}
     tracer = _Tracer(whole)
     for name in tracer.names:
         if name not in dict(model.named_modules()):
             raise PipelagError(f"whole: {type(model).__name__} has no module '{name}'")
-    before = set(vars(model))
+    kept = [(path, m, vars(m).copy(), m._buffers.copy()) for path, m in model.named_modules()]
     try:
-        graph = tracer.trace(model, concrete_args=fixed or None)
+        with torch.enable_grad():
+            graph = tracer.trace(model, concrete_args=fixed or None)
+    except PipelagError:
+        raise
     except Exception as error:
         raise _untraceable(model, tracer, error) from error
-    finally:  # tensors that forward makes without looking at its input: torch.fx hangs them onto the model
-        constants = {name: model.__dict__.pop(name) for name in set(vars(model)) - before}
+    finally:
+        # Tensors that forward makes without looking at its input torch.fx hangs onto the model; it assigns its own.
+        constants, assigned = {name: value for name, value in vars(model).items() if name not in kept[0][2]}, {}
+        for path, module, attributes, buffers in kept:
+            for name, buffer in buffers.items():
+                if module._buffers.get(name) is not buffer:
+                    assigned[f"{path}.{name}".removeprefix(".")] = module._buffers.get(name)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            vars(module).clear()
+            vars(module).update(attributes)
+    refuse_assigned(model, [name for name, value in assigned.items() if not _overwritten(value, name)])
     taken = {p.name for p in parameters} - set(fixed)
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.target not in taken:
@@ -122,15 +180,33 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_name
         elif node.op != "placeholder" and (node.users or node.op != "get_attr" and node.target is not operator.getitem):
             module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
             step = Step(node.name, node.op, node.target, named(node.args), dict(named(node.kwargs)))
+            step = replace(step, gradients=node.meta["gradients"])
             if step.op == "get_attr" and step.target in constants:
                 step = Step(node.name, "call_function", constant, (constants[step.target].detach(),), {})
             steps.append(replace(step, inplace=_overwrites(step, module)))
     output = tuple(output) if isinstance(output, list) else output
-    if not isinstance(output, (Ref, tuple)):
-        raise PipelagError(f"{type(model).__name__} returns a {type(output).__name__}; a tensor or a tuple is wanted")
+    if not isinstance(output, Ref) and not (isinstance(output, tuple) and all(isinstance(x, Ref) for x in output)):
+        what = "tuple of more than tensors" if isinstance(output, tuple) else type(output).__name__
+        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted")
+    if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
+        raise PipelagError(
+            f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "
+            "leave the precision to whoever trains it"
+        )
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     asked = tuple(str(node.target) for node in inputs)
+    augmented = {node.name for node in graph.nodes if "augmented" in node.meta}
+    steps = list(assigned_in_place(model, steps, output, augmented))
     return renamed(Traced(tuple(node.name for node in inputs), tuple(steps), output, asked))
+
+
+def refuse_assigned(model: nn.Module, buffers: Sequence[str]) -> None:
+    """Refuse a forward that puts other tensors into the place of its buffers."""
+    if buffers:
+        raise PipelagError(
+            f"{type(model).__name__} assigns its buffer '{buffers[0]}' in its forward, which a row of layers would "
+            "not; change the buffer in place (copy_)"
+        )
 
 
 def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> PipelagError:
@@ -161,7 +237,19 @@ def _overwrites(step: Step, module: nn.Module | None) -> bool:
         return bool(getattr(module, "inplace", False))
     if step.op == "call_method":
         return step.target.endswith("_") and not step.target.endswith("__")
-    return step.target in OVERWRITING or bool(step.kwargs.get("inplace")) or step.called.endswith("_")
+    try:
+        given: Mapping[str, Any] = inspect.signature(step.target).bind(*step.args, **step.kwargs).arguments
+    except (TypeError, ValueError):  # a builtin
+        given = step.kwargs
+    return step.target in OVERWRITING or bool(given.get("inplace")) or step.called.endswith("_")
+
+
+def _overwritten(value: Any, path: str) -> bool:
+    """Whether what a trace left at a buffer's path is that buffer, changed in place (`self.count += 1`)."""
+    node: Any = value.node if isinstance(value, fx.Proxy) else None
+    while node is not None and (node.target in OVERWRITING or "augmented" in node.meta):
+        node = node.args[0]
+    return node is not None and bool(node.op == "get_attr" and node.target == path)
 
 
 def renamed(traced: Traced) -> Traced:

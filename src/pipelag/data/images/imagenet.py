@@ -32,6 +32,7 @@ from pipelag.tensors import sent
 ENDS = (".jpeg", ".jpg", ".png")
 FORMATS = ("JPEG", "PNG")  # whatever a file's name is; some others of Pillow's start programs
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training images, as torchvision's models have
+RATIOS = (3 / 4, 4 / 3)  # of a training crop's width to its height
 _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
 Samples = tuple[tuple[Path, int], ...]  # (file, label)
 
@@ -114,19 +115,21 @@ def decoded(path: Path, box: Any, size: int) -> torch.Tensor:
 def random_box(draw: random.Random) -> Any:
     """A training crop: a random area and ratio at a random place, every second one flipped.
 
-    Ten tries, then the whole image, as torchvision's RandomResizedCrop.
+    Ten tries, then the whole image, or the middle of one whose ratio is no crop's: as torchvision's RandomResizedCrop.
     """
 
     def box(width: int, height: int) -> tuple[tuple[float, float, float, float], bool]:
         flip = draw.random() < 0.5
         for _ in range(10):
             area = width * height * draw.uniform(0.08, 1.0)
-            ratio = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
+            ratio = math.exp(draw.uniform(*map(math.log, RATIOS)))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 left, top = draw.randint(0, width - w), draw.randint(0, height - h)
                 return (left, top, left + w, top + h), flip
-        return (0, 0, width, height), flip
+        w, h = min(width, round(height * RATIOS[1])), min(height, round(width / RATIOS[0]))
+        left, top = (width - w) // 2, (height - h) // 2
+        return (left, top, left + w, top + h), flip
 
     return box
 
