@@ -82,7 +82,7 @@ function chart(panel, box, width, log, visible) {
   panel.lines.forEach((line, i) => {
     line.at = series.length;
     series.push({ label: line.label, stroke: colour(line), width: 1.6, dash: line.dash.map((d) => 2 * d), spanGaps: true, show: visible[i],
-      points: { show: line.x.length <= 30, size: 5 }, ...(panel.steps ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}) });
+      points: { show: line.x.length <= 30, size: 5 } });
     if (line.std) {
       for (const edge of [0, 1]) series.push({ label: `${line.label} ${edge ? "-" : "+"} spread`, stroke: "transparent", spanGaps: true, show: visible[i], points: { show: false } });
       bands.push({ series: [line.at + 1, line.at + 2], fill: `${colour(line)}26` });
