@@ -91,6 +91,13 @@ def test_bars_are_means_and_stacks_add_up() -> None:
     assert [text.get_text() for text in axes.texts] == ["3.50"]
 
 
+def test_the_axis_parts_thousands_as_the_numbers_above_the_bars_do() -> None:
+    bars = pd.DataFrame([{"model": "a", "speed": 10_612.0}, {"model": "b", "speed": 1_100_000.0}])
+    (axes,) = Bars("speed", "model", number="{:,.0f}").draw(bars).axes
+    ticks = [axes.yaxis.get_major_formatter()(tick) for tick in (0.5, 10_000.0, 1_200_000.0)]
+    assert ticks == ["0.5", "10,000", "1,200,000"]
+
+
 @pytest.mark.parametrize("chart", [Lines("x", "y"), Bars("y", group="x")])
 def test_an_empty_frame_says_so(chart: Lines | Bars) -> None:
     drawn = Drawn.of(chart, [])

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +20,8 @@ from pipelag.experiments.schema import reading_order
 from pipelag.report.ambiguities import cited, linker, read_sheet
 from pipelag.report.gather import JUDGING, NO_LOG, Run, logged, read
 from pipelag.report.search import searched
+from pipelag.report.style import COLOURS
+from pipelag.report.tables import Col, table
 from tests.report.scale import CURVES, HOSTILE, PAPER, ROOT, records
 
 __all__ = ["records"]
@@ -240,28 +243,83 @@ def test_every_ambiguity_that_is_cited_is_explained() -> None:
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+on_paper = pytest.mark.skipif(None in (CHROMIUM, shutil.which("pdftotext")), reason="no Chromium, or no pdftotext")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_a_browser_filters_the_claims_and_draws_the_curves(records: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def browse(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Asks Chromium for a page of the site, as it is after its scripts have run."""
     pages(records)
+    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
 
-    def dom(address: str) -> str:
+    def asked(address: str, *options: str) -> str:
         command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"]
-        command += [
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--dump-dom",
-            f"file://{records}/figures/quick/{address}",
-        ]
+        command += [profile, *options, f"file://{records}/figures/quick/{address}"]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
+    return asked
+
+
+@in_a_browser
+def test_a_browser_filters_the_claims_and_draws_the_curves(browse: Callable[..., str]) -> None:
     total = len(load_paper(PAPER).results)
-    assert f">{total} of {total} claims<" in dom("index.html")
+    assert f">{total} of {total} claims<" in browse("index.html", "--dump-dom")
     for words in ("figure_5b", "caption%20FIGURE_5B"):
-        filtered = dom(f"index.html?q={words}")
+        filtered = browse(f"index.html?q={words}", "--dump-dom")
         assert f">1 of {total} claims<" in filtered and len(re.findall(r"<li[^>]* hidden", filtered)) == total - 1
-    drawn = dom(f"{PAPER}/{CURVES}.html")
+    drawn = browse(f"{PAPER}/{CURVES}.html", "--dump-dom")
     assert "<canvas" in drawn and drawn.count('aria-pressed="true"') == 2 and "alert(1)&lt;/script&gt;" in drawn
+
+
+@in_a_browser
+def test_the_key_of_a_curve_has_the_colour_that_the_curve_has_in_the_dark(browse: Callable[..., str]) -> None:
+    def keys(*options: str) -> list[str]:
+        return re.findall(r'<line [^>]*stroke="([^"]*)"', browse(f"{PAPER}/{CURVES}.html", "--dump-dom", *options))
+
+    light, dark = keys(), keys("--blink-settings=preferredColorScheme=0")
+    assert light[1] == COLOURS[1] and dark[1] not in ("", COLOURS[1])
+    assert light[0] != dark[0]  # the baseline: ink on paper
+
+
+def luminance(colour: str) -> float:
+    """Of a colour such as #0b57a4, as WCAG 2 defines it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_texts_and_the_edges_of_what_is_typed_into_stand_out_from_their_ground() -> None:
+    css = (ROOT / "src/pipelag/report/static/site.css").read_text()
+    edge = re.search(r"button, input, select {[^}]*border: 1px solid var\(--(\w+)\)", css)
+    assert edge is not None
+    texts = [("ink", "paper"), ("soft", "paper"), ("soft", "wash"), ("link", "paper"), ("link", "wash")]
+    texts += [pair for name in ("good", "bad", "unsure") for pair in ((name, "paper"), (name, f"{name}-wash"))]
+    for theme in (":root {", ':root[data-theme="dark"] {', ':root:not([data-theme="light"]) {'):
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]+);", css.split(theme)[1].split("}")[0]))
+        for (name, ground), least in [*((pair, 4.5) for pair in texts), ((edge[1], "paper"), 3.0)]:
+            darker, lighter = sorted((luminance(colours[name]), luminance(colours[ground])))
+            assert (lighter + 0.05) / (darker + 0.05) >= least, (theme, name, ground)
+
+
+@on_paper
+def test_a_wide_table_is_printed_whole_and_dark_colours_stay_on_the_screen(
+    records: Path, browse: Callable[..., str]
+) -> None:
+    path = records / "figures/quick" / PAPER / "table_2.json"
+    record = json.loads(path.read_text())
+    names = [f"column{number:02}" for number in range(16)]
+    wide = table([{name: 10_000 for name in names}], [Col(name, name) for name in names])
+    path.write_text(json.dumps(record | {"table": wide.texts()}))
+    pages(records)
+    page, paper = path.with_suffix(".html"), records / "printed.pdf"
+    page.write_text(page.read_text().replace('<html lang="en">', '<html lang="en" data-theme="dark">', 1))
+    browse(f"{PAPER}/table_2.html", f"--print-to-pdf={paper}")
+    words = subprocess.run(["pdftotext", str(paper), "-"], capture_output=True, text=True, check=True).stdout
+    assert [name for name in names if name not in words] == []
+    shown = subprocess.run(["pdftoppm", "-gray", "-r", "50", "-l", "1", str(paper)], capture_output=True, check=True)
+    assert min(shown.stdout[20:]) < 0x60  # the heading, in the ink of the light theme
 
 
 def test_results_come_in_reading_order() -> None:

@@ -113,6 +113,10 @@ def test_what_cannot_be_typeset_is_refused(records: Path, capsys: pytest.Capture
     assert main(["report", "--pdf", PAPER]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and f"{PAPER}.pdf cannot be typeset" in message
+    assert message.endswith("snakemake --cores all --forcerun figure\n")
+    shutil.copytree("figures/quick", "figures/standard")
+    assert main(["report", "--pdf", PAPER, "--scale", "standard"]) == 2
+    assert capsys.readouterr().err.endswith("--forcerun figure --config scale=standard\n")  # not the quick figures
 
 
 def test_tables_span_as_many_columns_as_they_need() -> None:

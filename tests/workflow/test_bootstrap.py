@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,10 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.workflow
 
 
-def asked(folder: Path, fails_with: str = "nothing fails", **variables: str) -> subprocess.CompletedProcess[str]:
+def asked(
+    folder: Path, fails_with: str = "nothing fails", project: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run it; what uv was asked for is in the folder's uv.log, files written out."""
     programs = folder / "venv/bin"
-    programs.mkdir(parents=True)
+    programs.mkdir(parents=True, exist_ok=True)
     uv = f"""#!/bin/bash
         echo "$*" >> {folder}/uv.log
         while [ $# -gt 0 ]; do if [ "$1" = -r ]; then cat "$2" >> {folder}/uv.log; fi; shift; done
@@ -27,7 +30,7 @@ def asked(folder: Path, fails_with: str = "nothing fails", **variables: str) -> 
         (programs / name).chmod(0o755)
     environment = os.environ | variables
     command = ["bash", "workflow/scripts/bootstrap.sh", str(folder / "venv")]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
 
 
 def packages(text: str) -> set[str]:
@@ -57,3 +60,20 @@ def test_an_index_without_them_is_said_in_a_sentence(tmp_path: Path) -> None:
     done = asked(tmp_path, fails_with="default-index", PIPELAG_TORCH_INDEX="file:///somewhere")
     assert done.returncode == 1 and "$PIPELAG_TORCH_INDEX has no torch==" in done.stderr
     assert not (tmp_path / "venv/.installed").exists()
+
+
+@pytest.mark.parametrize(
+    "changed", ["requirements.lock", "pyproject.toml", "workflow/envs/uv.lock", "workflow/envs/fairseq.lock"]
+)
+def test_it_is_made_again_when_any_of_what_it_is_made_from_changes(tmp_path: Path, changed: str) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "workflow", project / "workflow")
+    for name in ("requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, project)
+    log = tmp_path / "uv.log"
+    assert asked(tmp_path, project=project).returncode == 0 and log.exists()
+    log.unlink()
+    assert asked(tmp_path, project=project).returncode == 0 and not log.exists()
+    later = (tmp_path / "venv/.installed").stat().st_mtime + 1
+    os.utime(project / changed, (later, later))
+    assert asked(tmp_path, project=project).returncode == 0 and log.exists()

@@ -227,6 +227,11 @@ def test_an_unknown_result_is_refused(project: Path) -> None:
     assert "unknown result 'stale_weights_table_22'; did you mean 'stale_weights_table_2'" in done.stdout + done.stderr
 
 
+def test_the_name_of_a_file_is_no_result(project: Path) -> None:
+    done = snakemake(project, "--report", "stale_weights_report.zip", "--", "stale_weights_table_6")
+    assert "unknown result" not in done.stdout + done.stderr
+
+
 def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
     first = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "1", "--forcerun", "table", "--", "stale_weights_table_6"],

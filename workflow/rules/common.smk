@@ -178,11 +178,19 @@ def gpu_share_of(wildcards):
     return 100 if kind.times else 100 // config["runs_per_gpu"]
 
 
+def is_file(word):
+    """Whether a word of the command line names a file, or a folder that is there."""
+    return "." in word or "/" in word or Path(word).exists()
+
+
 def check_targets(words):
-    """Refuse a word of the command line that begins like a paper's result and is none, with the nearest result."""
+    """Refuse a word of the command line that begins like a paper's result and is none, with the nearest result.
+
+    A file is none: `--report stale_weights_report.zip`, `--directory pipedream_copy`.
+    """
     names = [f"{paper}_{result}" for paper, result in plan]
     for word in words:
-        if word.startswith(tuple(f"{paper}_" for paper in config["papers"])) and word not in names:
+        if word.startswith(tuple(f"{paper}_" for paper in config["papers"])) and word not in names and not is_file(word):
             near = difflib.get_close_matches(word, names, n=1)
             refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
 

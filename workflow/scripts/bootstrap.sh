@@ -21,7 +21,8 @@ fi
 
 exec 9>"$venv.lock"
 if command -v flock >/dev/null; then flock 9; fi
-if [ -f "$venv/.installed" ] && [ "$venv/.installed" -nt requirements.lock ] && [ "$venv/.installed" -nt pyproject.toml ]; then
+made_from=(requirements.lock pyproject.toml "$envs"/{uv,fairseq-build,fairseq}.lock) # as the Makefile has it
+if [ -f "$venv/.installed" ] && [ -z "$(find "${made_from[@]}" -newer "$venv/.installed")" ]; then
   exit 0 # another make, waited for above, has just done it
 fi
 

@@ -80,7 +80,7 @@ def panels(chart: Lines, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
             lines.append(line | drawn)
         if lines:
             yield {"title": plain(str(panel)), "x": title(x), "y": title(y), "logx": x.log, "logy": y.log,
-                   "limits": list(y.limits), "steps": chart.steps, "lines": lines,
+                   "limits": list(y.limits), "lines": lines,
                    "remark": "; ".join(filter(None, remarks)),
                    "levels": {plain(label): at for label, at in {**chart.levels, **y.levels}.items()}}  # fmt: skip
 

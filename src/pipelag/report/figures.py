@@ -9,9 +9,9 @@ from typing import Any
 from pipelag.report.style import COLOURS, COLUMN, PAGE, figure, ink
 
 
-def empty(why: str, width: float = COLUMN, height: float = 1.6) -> Any:
+def empty(why: str) -> Any:
     """What stands in the place of a figure that has no log: a sentence that says why, and nothing to be read off."""
-    fig, axes = figure(width, height)
+    fig, axes = figure(COLUMN, 1.6)
     axes.text(0.5, 0.5, textwrap.fill(why, 48), transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
     axes.set_axis_off()
     return fig

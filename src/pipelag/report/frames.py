@@ -80,7 +80,6 @@ class Lines:
     levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines;
         vertical_title: what these are, for the legend.
     label: a column that is written beside the points, of one line below and of the next above.
-    steps: draw stairs instead of straight pieces.
     smooth: draw lines of many points as their running mean, over faint points.
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
     hollow: a point is hollow where some of its seeds have no value, because these runs diverge; instead of the band
@@ -97,7 +96,6 @@ class Lines:
     vertical: str = ""
     vertical_title: str = ""
     label: str = ""
-    steps: bool = False
     smooth: bool = False
     trailing: int = 0
     hollow: bool = False
@@ -174,7 +172,6 @@ class Lines:
             linestyle=dashes,
             marker=marker if len(points) <= FEW else None,
             markersize=3,
-            drawstyle="steps-post" if self.steps else "default",
             label=greek(name) or None,
         )
         if self.hollow:
@@ -254,6 +251,8 @@ class Bars:
             self._panel(axes, rows, y, bars, parts, inches, small=count > 24)
             axes.set_title(greek(wrapped(str(panel), TITLED * inches)))
             draw_levels(axes, self.levels)
+            if "," in self.number and not y.log:  # the axis as the bars: 10,000
+                axes.yaxis.set_major_formatter("{x:,.10g}")
         for axes in grid[0]:
             y.limit(axes, "y")
         grid[0][0].set_ylabel(wrapped(y.label, self.height - 0.5))

@@ -59,9 +59,8 @@ def compiled(path: Path, data: dict[str, Any], scale: Scale) -> Path:
         compiler.compile(output=path, timestamp=0, pdf_standards="ua-1")
     except typst.TypstError as error:
         why = " ".join(error.message.split())
-        raise PipelagError(
-            f"{path} cannot be typeset ({why}); draw the figures again: snakemake --cores all --forcerun figure"
-        ) from error
+        again = f"snakemake --cores all --forcerun figure {scale.asked.removesuffix('-- ')}".strip()
+        raise PipelagError(f"{path} cannot be typeset ({why}); draw the figures again: {again}") from error
     return path
 
 

@@ -71,15 +71,18 @@ function aligned(lines) {
   return uPlot.join(tables);
 }
 
+const themed = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+// A line's colour on this theme's ground, on which black and the dark blue would not be seen.
+const colour = (line) => (line.colour === "#000000" ? themed("--ink") : dark() && line.colour === "#0072B2" ? "#3D9BE0" : line.colour);
+
 function chart(panel, box, width, log, visible) {
-  const style = getComputedStyle(root);
-  const ink = style.getPropertyValue("--ink").trim(), soft = style.getPropertyValue("--soft").trim(), rule = style.getPropertyValue("--line").trim();
-  const colour = (line) => (line.colour === "#000000" ? ink : dark() && line.colour === "#0072B2" ? "#3D9BE0" : line.colour);
+  const soft = themed("--soft"), rule = themed("--line");
   const series = [{}], bands = [];
   panel.lines.forEach((line, i) => {
     line.at = series.length;
     series.push({ label: line.label, stroke: colour(line), width: 1.6, dash: line.dash.map((d) => 2 * d), spanGaps: true, show: visible[i],
-      points: { show: line.x.length <= 30, size: 5 }, ...(panel.steps ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}) });
+      points: { show: line.x.length <= 30, size: 5 } });
     if (line.std) {
       for (const edge of [0, 1]) series.push({ label: `${line.label} ${edge ? "-" : "+"} spread`, stroke: "transparent", spanGaps: true, show: visible[i], points: { show: false } });
       bands.push({ series: [line.at + 1, line.at + 2], fill: `${colour(line)}26` });
@@ -132,7 +135,8 @@ function explore(section) {
       const button = document.createElement("button");
       button.type = "button"; button.setAttribute("aria-pressed", "true");
       const dash = line.dash.map((d) => 2 * d).join(" ");
-      button.innerHTML = `<svg viewBox="0 0 26 8" aria-hidden="true"><line x1="0" y1="4" x2="26" y2="4" stroke="${line.colour === "#000000" ? "currentColor" : line.colour}" stroke-width="2.5" stroke-dasharray="${dash}"/></svg>`;
+      button.innerHTML = `<svg viewBox="0 0 26 8" aria-hidden="true"><line x1="0" y1="4" x2="26" y2="4" stroke-width="2.5" stroke-dasharray="${dash}"/></svg>`;
+      line.key = button.querySelector("line");
       line.out = document.createElement("output");
       button.append(line.label || panel.y, line.out);
       button.addEventListener("click", () => {
@@ -146,6 +150,7 @@ function explore(section) {
   });
   const draw = () => charts.forEach((one) => {
     if (one.u) one.u.destroy();
+    one.panel.lines.forEach((line) => line.key.setAttribute("stroke", colour(line)));
     one.u = chart(one.panel, one.plot, one.box.clientWidth, { x: boxes.x.checked, y: boxes.y.checked }, one.visible);
   });
   draw();
