@@ -10,7 +10,7 @@ import pytest
 from pipelag.report import explore
 from pipelag.report.frames import Axis, Bars, Lines
 from pipelag.report.panels import over_seeds, with_all_seeds, wrapped
-from pipelag.report.style import save
+from pipelag.report.style import COLOURS, save
 from pipelag.results.drawing import Drawn
 
 CURVES = pd.DataFrame(
@@ -89,6 +89,19 @@ def test_bars_are_means_and_stacks_add_up() -> None:
     (axes,) = Bars("seconds", group="who", stack="part").draw(stacked).axes
     assert [(bar.get_y(), bar.get_height()) for bar in axes.patches] == [(0.0, 1.0), (1.0, 2.5)]
     assert [text.get_text() for text in axes.texts] == ["3.50"]
+
+
+def test_a_vertical_line_has_its_lines_colour_and_one_that_lines_share_is_grey_as_in_the_legend() -> None:
+    ends = {"a": 2.0, "b": 2.0, "c": 3.0}
+    rows = [{"arm": arm, "x": x, "y": x, "end": end} for arm, end in ends.items() for x in (1.0, 4.0)]
+    fig = Lines("x", "y", line="arm", vertical="end", vertical_title="switch").draw(pd.DataFrame(rows))
+    drawn = {line.get_xdata()[0]: line.get_color() for line in fig.axes[0].lines if len({*line.get_xdata()}) == 1}
+    assert drawn == {2.0: "#7F7F7F", 3.0: COLOURS[2]}
+    alone = Lines("x", "y", line="arm", vertical="end", vertical_title="switch").draw(pd.DataFrame(rows[4:]))
+    assert alone.legends[0].get_lines()[1].get_color() == COLOURS[0]
+    assert len(Lines("x", "y", line="arm", vertical="start").draw(pd.DataFrame(rows)).axes[0].lines) == 3  # none has it
+    names = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert names == ["a", "b", "c", "switch"] and fig.legends[0].get_lines()[3].get_color() == "#7F7F7F"
 
 
 def test_the_axis_parts_thousands_as_the_numbers_above_the_bars_do() -> None:

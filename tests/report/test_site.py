@@ -12,11 +12,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from pipelag.__main__ import main
 from pipelag.experiments import load_paper, load_scale
 from pipelag.experiments.schema import reading_order
+from pipelag.report import explore
 from pipelag.report.ambiguities import cited, linker, read_sheet
 from pipelag.report.gather import JUDGING, NO_LOG, Run, logged, read
 from pipelag.report.search import searched
@@ -216,6 +218,16 @@ def test_a_figure_without_its_files_is_named(
     path.unlink() if text is None else path.write_text(text)
     pages(records)
     assert str(path) in capsys.readouterr().err
+
+
+def test_of_a_space_time_diagram_is_said_that_it_may_show_a_part_and_what_is_recomputed(records: Path) -> None:
+    record = read(records / "figures/quick", load_paper(PAPER), CURVES).record
+    assert record is not None
+    passes = [("F", 0, 1), ("F", 1, 2), ("R", 2, 3), ("B", 3, 5)]
+    rows = [{"worker": 0, "kind": k, "start": a, "end": b, "minibatch": 0} for k, a, b in passes]
+    words = explore.seen(record.model_copy(update={"chart": None}), pd.DataFrame(rows))
+    assert "1 workers" in words and "or a stretch of it" in words and "from time 0 to 5" in words
+    assert "(2 forward, 1 backward, 1 recomputing; 1 minibatches)" in words
 
 
 def test_nothing_drawn_at_all_is_refused(records: Path, capsys: pytest.CaptureFixture[str]) -> None:

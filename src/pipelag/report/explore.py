@@ -163,13 +163,13 @@ def points_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
 
 
 def timeline_seen(frame: pd.DataFrame) -> str:
-    """Of a space-time diagram."""
-    passes = {"F": "forward", "B": "backward"}
-    counts = [f"{int((frame['kind'] == kind).sum())} {word}" for kind, word in passes.items()]
-    batches = frame["minibatch"].nunique() if "minibatch" in frame else 0
+    """Of a space-time diagram, which may show a stretch of what its frame holds."""
+    passes = {"F": "forward", "B": "backward", "R": "recomputing"}
+    counts = [f"{number} {word}" for kind, word in passes.items() if (number := int((frame["kind"] == kind).sum()))]
+    batches = f"; {frame['minibatch'].nunique()} minibatches" if "minibatch" in frame else ""
     return (
-        f"A space-time diagram of {frame['worker'].nunique()} workers from time {frame['start'].min():g} to "
-        f"{frame['end'].max():g}: {' and '.join(counts)} passes of {batches} minibatches."
+        f"A space-time diagram of {frame['worker'].nunique()} workers, whole or a stretch of it; the CSV has all "
+        f"passes ({', '.join(counts)}{batches}), from time {frame['start'].min():g} to {frame['end'].max():g}."
     )
 
 

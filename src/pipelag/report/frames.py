@@ -21,6 +21,7 @@ from pipelag.report.panels import (
     MANY,
     TITLED,
     draw_levels,
+    draw_verticals,
     label_points,
     legend,
     legend_below,
@@ -77,8 +78,8 @@ class Lines:
         is drawn, and the band.
     styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
         black.
-    levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines;
-        vertical_title: what these are, for the legend.
+    levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines, grey
+        where lines share one; vertical_title: what these are, for the legend.
     label: a column that is written beside the points, of one line below and of the next above.
     smooth: draw lines of many points as their running mean, over faint points.
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
@@ -114,9 +115,15 @@ class Lines:
         for axes, panel in zip(grid[0], panels, strict=True):
             part = frame[frame[self.panel] == panel] if self.panel else frame
             x, y = axis_of(self.x, str(panel)), axis_of(self.y, str(panel))
+            marked: dict[float, list[str]] = {}  # the colours of the lines that each vertical line is of
             for number, name in enumerate(names):
                 rows = part[part[self.line] == name] if self.line else part
-                self._line(axes, rows, x, y, str(name), self.styles.get(name, (number,) * 2))
+                style = self.styles.get(name, (number,) * 2)
+                self._line(axes, rows, x, y, str(name), style)
+                drawn = rows.dropna(subset=[y.column])
+                for place in drawn[self.vertical].dropna().unique() if self.vertical in drawn else ():
+                    marked.setdefault(place, []).append(COLOURS[style[0] % len(COLOURS)])
+            draw_verticals(axes, marked, self.vertical_title)
             draw_levels(axes, {**self.levels, **y.levels})
             if self.label:
                 axes.margins(y=0.16)
@@ -193,16 +200,6 @@ class Lines:
         if self.label:
             texts = rows.groupby(x.column)[self.label].first()
             label_points(axes, [(at, points["mean"][at], texts[at]) for at in points.index], colour, style[0] % 2 == 0)
-        if self.vertical and self.vertical in rows:
-            for place in rows[self.vertical].dropna().unique():
-                axes.axvline(
-                    place,
-                    color=colour,
-                    linewidth=0.6,
-                    alpha=0.6,
-                    zorder=0,
-                    label=greek(self.vertical_title) or None,
-                )
 
 
 @dataclass(frozen=True)

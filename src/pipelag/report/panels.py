@@ -15,6 +15,7 @@ LETTER = 0.056  # inches that a letter of a tick's label takes
 COURSE = ("epoch", "step", "iteration", "hours", "time")  # what a training goes along
 MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 TIE = "\u00a0"  # a space at which no line is broken
+GREY = "#7F7F7F"
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
@@ -45,10 +46,20 @@ def draw_levels(axes: Any, levels: Mapping[str, float]) -> None:
         axes.axhline(level, color="#303030", linewidth=0.7, linestyle=(0, dashes), label=greek(label), zorder=1.6)
 
 
+def draw_verticals(axes: Any, places: Mapping[float, Sequence[str]], label: str) -> None:
+    """Thin vertical lines, each in its line's colour, or grey where several lines share it; so in the legend."""
+    drawn = {place: colours[0] if len(colours) == 1 else GREY for place, colours in places.items()}
+    for place, colour in drawn.items():
+        axes.axvline(place, color=colour, linewidth=0.6, alpha=0.6, zorder=0)
+    if drawn and label:
+        (colour,) = {*drawn.values()} if len({*drawn.values()}) == 1 else {GREY}
+        axes.plot([], [], color=colour, linewidth=0.6, alpha=0.6, label=greek(label))
+
+
 def remark(axes: Any, text: str) -> None:
     """What the pale lines are, in the legend, once: anywhere among the lines it would lie on some of them."""
     if text not in axes.get_legend_handles_labels()[1]:
-        axes.plot([], [], color="#7F7F7F", linewidth=0.4, label=text)
+        axes.plot([], [], color=GREY, linewidth=0.4, label=text)
 
 
 def outlined() -> list[Any]:
