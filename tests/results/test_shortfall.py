@@ -105,6 +105,11 @@ def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
     assert shortfall_of(crossed) == "rates of 0.1 to 0.2 instead of 0.01 to 0.05"
 
 
+def test_a_network_of_our_own_is_told_from_anothers_form_of_it() -> None:
+    pair = a_run(model={"name": "alexnet"}), a_run(model={"name": "alexnet_imagenet"})
+    assert shortfall_of([pair]) == "network AlexNet (our own) instead of AlexNet (torchvision's)"
+
+
 def test_networks_that_fall_short_alike_are_named_together() -> None:
     few = {"phases": phases(steps=500), "lr_schedule": {"warmup": 50}, "data": {"options": {"test": 300}}}
     networks = ({"model": {"name": name}} for name in ("transformer", "gnmt", "bert"))

@@ -120,7 +120,7 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     if training:
         yield from _differing(DATA, "{} instead of {}", map(titles.data_set, (spec.data.name, theirs.data.name)))
     network, networks = "network {} instead of {}", "networks {} instead of {}"
-    yield from _differing(REST, network, map(titles.network, (spec.model.name, theirs.model.name)), networks)
+    yield from _differing(REST, network, _networks(spec.model.name, theirs.model.name), networks)
     if not (training and all(map(in_time, spec.phases))):
         stages = (max((phase.stages for phase in run.phases), default=1) for run in (spec, theirs))
         yield from _differing(REST, "{} stages instead of {}", stages)
@@ -133,6 +133,12 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
         yield from _tested(spec, theirs)
     pieces = [sorted({phase.microbatches for phase in run.phases}) for run in (spec, theirs)]
     yield from _differing(REST, "{} microbatches instead of {}", (" and ".join(map(str, counts)) for counts in pieces))
+
+
+def _networks(here: str, there: str) -> list[str]:
+    """The titles of two networks; where the paper's is another's form of the same, ours is said to be our own."""
+    ours, printed = titles.network(here), titles.network(there)
+    return [f"{ours} (our own)" if printed.startswith(f"{ours} (") else ours, printed]
 
 
 def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:

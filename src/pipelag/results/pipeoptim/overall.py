@@ -107,7 +107,7 @@ def top1_over_time(context: Context) -> Drawn:
         levels, note = {f"target {goal.value:.1f} %": goal.value}, f"Target: {goal.text}."
     except NotLogged as error:
         levels, note = {}, f"No target: {error}."
-    x = Axis("hours", "time (hours; simulated for the paper's epochs)")
+    x = Axis("hours", "time (hours; an epoch as simulated for the paper's data)")
     y = Axis("value", "top-1 accuracy (%)")
     lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels)
     return Drawn.of(lines, rows, note=" ".join([*updates(context), note]))
