@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from pipelag import methods
 from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
 from pipelag.schedules import SCHEDULES, Action, Schedule, check, delays, schedule, steady_delays
+from pipelag.schedules.virtual import Interleaved
 
 
 @pytest.mark.parametrize("k", range(1, 11))
@@ -183,6 +185,23 @@ def test_staleness_that_does_not_settle_is_refused() -> None:
 
     with pytest.raises(PipelagError, match="does not settle"):
         steady_delays(growing, 1)
+
+
+def test_an_update_takes_no_place_in_the_text_of_a_schedule() -> None:
+    """With and without a clock."""
+    assert schedule("1f1b", stages=2, minibatches=3).grid() == "1F0 1F1 1B0 1F2 1B1 1B2\n2F0 2B0 2F1 2B1 2F2 2B2"
+    assert schedule("cycle", stages=1, minibatches=2).grid() == "1F0+1B0 1F1+1B1"
+
+
+@pytest.mark.parametrize("replicas", [2, [1.5, 1], "21", [1]])
+def test_replicas_are_whole_numbers_for_each_stage(replicas: Any) -> None:
+    with pytest.raises(PipelagError, match="replicas .* must give each of the 2 stages 1 or more"):
+        schedule("1f1b_rr", stages=2, minibatches=2, replicas=replicas)
+
+
+def test_a_worker_holds_a_whole_number_of_stages() -> None:
+    with pytest.raises(PipelagError, match="a whole number of stages, 1 at least, not 1.5"):
+        Interleaved(1.5)  # type: ignore[arg-type]
 
 
 def test_names_are_refused_with_the_nearest() -> None:

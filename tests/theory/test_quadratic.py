@@ -108,11 +108,21 @@ def test_regression_diverges_beyond_the_bound() -> None:
     assert np.isnan(losses[1])
 
 
+def test_momentum_without_a_delay_is_heavy_balls(beta: float = 0.5, curvature: float = 2.0) -> None:
+    """x^2 - (1 + beta - alpha lambda) x + beta: stable below 2 (1 + beta) / lambda, within lemma 3's bound."""
+    model = q.with_momentum(0, beta, curvature)
+    assert model.at(0.1).coef == pytest.approx([beta, -(1 + beta - 0.1 * curvature), 1.0])
+    assert q.largest_stable(model) == pytest.approx(2 * (1 + beta) / curvature)
+    assert q.largest_stable(model) <= q.lemma_3(0, curvature)
+
+
 def test_bad_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="from 0 on"):
         q.delayed(-1)
     with pytest.raises(PipelagError, match="cannot be below"):
         q.with_discrepancy(3, 5, 1.0)
+    with pytest.raises(PipelagError, match="cannot be below"):
+        q.trajectories(3, 5, 1.0, 0.1, 10, 0)
     with pytest.raises(PipelagError, match="decay D lies between 0 and 1"):
         q.decay(1.0, 3)
     with pytest.raises(PipelagError, match="momentum lies between"):

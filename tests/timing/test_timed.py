@@ -230,6 +230,8 @@ def test_costs_and_schedules_that_do_not_fit_are_refused() -> None:
     plan = schedule("1f1b", stages=3, minibatches=2)
     with pytest.raises(PipelagError, match="the schedule has 3 stages, and the costs are of 2"):
         time_schedule(plan, uniform(2))
+    with pytest.raises(PipelagError, match="a stage's backward is inf; it should be a number from 0 on"):
+        uniform(2, backward=float("inf"))
     with pytest.raises(PipelagError, match="a stage's forward is -1.0; it should be a number from 0 on"):
         StageCost(-1.0, 1.0)
     with pytest.raises(PipelagError, match="bandwidth above 0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from types import NoneType
 from typing import Any
 
@@ -84,8 +85,11 @@ def check_times(profile: Profile) -> None:
     if not profile.layers:
         raise PipelagError("the profile has no layers")
     for layer in profile.layers:
-        if layer.forward_ms < 0 or layer.backward_ms < 0:
-            raise PipelagError(f"layer {layer.layer} '{layer.name}' has a negative time; profile the model again")
+        if not (0 <= layer.forward_ms < inf and 0 <= layer.backward_ms < inf):
+            raise PipelagError(
+                f"layer {layer.layer} '{layer.name}' takes {layer.forward_ms:g} and {layer.backward_ms:g} ms; it "
+                "should be numbers from 0 on: profile the model again"
+            )
     if sum(layer.total_ms for layer in profile.layers) <= 0:
         raise PipelagError(
             "all layers of the profile take no time; profile the model, or give the times in milliseconds"

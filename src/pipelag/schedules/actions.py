@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pipelag.errors import PipelagError
@@ -115,11 +116,11 @@ class Schedule:
         """The schedule as text, a row per worker and a column per cycle (or per action where there is no clock)."""
         rows = []
         for worker, actions in enumerate(self.workers):
-            clock = self.cycles[worker] if self.cycles else range(len(actions))
+            clock = self.cycles[worker] if self.cycles else accumulate(action.kind != "U" for action in actions)
             cells: dict[int, list[str]] = {}
             for cycle, action in zip(clock, actions, strict=True):
                 if action.kind != "U":  # an update takes no cycle of its own
-                    cells.setdefault(cycle, []).append(str(action))
+                    cells.setdefault(cycle - (not self.cycles), []).append(str(action))
             rows.append(["+".join(cells.get(cycle, ["."])) for cycle in range(1 + max(cells, default=-1))])
         width = max((len(cell) for row in rows for cell in row), default=1)
         return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)

@@ -9,7 +9,7 @@ from inspect import signature
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import PipelagError, shown, unknown
 from pipelag.schedules.actions import Action, Kind, Schedule
 
 if TYPE_CHECKING:
@@ -229,9 +229,10 @@ def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), 
     `replicas[l-1]`: workers of stage l, 1 each by default. `depth`: minibatches in the pipeline per replica of the
     first stage; NOAM by default (`minibatches_held`).
     """
+    listed = isinstance(replicas, Sequence) and all(map(_from_one, replicas))
+    if not listed or len(replicas) not in (0, stages):
+        raise PipelagError(f"replicas {shown(replicas)} must give each of the {stages} stages 1 or more")
     replicas = tuple(replicas) or (1,) * stages
-    if len(replicas) != stages or not all(map(_from_one, replicas)):
-        raise PipelagError(f"replicas {list(replicas)} must give each of the {stages} stages 1 or more")
     if depth is not None and not _from_one(depth):
         raise PipelagError(f"a pipeline holds at least 1 minibatch, in a whole number, not {depth!r:.40}")
     rows = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shown
 from pipelag.schedules.actions import Action, Kind, Schedule
 
 Order = tuple[tuple[Action, ...], ...]  # per worker
@@ -28,8 +29,8 @@ class Interleaved:
     flush: bool = True
 
     def __post_init__(self) -> None:
-        if self.chunks < 1:
-            raise PipelagError(f"a worker holds 1 or more stages, not {self.chunks}")
+        if not isinstance(self.chunks, Integral) or self.chunks < 1:
+            raise PipelagError(f"a worker holds a whole number of stages, 1 at least, not {shown(self.chunks)}")
 
     def __call__(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
         """The schedule.

@@ -63,11 +63,12 @@ def delayed(tau: int, curvature: float = 1.0) -> Characteristic:
 
 
 def with_momentum(tau: int, beta: float, curvature: float = 1.0) -> Characteristic:
-    """With momentum (B.2): x^(tau+1) - (1+beta) x^tau + beta x^(tau-1) + alpha lambda; tau from 1 on."""
-    _check(tau - 1)
+    """With momentum (B.2): x^(tau+1) - (1+beta) x^tau + beta x^(tau-1) + alpha lambda, without a delay times x."""
+    _check(tau)
     if not 0 <= beta <= 1:
         raise PipelagError(f"momentum lies between 0 and 1, not {beta}")
-    return Characteristic(_x(tau + 1) - (1 + beta) * _x(tau) + beta * _x(tau - 1), Polynomial([curvature]))
+    low = max(tau - 1, 0)
+    return Characteristic(_x(low + 2) - (1 + beta) * _x(low + 1) + beta * _x(low), curvature * _x(low + 1 - tau))
 
 
 def with_discrepancy(forward: int, backward: int, delta: float, curvature: float = 1.0) -> Characteristic:
@@ -235,6 +236,7 @@ def trajectories(
     runs: int = 1,
 ) -> np.ndarray:
     """Losses (steps + 1, runs) of delayed SGD with N(0, 1) gradient noise, from w = 1 (Figures 5a and 6a)."""
+    _check(forward, backward)
     rng = np.random.default_rng(seed)
     weights = np.ones((forward + 1, runs))  # a ring of the last tau_f + 1 versions
     losses = np.empty((steps + 1, runs))

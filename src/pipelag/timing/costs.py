@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from numbers import Integral, Real
 
 from pipelag.errors import PipelagError, expect, shown
@@ -34,7 +35,7 @@ class StageCost:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not (isinstance(value, Real) and float(value) >= 0):
+            if value is not None and not (isinstance(value, Real) and 0 <= float(value) < inf):
                 raise PipelagError(f"a stage's {name} is {shown(value)}; it should be a number from 0 on")
 
 
@@ -54,7 +55,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         numbers = isinstance(self.bandwidth, Real) and isinstance(self.latency, Real)
-        if not (numbers and self.bandwidth > 0 and self.latency >= 0):
+        if not (numbers and self.bandwidth > 0 and 0 <= self.latency < inf):
             raise PipelagError(
                 "a link needs a bandwidth above 0 and a latency from 0 on, not "
                 f"{shown(self.bandwidth)} and {shown(self.latency)}"
