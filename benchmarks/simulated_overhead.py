@@ -2,6 +2,9 @@
 
 ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
 50) small blocks of an attention layer and a feed-forward layer each. `resnet50`: PipeMare's, 107 stages.
+
+Steps of the pipeline's fill count too, of 100 stages they are all that is measured: a step moves as many versions then
+as later, and took as long where both were measured (PipeDream over the Transformer of 100 stages).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The timed executor's throughput against the measured one: two workers on this machine, schedule by schedule.
 
-Both come from one launch. Every worker profiles its own stage while the other is busy with its own, as they are in a
-pipeline, then all schedules are trained, block by block. The link is measured too, by a message that goes back and
-forth: where a schedule waits for its neighbour, as GPipe's does at every flush, its time shows. Prints predicted /
-measured time per minibatch: of the passes alone, and with what method and optimizer move of the weights
+Both come from one launch. Both workers profile the model at the same time, so that each stage is measured beside a busy
+worker, as in a pipeline; then all schedules are trained, block by block. The link is measured too, by a message that
+goes back and forth: where a schedule waits for its neighbour, as GPipe's does at every flush, its time shows. Prints
+predicted / measured time per minibatch: of the passes alone, and with what method and optimizer move of the weights
 (`pipelag.timing.rehearsal`), at the pace of a large copy.
 """
 
