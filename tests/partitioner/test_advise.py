@@ -123,6 +123,25 @@ def test_memory_is_that_of_the_memory_model(name: str) -> None:
     assert one.seconds == pytest.approx(row["seconds"], rel=1e-9 if one.microbatches > 1 else 0.01)
 
 
+def test_a_plan_that_the_partitioner_takes_for_slower_may_be_the_quickest() -> None:
+    """To the partitioner a ring of two replicas costs nothing beside their passes; the timed executor knows its end."""
+
+    def even(samples: int) -> Profile:
+        times = [(0.0, 0.0), (1.0, 2.0), (1.0, 2.0)]
+        return Profile(
+            tuple(
+                LayerTime(n, "l", f * samples, b * samples, 10 * samples, 10 * samples, 100)
+                for n, (f, b) in enumerate(times, start=1)
+            )
+        )
+
+    place = Ground(Profiles(even), flat(3, 1e3), Device(1.0, 1.0), float("inf"), sgdm, 3, "free")
+    laid = [Laid(Arm.of("a", {"method": "pipedream"}), place, plan) for plan in plans_of(place)]
+    seconds = [one.period(3) for one in laid]
+    assert seconds[0] > min(seconds)
+    assert table(place)["pipedream"].seconds == pytest.approx(min(seconds))
+
+
 def test_staleness_is_the_schedules(chosen: dict[str, Choice]) -> None:
     stale = 0
     for name, one in chosen.items():

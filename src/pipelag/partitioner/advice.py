@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method
 from pipelag.partitioner.arms import Arm, Ground
-from pipelag.partitioner.cluster import Cluster
+from pipelag.partitioner.cluster import Cluster, flat
 from pipelag.partitioner.laid import Laid, recomputed
-from pipelag.partitioner.plan import Plan, PlanStage
+from pipelag.partitioner.plan import Plan, PlanStage, predict
 from pipelag.partitioner.replicated import Replicated
 from pipelag.partitioner.search import partition
 from pipelag.timing.memory import StageMemory
@@ -73,8 +74,8 @@ class Choice:
 def choices(
     ground: Ground, microbatches: int | None = None, one_minibatch: bool = False
 ) -> tuple[list[Choice], dict[str, str]]:
-    """Every registered method that a schedule can time, over the partitioner's plan; over others, recomputing, where
-    that does not fit.
+    """Every registered method that a schedule can time, over the partitioner's plans that may be its quickest;
+    recomputing where it fits so alone.
 
     Args:
         microbatches: of methods that split a minibatch; none: as few as fill the pipeline (`parts_of`).
@@ -155,7 +156,8 @@ def _choices(
     check_own_workers(method)
     layers = len(ground.profiles.at(ground.batch).layers)
     alone = [] if method.pipelined else [Plan((PlanStage(1, layers),))]
-    refused, any_timed = PipelagError("there are not two GPUs and two layers to pipeline over"), False
+    refused = PipelagError("there are not two GPUs and two layers to pipeline over")
+    any_timed, quickest = False, inf
     for plan in [*alone, *plans]:
         parts = parts_of(method, len(plan.stages), ground.batch, microbatches)
         if max(stage.replicas for stage in plan.stages) > 1 and (parts > 1 or not method.pipelined):
@@ -163,16 +165,23 @@ def _choices(
         try:
             arm = Arm.of(method.name, {"method": method.name, "microbatches": parts})
             arm.check(len(plan.stages), ground.batch)
+            if computing(ground, plan, parts) >= quickest:
+                continue
             choice = timed(Laid(arm, ground, plan), clock)
         except PipelagError as error:
             refused = error
             continue
         any_timed = True
         yield choice
-        if choice.fits:
-            return  # by the partitioner's costs no plan behind this one is quicker
+        if choice.usable:  # others may be quicker still: what the partitioner counts is not all that takes time
+            quickest = min(quickest, choice.seconds)
     if not any_timed:
         raise refused
+
+
+def computing(ground: Ground, plan: Plan, parts: int) -> float:
+    """Seconds that a plan's slowest stage computes for a minibatch in so many parts: no schedule is quicker."""
+    return parts * predict(ground.profiles.at(ground.batch // parts), flat(plan.workers), plan)
 
 
 def check_own_workers(method: Method) -> None:
