@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx.proxy import TraceError
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.models.cut import HOOKS
@@ -59,6 +60,12 @@ def trace(
     try:
         return _merged(*traces)
     except _Differs:
+        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        if isinstance(inputs, Mapping) and any(norm.training == model.training for norm in norms):
+            raise PipelagError(
+                f"{type(model).__name__} has batch normalisation, which torch.export lays out only where it is frozen "
+                "(its .eval() called while the model is in training); without examples torch.fx lays it out"
+            ) from None
         raise PipelagError(
             f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
             "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
@@ -125,6 +132,8 @@ def _autocast() -> tuple[bool, ...]:
 
 def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str]) -> Traced:
     parameters = inspect.signature(model.forward).parameters.values()
+    if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
+        raise PipelagError(f"{type(model).__name__} is around the model; give the model itself")
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -187,7 +196,8 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_name
     output = tuple(output) if isinstance(output, list) else output
     if not isinstance(output, Ref) and not (isinstance(output, tuple) and all(isinstance(x, Ref) for x in output)):
         what = "tuple of more than tensors" if isinstance(output, tuple) else type(output).__name__
-        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted")
+        keep = "; with examples, inputs={'name': tensor}, output= keeps one by name" if isinstance(output, dict) else ""
+        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{keep}")
     if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
         raise PipelagError(
             f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "
