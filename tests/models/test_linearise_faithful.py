@@ -184,6 +184,18 @@ def test_models_of_a_form_that_cannot_be_traced_are_refused(model: Any, inputs: 
         pipelag.linearise(model(), **({"inputs": {"input": torch.randn(4, 8)}} if inputs else {}))
 
 
+def test_one_of_several_values_by_name_is_kept_with_or_without_examples() -> None:
+    """As torchvision's segmentation networks give them."""
+    model, x = Three(lambda net, x: {"out": net.b(net.a(x)), "aux": net.c(x)}), torch.randn(4, 8)
+    for inputs in ({}, {"inputs": {"x": x}}):
+        row = pipelag.linearise(model, output="out", **inputs)  # type: ignore[arg-type]
+        torch.testing.assert_close(row(x), model(x)["out"])
+        with pytest.raises(PipelagError, match="unknown output 'oat' of Three; did you mean 'out'"):
+            pipelag.linearise(model, output="oat", **inputs)  # type: ignore[arg-type]
+        with pytest.raises(PipelagError, match="Three gives no values by name to keep one; leave out output"):
+            pipelag.linearise(Three(largest), output="out", **inputs)  # type: ignore[arg-type]
+
+
 def mixed(net: Any, x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         h = net.a(x)

@@ -65,7 +65,7 @@ def linearise(
         inputs: names of arguments with defaults that are inputs as well, such as masks. Or, for models that torch.fx
             cannot trace, all inputs by name, each with an example of two samples or more: {"input_ids": words}; what
             is no tensor is passed as it is. torch.export then traces, and the result is compared with the model's.
-        output: with such examples, which value to keep of a model that gives several by name ("logits").
+        output: which value to keep of a model that gives several by name ("logits").
 
     Raises:
         PipelagError: a model that torch.fx cannot trace (it says where), that computes something else in training than
@@ -90,10 +90,8 @@ def linearise(
     if crossing is not None and not (isinstance(crossing, Integral) and crossing >= 1):
         raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {shown(crossing)}")
     examples = isinstance(inputs, Mapping)
-    if isinstance(inputs, str) or (whole and examples) or (output is not None and not examples):
-        raise PipelagError(
-            "inputs is a list of names, or a dict of examples by name; output= goes with examples, and whole= without"
-        )
+    if isinstance(inputs, str) or (whole and examples):
+        raise PipelagError("inputs is a list of names, or a dict of examples by name; whole= goes without examples")
     for name, example in inputs.items() if isinstance(inputs, Mapping) else ():
         if isinstance(example, torch.Tensor) and example.dim() and len(example) == 1:
             raise PipelagError(

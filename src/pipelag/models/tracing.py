@@ -34,7 +34,8 @@ def trace(
     Args:
         whole: modules, by path or class, to take as one operator each.
         inputs: arguments with defaults that are inputs nevertheless; or examples of all inputs, and then it is
-            torch.export that traces, and `output` the one to keep of what the model gives by name.
+            torch.export that traces.
+        output: the one to keep of what the model gives by name.
 
     Raises:
         PipelagError: control flow that depends on the data (where), a model that computes something else in training
@@ -46,7 +47,7 @@ def trace(
 
         look = partial(exported, inputs=inputs, output=output)
     else:
-        look = partial(_traced, whole=whole, input_names=tuple(inputs))
+        look = partial(_traced, whole=whole, input_names=tuple(inputs), keep=output)
     modes, usual = {module: module.training for module in model.modules()}, model.training
     try:
         traces = []
@@ -130,7 +131,9 @@ def _autocast() -> tuple[bool, ...]:
     return tuple(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
 
-def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str]) -> Traced:
+def _traced(
+    model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str], keep: str | None
+) -> Traced:
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
         raise PipelagError(f"{type(model).__name__} is around the model; give the model itself")
@@ -193,11 +196,17 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_name
             if step.op == "get_attr" and step.target in constants:
                 step = Step(node.name, "call_function", constant, (constants[step.target].detach(),), {})
             steps.append(replace(step, inplace=_overwrites(step, module)))
+    if keep is not None:
+        if not isinstance(output, dict):
+            raise PipelagError(f"{type(model).__name__} gives no values by name to keep one; leave out output")
+        if keep not in output:
+            raise unknown(f"output of {type(model).__name__}", keep, output)
+        output = output[keep]
     output = tuple(output) if isinstance(output, list) else output
     if not isinstance(output, Ref) and not (isinstance(output, tuple) and all(isinstance(x, Ref) for x in output)):
         what = "tuple of more than tensors" if isinstance(output, tuple) else type(output).__name__
-        keep = "; with examples, inputs={'name': tensor}, output= keeps one by name" if isinstance(output, dict) else ""
-        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{keep}")
+        one = f"; keep one: output='{next(iter(output), '')}'" if isinstance(output, dict) else ""
+        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{one}")
     if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
         raise PipelagError(
             f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "
