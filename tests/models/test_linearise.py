@@ -192,7 +192,7 @@ class Any_(nn.Module):
         (lambda: tv.inception_v3(init_weights=False), r"Inception3 computes something else .* \(aux_logits=False\)"),
         (Noisy, "draw random numbers"),
         (Silent, r"its forward fails at 'raise TypeError' \(.*\): TypeError; modules named"),
-        (Named, "Named returns a dict; a tensor or a tuple of tensors is wanted"),
+        (Named, "Named returns a dict; a tensor or a tuple of tensors is wanted; keep one: output='x'"),
         (Any_, "Any_ takes any number of inputs"),
     ],
 )

@@ -150,6 +150,52 @@ def test_a_frozen_part_stays_frozen_where_it_asks_for_its_mode(inputs: bool) -> 
     assert model[0].norm.num_batches_tracked == 0
 
 
+def largest(net: Any, x: torch.Tensor) -> torch.Tensor:
+    h = net.a(x)
+    best, least = h.max(dim=1), torch.min(h, 1)
+    other = net.b(x)
+    return net.c(other * best[0][:, None]) + least.values[:, None] + h.max()
+
+
+@pytest.mark.parametrize("layers", ["weights", "operators"])
+def test_the_values_of_an_operator_that_gives_several_travel_apart(layers: str) -> None:
+    model, x = Three(largest), torch.randn(4, 8)
+    row = pipelag.linearise(model, layers=layers)
+    torch.testing.assert_close(row(x), model(x))
+    assert len(row) >= 3
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "sentence"),
+    [
+        (lambda: nn.Sequential(nn.LazyLinear(8), nn.ReLU()), False, "'0.weight' of Sequential has no size yet"),
+        (
+            lambda: torch.jit.trace(nn.Linear(8, 8), torch.randn(4, 8)),
+            False,
+            "is compiled, .* give the model of before",
+        ),
+        (lambda: nn.DataParallel(nn.Linear(8, 8)), False, "DataParallel is around the model; give the model itself"),
+        (lambda: torch.compile(nn.Linear(8, 8)), False, "OptimizedModule is around the model; give the model itself"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), True, "only where it is frozen"),
+    ],
+)
+def test_models_of_a_form_that_cannot_be_traced_are_refused(model: Any, inputs: bool, sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
+        pipelag.linearise(model(), **({"inputs": {"input": torch.randn(4, 8)}} if inputs else {}))
+
+
+def test_one_of_several_values_by_name_is_kept_with_or_without_examples() -> None:
+    """As torchvision's segmentation networks give them."""
+    model, x = Three(lambda net, x: {"out": net.b(net.a(x)), "aux": net.c(x)}), torch.randn(4, 8)
+    for inputs in ({}, {"inputs": {"x": x}}):
+        row = pipelag.linearise(model, output="out", **inputs)  # type: ignore[arg-type]
+        torch.testing.assert_close(row(x), model(x)["out"])
+        with pytest.raises(PipelagError, match="unknown output 'oat' of Three; did you mean 'out'"):
+            pipelag.linearise(model, output="oat", **inputs)  # type: ignore[arg-type]
+        with pytest.raises(PipelagError, match="Three gives no values by name to keep one; leave out output"):
+            pipelag.linearise(Three(largest), output="out", **inputs)  # type: ignore[arg-type]
+
+
 def mixed(net: Any, x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         h = net.a(x)

@@ -259,7 +259,7 @@ def test_what_to_keep_is_said_by_name() -> None:
         ({"x": x}, "c", "unknown output 'c' of Several"),
         ({"scale": 1.0}, "a", "inputs has no tensor"),
         ({"x": torch.randn(2, 5)}, "a", "cannot be exported by torch.export with the inputs x: four wanted"),
-        (["x"], "a", "output= goes with examples"),
+        (["x"], "a", "cannot be traced by torch.fx"),
         (["y"], None, "unknown input 'y' of Several"),
     ):
         with pytest.raises(PipelagError, match=sentence):

@@ -56,6 +56,8 @@ class Called(nn.Module):
     def kept(self, value: Any) -> Any:
         """The one to keep of values by name."""
         if not isinstance(value, Mapping):
+            if self.output is not None:
+                raise PipelagError(f"{type(self.model).__name__} gives no values by name to keep one; leave out output")
             return value
         known = {name: item for name, item in value.items() if item is not None}
         if self.output is not None:

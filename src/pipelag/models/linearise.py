@@ -28,7 +28,9 @@ from pipelag.randomness import preserved_randomness
 from pipelag.tensors import alone, as_tuple
 
 LAYERS = ("weights", "operators")
-SEVERAL = {"chunk", "split", "unbind", "tensor_split", "topk", "sort"}  # give several tensors
+SEVERAL = {"chunk", "split", "unbind", "tensor_split", "topk", "sort", "kthvalue", "mode", "cummax", "cummin"}
+SEVERAL |= {"aminmax", "var_mean", "std_mean", "meshgrid", "broadcast_tensors"}  # give several tensors
+ALONG = {"max", "min", "median", "nanmedian"}  # so do these along a dimension
 
 
 class Linearised(nn.Sequential):
@@ -63,7 +65,7 @@ def linearise(
         inputs: names of arguments with defaults that are inputs as well, such as masks. Or, for models that torch.fx
             cannot trace, all inputs by name, each with an example of two samples or more: {"input_ids": words}; what
             is no tensor is passed as it is. torch.export then traces, and the result is compared with the model's.
-        output: with such examples, which value to keep of a model that gives several by name ("logits").
+        output: which value to keep of a model that gives several by name ("logits").
 
     Raises:
         PipelagError: a model that torch.fx cannot trace (it says where), that computes something else in training than
@@ -78,13 +80,18 @@ def linearise(
     if layers not in LAYERS:
         raise unknown("kind of layers", layers, LAYERS)
     expect("the model", model, nn.Module, "an nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise PipelagError(
+            f"{type(model).__name__} is compiled, and cannot be traced; give the model of before torch.jit"
+        )
+    lazy = next((n for n, p in model.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)), None)
+    if lazy is not None:
+        raise PipelagError(f"'{lazy}' of {type(model).__name__} has no size yet; call the model on an example first")
     if crossing is not None and not (isinstance(crossing, Integral) and crossing >= 1):
         raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {shown(crossing)}")
     examples = isinstance(inputs, Mapping)
-    if isinstance(inputs, str) or (whole and examples) or (output is not None and not examples):
-        raise PipelagError(
-            "inputs is a list of names, or a dict of examples by name; output= goes with examples, and whole= without"
-        )
+    if isinstance(inputs, str) or (whole and examples):
+        raise PipelagError("inputs is a list of names, or a dict of examples by name; whole= goes without examples")
     for name, example in inputs.items() if isinstance(inputs, Mapping) else ():
         if isinstance(example, torch.Tensor) and example.dim() and len(example) == 1:
             raise PipelagError(
@@ -185,7 +192,8 @@ def compare(
 def in_order(steps: Sequence[Step], model: nn.Module) -> list[Step]:
     """The steps with the parts of what gives several tensors taken out at once, so that only tensors travel on."""
     several = {step.name for step in steps if gives_several(model, step)}
-    parts = [s for s in steps if s.target is operator.getitem and s.args[0] in several and isinstance(s.args[1], int)]
+    parts = [s for s in steps if s.target in (operator.getitem, getattr) and s.args[0] in several]
+    parts = [step for step in parts if isinstance(step.args[1], (int, str))]
     taken = {step.name for step in parts}
     ordered = []
     for step in steps:
@@ -200,7 +208,8 @@ def gives_several(model: nn.Module, step: Step) -> bool:
         return True
     if step.op == "call_module":
         return isinstance(thing(model, step), (nn.RNNBase, nn.MultiheadAttention))
-    return step.called in SEVERAL
+    along = "dim" in step.kwargs or len(step.args) > 1 and isinstance(step.args[1], int)
+    return step.called in SEVERAL or (step.called in ALONG and along)
 
 
 def live(steps: Sequence[Step], traced: Traced, at: int) -> list[str]:

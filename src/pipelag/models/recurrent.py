@@ -31,18 +31,16 @@ def states(lstm: nn.LSTM, value: Any) -> Any:
 
 
 class Embed(nn.Module):
-    """Looks up the words of the first (or `place`-th) input."""
+    """Looks up the words of the first input."""
 
-    def __init__(self, label: str, words: int, size: int, place: int = 0) -> None:
+    def __init__(self, label: str, words: int, size: int) -> None:
         super().__init__()
-        self.label, self.place = label, place
+        self.label = label
         self.embedding = nn.Embedding(words, size)
 
     def forward(self, value: Any) -> Any:
         """Replaces that input by its vectors."""
-        if isinstance(value, torch.Tensor):
-            return self.embedding(value)
-        return tuple(self.embedding(v) if i == self.place else v for i, v in enumerate(value))
+        return self.embedding(value) if isinstance(value, torch.Tensor) else (self.embedding(value[0]), *value[1:])
 
 
 class Recurrent(nn.Module):

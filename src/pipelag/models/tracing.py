@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx.proxy import TraceError
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.models.cut import HOOKS
@@ -33,7 +34,8 @@ def trace(
     Args:
         whole: modules, by path or class, to take as one operator each.
         inputs: arguments with defaults that are inputs nevertheless; or examples of all inputs, and then it is
-            torch.export that traces, and `output` the one to keep of what the model gives by name.
+            torch.export that traces.
+        output: the one to keep of what the model gives by name.
 
     Raises:
         PipelagError: control flow that depends on the data (where), a model that computes something else in training
@@ -45,7 +47,7 @@ def trace(
 
         look = partial(exported, inputs=inputs, output=output)
     else:
-        look = partial(_traced, whole=whole, input_names=tuple(inputs))
+        look = partial(_traced, whole=whole, input_names=tuple(inputs), keep=output)
     modes, usual = {module: module.training for module in model.modules()}, model.training
     try:
         traces = []
@@ -59,6 +61,12 @@ def trace(
     try:
         return _merged(*traces)
     except _Differs:
+        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        if isinstance(inputs, Mapping) and any(norm.training == model.training for norm in norms):
+            raise PipelagError(
+                f"{type(model).__name__} has batch normalisation, which torch.export lays out only where it is frozen "
+                "(its .eval() called while the model is in training); without examples torch.fx lays it out"
+            ) from None
         raise PipelagError(
             f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
             "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
@@ -123,8 +131,12 @@ def _autocast() -> tuple[bool, ...]:
     return tuple(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
 
-def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str]) -> Traced:
+def _traced(
+    model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str], keep: str | None
+) -> Traced:
     parameters = inspect.signature(model.forward).parameters.values()
+    if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
+        raise PipelagError(f"{type(model).__name__} is around the model; give the model itself")
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -184,10 +196,17 @@ def _traced(model: nn.Module, whole: Sequence[str | type[nn.Module]], input_name
             if step.op == "get_attr" and step.target in constants:
                 step = Step(node.name, "call_function", constant, (constants[step.target].detach(),), {})
             steps.append(replace(step, inplace=_overwrites(step, module)))
+    if keep is not None:
+        if not isinstance(output, dict):
+            raise PipelagError(f"{type(model).__name__} gives no values by name to keep one; leave out output")
+        if keep not in output:
+            raise unknown(f"output of {type(model).__name__}", keep, output)
+        output = output[keep]
     output = tuple(output) if isinstance(output, list) else output
     if not isinstance(output, Ref) and not (isinstance(output, tuple) and all(isinstance(x, Ref) for x in output)):
         what = "tuple of more than tensors" if isinstance(output, tuple) else type(output).__name__
-        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted")
+        one = f"; keep one: output='{next(iter(output), '')}'" if isinstance(output, dict) else ""
+        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{one}")
     if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
         raise PipelagError(
             f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "

@@ -32,7 +32,7 @@ def rate_schedule(name: str) -> Callable[[Callable[..., Course]], Callable[..., 
 class LRScheduleSpec(Typed):
     """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
 
-    constant: 1. inverse_sqrt: sqrt(warmup / t) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
+    constant: 1. inverse_sqrt: sqrt(warmup / (t + 1)) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
     polynomial: (1 - t / horizon)^power. cosine: (1 + cos(pi t / horizon)) / 2. milestones: gamma^(number of milestones
     <= t), milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
     fractions refer to; the run's own total when null. Each is multiplied by the warm-up. Others by `rate_schedule`,
@@ -79,7 +79,7 @@ def inv(spec: LRScheduleSpec, total: int) -> Course:
 
 @rate_schedule("inverse_sqrt")
 def inverse_sqrt(spec: LRScheduleSpec, total: int) -> Course:
-    """sqrt(warmup / t) after the warm-up: fairseq's."""
+    """sqrt(warmup / (t + 1)) after the warm-up: fairseq's, whose steps count from 1."""
     return lambda step: float((max(1, spec.warmup) / max(step + 1, spec.warmup, 1)) ** 0.5)
 
 

@@ -148,8 +148,9 @@ class TranslationTest:
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
-        """BLEU of what the model writes, in words as the data set splits them, and its standard error (sacrebleu's
-        bootstrap over the test set); when the model is given the true words, its word accuracy (%) and cross-entropy.
+        """BLEU of what the model writes, in words as the set splits them (smoothed by sacrebleu's default, where no
+        four words in a row are right), and its standard error (sacrebleu's bootstrap over the test set); when the
+        model is given the true words, its word accuracy (%) and cross-entropy.
         """
         from sacrebleu.metrics.bleu import BLEU
 
