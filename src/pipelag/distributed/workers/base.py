@@ -283,6 +283,7 @@ class Worker:
         self.job, self.assignment, self.base = job, assignment, base or {}
         self.start, self.offset = assignment.start, assignment.offset
         self.record = Record()
+        self.events: list[torch.cuda.Event] = []  # of a GPU's updates
         self.receivers: Sequence[Receiver] = ()
         self.senders: Sequence[Sender] = ()
 
@@ -314,6 +315,20 @@ class Worker:
         """The phase is over: note the times and the traffic."""
         for name, value in self.clock().items():
             setattr(self.record, name, value)
+
+    def mark(self) -> None:
+        """An update is made: note when, on a GPU by an event, for nobody waits for it."""
+        if self.job.device.type == "cuda":
+            self.events.append(torch.cuda.Event(enable_timing=True))
+            self.events[-1].record()
+        else:
+            self.record.updated.append(time.perf_counter())
+
+    def read_marks(self) -> None:
+        """Wait for a GPU, and read off its events when its updates were made."""
+        if self.events:
+            torch.cuda.synchronize(self.job.device)
+            self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
 
     def waiting(self) -> float:
         """Seconds that went into waiting for messages."""
