@@ -397,6 +397,7 @@ def load_optimizer_state(
     optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], state: Mapping[int, dict[str, Any]]
 ) -> None:
     """Continue with the state of an earlier phase, or of a checkpoint."""
-    groups = {p: group for group in optimizer.param_groups for p in group["params"]} if optimizer is not None else {}
-    for i, values in state.items() if optimizer is not None else ():
-        optimizer.state[parameters[i]] = placed(values, parameters[i], groups.get(parameters[i], {}))
+    if optimizer is not None:
+        groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        for i, values in state.items():
+            optimizer.state[parameters[i]] = placed(values, parameters[i], groups.get(parameters[i], {}))
