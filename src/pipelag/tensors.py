@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,6 +121,17 @@ def trainable(loss: Any) -> torch.Tensor:
 def alone(values: Sequence[Any]) -> Any:
     """The inverse: one value by itself, several as a tuple."""
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def nodes_of(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """The nodes of autograd's graph behind these tensors, each once; a leaf's has it as `variable`."""
+    seen, todo = set[Any](), [tensor.grad_fn for tensor in tensors]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            todo += [before for before, _ in node.next_functions]
 
 
 def weight_bytes(layers: Sequence[nn.Module]) -> list[int]:

@@ -24,7 +24,7 @@ from torch import nn
 import pipelag
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining, check_workers
-from pipelag.distributed.workers.base import Job
+from pipelag.distributed.workers.base import Job, Worker
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.stage import flat_step
@@ -105,6 +105,27 @@ def all_cases(job: Job, cases: list[list[Phase]]) -> list[dict[str, torch.Tensor
         training.run(batches.inputs, batches.targets)
         ends.append(model.cpu().state_dict())
     return ends
+
+
+def marked(job: Job, method: str, cuts: tuple[int, ...]) -> int:
+    """How often the worker marks an update, which on a GPU is an event."""
+    marks, mark = [], Worker.mark
+    Worker.mark = lambda self: marks.append(mark(self))  # type: ignore[method-assign]
+    try:
+        phases = [Phase(get(method), 3, cuts, microbatches=2 if cuts else 1)]
+        loss = nn.functional.cross_entropy
+        training = RealTraining(job, convolutional(), phases, sgd, loss, rate=lambda step: 1.0, seed=5)
+        records = training.run(Noise().inputs, Noise().targets)
+    finally:
+        Worker.mark = mark  # type: ignore[method-assign]
+    assert len(records[0][0].updated) == 3
+    return len(marks)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("method", "cuts"), [("bsp", ()), ("gpipe_torch", (3,)), ("gpipe", (3,))])
+def test_every_worker_says_when_the_device_has_made_an_update(method: str, cuts: tuple[int, ...]) -> None:
+    assert launch(marked, 2, "cpu", 1, method=method, cuts=cuts) == 3
 
 
 def data_parallel(job: Job) -> tuple[dict[str, torch.Tensor], list[float]]:

@@ -294,6 +294,26 @@ class Joined(nn.Module):
         return torch.cat([nn.functional.linear(x, part) for part in self.parts], 1)
 
 
+class Product(torch.autograd.Function):
+    """x w^T, which keeps a copy of w as an attribute."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.x, ctx.of = x, {"w": w.clone()}
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient @ ctx.of["w"], gradient.t() @ ctx.x
+
+
+class Custom(nn.Linear):
+    """By an autograd function of one's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Product.apply(x, self.weight) + self.bias
+
+
 class Divided(nn.Linear):
     """What comes of it, by the norm of its weights: another form of them is a number."""
 
@@ -305,6 +325,7 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
     "scaled": lambda: Scaled(2.0),
     "joined": Joined,
     "divided": lambda: Divided(8, 8),
+    "custom": lambda: Custom(8, 8),
     "weight_norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)),
     "spectral_norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
     "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)),

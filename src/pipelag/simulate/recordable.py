@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelag.stage.rounded import hands_on
+from pipelag.tensors import nodes_of
 
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
@@ -140,14 +141,7 @@ def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:
 
 def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that its backward gives gradients to."""
-    seen, todo, leaves = set(), [loss.grad_fn], []
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            leaves += [node.variable] if hasattr(node, "variable") else []
-            todo += [before for before, _ in node.next_functions]
-    return leaves
+    return [node.variable for node in nodes_of([loss]) if hasattr(node, "variable")]
 
 
 def generators_of(device: torch.device) -> Generators:

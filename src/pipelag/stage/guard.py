@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipelag.errors import PipelagError
 from pipelag.stage.policy import StageWeights
-from pipelag.tensors import kept_for_backward
+from pipelag.tensors import kept_for_backward, nodes_of
 
 Weights = frozenset[int] | None
 NONE: Weights = frozenset()
@@ -131,12 +132,29 @@ class Guard:
             yield
         self.check()
 
-    def following(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def following(self) -> Iterator[None]:
         """Around a forward of which `look` is shown what autograd keeps."""
         named = self.module.named_parameters() if self.several else ()
         self.before = [(name, p, p._version, p.detach().clone()) for name, p in named if p.requires_grad]
         self.origins = Origins(self.module) if self.needed else None
-        return self.origins if self.origins is not None else nullcontext()
+        if self.origins is None:
+            yield
+            return
+        handle = self.module.register_forward_hook(lambda module, given, output: self.look_at_functions(output))
+        try:
+            with self.origins:
+                yield
+        finally:
+            handle.remove()
+
+    def look_at_functions(self, output: Any) -> None:
+        """Note what autograd functions of a user's keep as attributes, of which no hook of autograd's tells."""
+        tensors = [tensor for tensor in tree_leaves(output) if isinstance(tensor, torch.Tensor)]
+        own = [vars(node) for node in nodes_of(tensors) if isinstance(node, BackwardCFunction)]
+        for kept in tree_leaves(own):
+            if isinstance(kept, torch.Tensor):
+                self.look(kept)
 
     def look(self, tensor: torch.Tensor) -> None:
         """Note whether what autograd keeps is another form of weights."""

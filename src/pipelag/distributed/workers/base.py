@@ -283,6 +283,7 @@ class Worker:
         self.job, self.assignment, self.base = job, assignment, base or {}
         self.start, self.offset = assignment.start, assignment.offset
         self.record = Record()
+        self.events: list[torch.cuda.Event] = []  # of a GPU's updates
         self.receivers: Sequence[Receiver] = ()
         self.senders: Sequence[Sender] = ()
 
@@ -314,6 +315,20 @@ class Worker:
         """The phase is over: note the times and the traffic."""
         for name, value in self.clock().items():
             setattr(self.record, name, value)
+
+    def mark(self) -> None:
+        """An update is made: note when, on a GPU by an event, for nobody waits for it."""
+        if self.job.device.type == "cuda":
+            self.events.append(torch.cuda.Event(enable_timing=True))
+            self.events[-1].record()
+        else:
+            self.record.updated.append(time.perf_counter())
+
+    def read_marks(self) -> None:
+        """Wait for a GPU, and read off its events when its updates were made."""
+        if self.events:
+            torch.cuda.synchronize(self.job.device)
+            self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
 
     def waiting(self) -> float:
         """Seconds that went into waiting for messages."""
@@ -382,6 +397,7 @@ def load_optimizer_state(
     optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], state: Mapping[int, dict[str, Any]]
 ) -> None:
     """Continue with the state of an earlier phase, or of a checkpoint."""
-    groups = {p: group for group in optimizer.param_groups for p in group["params"]} if optimizer is not None else {}
-    for i, values in state.items() if optimizer is not None else ():
-        optimizer.state[parameters[i]] = placed(values, parameters[i], groups.get(parameters[i], {}))
+    if optimizer is not None:
+        groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        for i, values in state.items():
+            optimizer.state[parameters[i]] = placed(values, parameters[i], groups.get(parameters[i], {}))

@@ -53,13 +53,14 @@ class ReplicaWorker(WholeModel):
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             self.record.losses[step - self.start] = loss.detach()
-            self.record.updated.append(time.perf_counter())
+            self.mark()
             if self.writer is not None and self.writer.wants(step + 1):
                 self.average_losses()
                 if rank == 0:
                     self.keep_buffers(step + 1)
                     self.write_checkpoint(step + 1)
         self.average_losses()
+        self.read_marks()
         self.record.seconds = self.clock()["seconds"]
         return self.record
 

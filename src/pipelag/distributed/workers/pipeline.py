@@ -80,7 +80,6 @@ class PipelineWorker(Worker):
                 self.mates |= {stage: group} if job.rank in ranks else {}
         self.updates = {stage: updates_of(self.actions, stage) for stage in self.stages}
         self.handed: dict[tuple[Kind, int, int], Gradients] = {}  # between two stages of this worker
-        self.events: list[torch.cuda.Event] = []
         self.incoming: dict[tuple[Kind, int, int], Receiver] = {}
         self.outgoing: dict[tuple[Kind, int, int], Sender] = {}
         ahead = in_flight(self.actions) + AHEAD
@@ -108,9 +107,8 @@ class PipelineWorker(Worker):
             for kind, size in state.memory().items():
                 self.record.memory[kind] = self.record.memory.get(kind, 0) + size
         if self.events:
-            torch.cuda.synchronize()
+            self.read_marks()
             self.record.memory["peak"] = torch.cuda.max_memory_allocated(self.job.device)
-            self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
         return self.record
 
     def perform(self, action: Action) -> None:
@@ -259,14 +257,6 @@ class PipelineWorker(Worker):
         t = m // self.assignment.phase.microbatches
         before = self.record.losses.get(t)
         self.record.losses[t] = value if before is None else before + value
-
-    def mark(self) -> None:
-        """Note the time."""
-        if self.job.device.type == "cuda":
-            self.events.append(torch.cuda.Event(enable_timing=True))
-            self.events[-1].record()
-        else:
-            self.record.updated.append(time.perf_counter())
 
 
 def metas_of_gradients(inputs: Tensors) -> list[TensorMeta]:

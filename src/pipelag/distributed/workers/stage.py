@@ -26,7 +26,16 @@ from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import Gradients, backward_through
 from pipelag.stage.rounded import computing, differentiating, flat_of
 from pipelag.stage.weights import hand_over, publish, shadows
-from pipelag.tensors import as_tuple, crossing, entering, kept_for_backward, kept_whole, trainable, unchanged_buffers
+from pipelag.tensors import (
+    as_tuple,
+    crossing,
+    entering,
+    kept_for_backward,
+    kept_whole,
+    nodes_of,
+    trainable,
+    unchanged_buffers,
+)
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -303,20 +312,14 @@ def check_loss(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
 
     leaves: that it may be computed from.
     """
-    allowed, seen = {id(tensor) for tensor in leaves}, set[Any]()
-    left = [loss.grad_fn]
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    allowed = {id(tensor) for tensor in leaves}
+    for node in nodes_of([loss]):
         leaf = getattr(node, "variable", None)
         if leaf is not None and id(leaf) not in allowed:
             raise PipelagError(
                 f"the loss is computed from weights that are none of the last stage's (a tensor of shape "
                 f"{list(leaf.shape)}), of which real workers have copies; let the optimizer decay weights, or simulate"
             )
-        left += [before for before, _ in node.next_functions]
 
 
 def updates_of(actions: Sequence[Action], stage: int) -> int:

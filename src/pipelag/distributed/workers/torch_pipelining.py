@@ -107,10 +107,11 @@ class TorchWorker(WholeModel):
                 set_rates(self.optimizer, lambda stage, step=step: assignment.rate(step))  # type: ignore[misc]
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-            self.record.updated.append(time.perf_counter())
+            self.mark()
             if self.writer is not None and self.writer.wants(step + 1):
                 self.keep_buffers(step + 1)
                 self.write_checkpoint(step + 1)
+        self.read_marks()
         self.record.seconds = self.clock()["seconds"]
         return self.record
 
