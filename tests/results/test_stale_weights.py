@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pipelag.experiments import Arm
-from pipelag.results.logs import RunLog
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.stale_weights.claims_accuracy import costs_alike
 from pipelag.results.stale_weights.claims_convergence import all_converge
 from pipelag.results.stale_weights.claims_depth import widest_gap
-from pipelag.results.verdict import NotLogged
+from pipelag.results.stale_weights.claims_staleness import same_percentages
+from pipelag.results.verdict import Finding, NotLogged
+from tests.results.cases.stale_weights import FINE, SLIDING, STALE, ends
 from tests.results.made_up import OFFICIAL, context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -32,6 +34,23 @@ def test_with_one_seed_a_gap_has_the_error_of_its_test_sets_samples() -> None:
 
     finding = widest_gap(context("stale_weights", "table_5", make, seeds=(0,)))
     assert finding.holds is True and "than ResNet-20 +10.00 ± " in finding.why
+
+
+def test_the_curves_of_figure_6_are_compared_where_both_have_a_point() -> None:
+    """A scale may leave out the register at which the other curve has its last."""
+
+    def without(*layers: int) -> Finding:
+        whole = context("stale_weights", "figure_6", ends({**FINE, **SLIDING}))
+        names = [f"register after {layer}" for layer in layers]
+        items = [
+            Item(replace(item.arm, left_out="no time"), None) if item.arm.labels["arm"] in names else item
+            for item in whole.items
+        ]
+        return same_percentages(replace(whole, items=items))
+
+    assert without(17).holds is True and "layer 15" in without(17).why and "layer 17" not in without(17).why
+    with pytest.raises(NotLogged, match="fewer than two registers where Increasing Stages has its last"):
+        without(*(layer for layer in STALE if layer != 19))
 
 
 def test_the_costs_are_of_the_seeds_that_their_difference_is_of() -> None:

@@ -140,9 +140,10 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
 def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[float, int], Difference]]:
     """Where both curves have a point: (percentage, degree) of Increasing, of Sliding, and Sliding minus Increasing."""
     increasing, sliding = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
-    if not increasing or not increasing.keys() <= sliding.keys():
-        raise NotLogged(f"{SLIDING} has no register where {INCREASING} has its last")
-    return {p: (point[:2], sliding[p][:2], Difference.of(sliding[p][2], point[2])) for p, point in increasing.items()}
+    shared = {p: (point, sliding[p]) for p, point in increasing.items() if p in sliding}
+    if len(shared) < 2:
+        raise NotLogged(f"{SLIDING} has fewer than two registers where {INCREASING} has its last")
+    return {p: (one[:2], other[:2], Difference.of(other[2], one[2])) for p, (one, other) in shared.items()}
 
 
 def falls_along(curve: str) -> Judge:
