@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelag.models.gpt import GPT
-from pipelag.timing.storages import Kept, id_of
+from pipelag.timing.storages import Saved, id_of
 
 SIZES = GPT(blocks=2, width=32, heads=4, vocabulary=211, context=24)
 SEQUENCES = 3
@@ -64,7 +64,7 @@ def module(gpt: GPT) -> list[nn.Module]:
 
 def measured(layer: nn.Module, value: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int]]:
     """The output, (operations forward, backward, bytes kept besides weights and input)."""
-    keep = Kept({id_of(p) for p in layer.parameters()} | {id_of(value)})
+    keep = Saved({id_of(p) for p in layer.parameters()} | {id_of(value)})
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), FlopCounterMode(display=False) as ahead:
         out = layer(value)
     inside = sum(size for place, size in keep.bytes.items() if place != id_of(out))
