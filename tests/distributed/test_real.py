@@ -408,7 +408,7 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         job, batches = join("cpu"), Noise()
         phases = [Phase(get("stale_weights"), 6, (3,))]
         loss = torch.nn.functional.cross_entropy
-        training = RealTraining(job, convolutional(), phases, sgd, loss, lambda step: 1.0, seed=5)
+        training = RealTraining(job, convolutional(), phases, sgd, loss, rate=lambda step: 1.0, seed=5)
         training.run(batches.inputs, batches.targets)
         if job.rank == 0:
             torch.save(training.model.state_dict(), sys.argv[1])
