@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -152,14 +151,13 @@ class Guard:
     def look_at_functions(self, output: Any) -> None:
         """Note what autograd functions of a user's keep as attributes, of which no hook of autograd's tells.
 
-        Lists and dicts are left alone: others hold them, too, and may note in them what they like.
+        Lists are left alone: somebody else may hold them, too, and note in them what passes read.
         """
         tensors = [tensor for tensor in tree_leaves(output) if isinstance(tensor, torch.Tensor)]
-        own = [vars(node).values() for node in nodes_of(tensors) if isinstance(node, BackwardCFunction)]
-        for value in chain.from_iterable(own):
-            for tensor in value if isinstance(value, tuple) else (value,):
-                if isinstance(tensor, torch.Tensor):
-                    self.look(tensor)
+        own = [vars(node) for node in nodes_of(tensors) if isinstance(node, BackwardCFunction)]
+        for kept in tree_leaves(own, is_leaf=lambda value: isinstance(value, list) and value is not own):
+            if isinstance(kept, torch.Tensor):
+                self.look(kept)
 
     def look(self, tensor: torch.Tensor) -> None:
         """Note whether what autograd keeps is another form of weights."""
