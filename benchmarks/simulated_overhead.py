@@ -3,8 +3,7 @@
 ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
 50) small blocks of an attention layer and a feed-forward layer each. `resnet50`: PipeMare's, 107 stages.
 
-Small minibatches fill the pipeline before a step counts: while it fills, stages hold fewer versions than later, and a
-step takes less time.
+Small minibatches fill the pipeline before a step counts: while it fills, stages hold fewer versions than later.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def _check_read(given: DataSpec, options: TaskOptions, opened: Any) -> None:
         return
     gives = f"and '{given.name}' gives {here.kind}"
     for of in READ.values():
-        for name in set(of.options).difference(here.options):
-            if getattr(options, name) != TaskOptions.model_fields[name].default:
+        for name in of.options:
+            if name not in here.options and getattr(options, name) != TaskOptions.model_fields[name].default:
                 raise PipelagError(f"option '{name}' is of {of.kind}, {gives}; leave it out")
     if given.augment not in here.augment:
         remedy = "augment: true crops them at random" if here.augment[1:] else "leave it out"
