@@ -37,10 +37,34 @@ def note(
     path = os.environ.get(VARIABLE)
     if path is None:
         return
+    between = interval(values)
     row = {"what": what, "case": case, "unit": unit, "median": median(values), "low": min(values), "high": max(values)}
-    row |= {"blocks": len(values), "most": most, "least": least, "work": work}
+    row |= {"interval": between, "blocks": len(values), "most": most, "least": least, "work": work}
     with Path(path).open("a") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Between which two of the values the true median lies, in 95 of 100 cases or more; None of fewer than six.
+
+    Of n independent values the number below the true median is binomial (n, 1/2), whatever their distribution.
+    """
+    count, held = len(values), sorted(values)
+    left_out, ways, tail = 0, 1, 1  # tail / 2^n: how likely it is that at most `left_out` values lie below the median
+    while 2 * 20 * tail <= 2**count:  # below or above it: one case in twenty
+        ways = ways * (count - left_out) // (left_out + 1)
+        left_out += 1
+        tail += ways
+    return (held[left_out - 1], held[-left_out]) if left_out else None
+
+
+def within_noise(row: dict[str, object]) -> bool:
+    """Whether the goal lies where the median may lie: another run may well say the opposite of `reached`."""
+    between = row.get("interval")
+    if between is None:
+        return False
+    low, high = between  # type: ignore[misc]
+    return any(goal is not None and low <= goal <= high for goal in (row["most"], row["least"]))  # type: ignore[operator]
 
 
 def reached(row: dict[str, object]) -> bool | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ledger import reached
+from benchmarks.ledger import reached, within_noise
 from pipelag.report import style
 from pipelag.report.tables import Col, table
 
@@ -20,7 +20,9 @@ HEAD = """# Benchmarks
 
 Written by `python -m benchmarks.page docs/benchmarks.md` from `results/benchmarks/*.json`, which `make bench` measures
 ([what each script compares](../benchmarks/README.md)). Ratios: the two sides alternate in one run, so that the machine
-may drift; given is the median of the blocks, with the least and the greatest.
+may drift; given is the median of the blocks, with the least and the greatest, and (of six blocks and more) the
+interval in which the true median lies in 95 of 100 such runs. Where that holds the goal, another run may say the
+opposite: *about*.
 """
 
 
@@ -41,7 +43,9 @@ def text(files: dict[str, Any]) -> str:
         rows = rows_of(held)
         goals = [verdict for verdict in map(reached, rows) if verdict is not None]
         parts.append(f"## {name}: {held['runs'][0]['environment']['device']}\n")
-        parts.append(f"Of {len(goals)} goals {sum(goals)} are reached.\n")
+        near = sum(within_noise(row) for row in rows)
+        about = f"; {near} of them lie where the median may lie, too" if near else ""
+        parts.append(f"Of {len(goals)} goals {sum(goals)} are reached{about}.\n")
         for what in dict.fromkeys(row["what"] for row in rows):
             alike = [row for row in rows if row["what"] == what]
             parts.append(f"**{what}**\n\n{_table(alike)}\n{_exponent(alike)}")
@@ -59,9 +63,21 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     cols = [Col("case", "case"), Col(rows[0]["unit"], lambda row: f"{row['median']:.4g}")]
     if any(row["blocks"] > 1 for row in rows):
         cols.append(Col("least to greatest", lambda row: f"{row['low']:.3g} to {row['high']:.3g}"))
+    if any(row.get("interval") for row in rows):
+        cols.append(Col("95 % of medians", _interval))
     cols.append(Col("wanted", _goal))
-    cols.append(Col("reached", lambda row: {True: "yes", False: "**no**", None: "–"}[reached(row)]))
+    cols.append(Col("reached", _reached))
     return table(rows, cols).markdown()
+
+
+def _interval(row: dict[str, Any]) -> str:
+    between = row.get("interval")
+    return f"{between[0]:.4g} to {between[1]:.4g}" if between else "–"
+
+
+def _reached(row: dict[str, Any]) -> str:
+    word = {True: "yes", False: "**no**", None: "–"}[reached(row)]
+    return f"{word}, about" if within_noise(row) else word
 
 
 def _goal(row: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ def training(depth: int, batch: int, seconds: float, begin: Any, results: Any) -
     results.put((time.perf_counter() - began) / steps)
 
 
-def apart(depth: int, batch: int, seconds: float, rounds: int = 3) -> list[float]:
+def apart(depth: int, batch: int, seconds: float, rounds: int) -> list[float]:
     """How much more two trainings that do not talk get done than one alone; 2 where they do not disturb each other."""
     context, ratios = processes.get_context("spawn"), []
     for _ in range(rounds):
@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--depths", type=int, nargs="+", default=[20, 56, 110])
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=4.0, help="about how long a block takes")
     parser.add_argument("--cut", type=int, default=None, help="instead of the measured cut")
     args = parser.parse_args()
@@ -105,7 +105,7 @@ def main() -> None:
         goal = 1.95 if depth == 20 else 1.7
         case = f"ResNet-{depth}, minibatch {args.batch}, cut after layer {cuts[0]}"
         note("1 worker / 2 workers, stale weights", case, summary["speedups"]["pipelined"], least=goal)
-        cores, cut = apart(depth, args.batch, args.seconds), 1 / max(share, 1 - share)
+        cores, cut = apart(depth, args.batch, args.seconds, args.blocks), 1 / max(share, 1 - share)
         note("two trainings that do not talk / one alone", f"ResNet-{depth}, minibatch {args.batch}", cores)
         most = cut * median(cores) / 2
         allowed = f"ResNet-{depth}: {cut:.2f} by the cut, {median(cores):.2f} by the cores"

@@ -3,14 +3,15 @@
 ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
 50) small blocks of an attention layer and a feed-forward layer each. `resnet50`: PipeMare's, 107 stages.
 
-Small minibatches fill the pipeline before a step counts: while it fills, stages hold fewer versions than later.
+Small minibatches fill the pipeline before a step counts: while it fills, stages hold fewer versions than later. Then
+pairs of steps follow one another until their ratios' median is known to `--precise` either way, or for `--seconds`.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.ledger import note
+from benchmarks.ledger import interval, note
 from pipelag import methods, models
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -89,6 +90,12 @@ def until_full(method: methods.Method, stages: int, microbatches: int) -> int:
     return 1 + max(*delays.forward, *delays.backward)
 
 
+def precise(ratios: Sequence[float], wanted: float) -> bool:
+    """Whether the interval of the ratios' median is no wider than `wanted` either way."""
+    between = interval(ratios)
+    return between is not None and between[1] - between[0] <= 2 * wanted
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=("resnet", "transformer", "resnet50"), default="resnet")
@@ -98,11 +105,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=15, help="pairs of steps of a method, at least")
+    parser.add_argument("--most", type=int, default=1000, help="pairs of steps of a method, at most")
+    parser.add_argument("--precise", type=float, default=0.01, help="how well the median is to be known, either way")
+    parser.add_argument("--seconds", type=float, help="of a method, after which no pair begins (60; 20 without a goal)")
     parser.add_argument("--no-goal", action="store_true", help="for minibatches smaller than any paper's")
     parser.add_argument("--grouped", action="store_true", help="microbatches that read the same weights share passes")
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu", help="cpu: not disturbed by other programs")
     args = parser.parse_args()
+    without = args.no_goal or args.grouped
+    longest = args.seconds if args.seconds is not None else 20 if without else 60
     torch.set_num_threads(args.threads)
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     build, cuts, inputs, targets, loss = case(args.model, args.stages, args.batch)
@@ -123,25 +135,31 @@ def main() -> None:
     for name in args.methods:  # one after the other: the versions of seven methods would fill the memory
         method, parts = methods.get(name), args.microbatches
         fill, small = until_full(method, len(cuts) + 1, parts), 2 * parts
-        phase = Phase(method, fill + WARM + args.rounds, cuts, microbatches=parts)
+        most = max(args.most, args.rounds)
+        phase = Phase(method, fill + WARM + most, cuts, microbatches=parts)
         training = SimulatedTraining(build(), [phase], make, loss, grouped=args.grouped)
         for _ in range(fill):
             training.step(inputs[:small], targets[:small])
-        pairs = []
-        for number in range(WARM + args.rounds):
+        pairs: list[tuple[float, float]] = []
+        ratios: list[float] = []
+        started = time.monotonic()
+        for number in range(WARM + most):
+            late = time.monotonic() - started > longest
+            if len(pairs) >= args.rounds and (late or (len(pairs) % 5 == 0 and precise(ratios, args.precise))):
+                break
             begin = clock()
             plain_step()
             middle = clock()
             training.step(inputs, targets)
             if number >= WARM:
                 pairs.append((middle - begin, clock() - middle))
-        ratios = [mine / base for base, mine in pairs]
+                ratios.append(pairs[-1][1] / pairs[-1][0])
         few = len(cuts) < 8 and name not in PREDICTING
-        most = None if args.no_goal or args.grouped else 1.03 if few else 1.05
-        note(what, f"{title}: {name}", ratios, most=most)
+        goal = None if without else 1.03 if few else 1.05
+        note(what, f"{title}: {name}", ratios, most=goal)
         base, mine = (1000 * median(each) for each in zip(*pairs, strict=True))
-        ratio = f"ratio {median(ratios):.3f}   (of medians {mine / base:.3f})"
-        print(f"{name:24s} {mine:7.1f} ms, plain PyTorch {base:7.1f} ms   {ratio}")
+        ratio = f"ratio {median(ratios):.3f}   (of medians {mine / base:.3f}; {len(pairs)} pairs)"
+        print(f"{name:24s} {mine:7.1f} ms, plain PyTorch {base:7.1f} ms   {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import all as every
 from benchmarks import gpu_check, page, recorded_steps, simulated_overhead
-from benchmarks.ledger import VARIABLE, note, reached
+from benchmarks.ledger import VARIABLE, interval, note, reached, within_noise
 from pipelag.methods import get
 from pipelag.simulate.training import SimulatedTraining
 
@@ -53,6 +53,37 @@ def test_the_page_says_goals_and_exponents(rows: list[dict[str, Any]], tmp_path:
     assert "exponent 2.00" in (tmp_path / "scaling.svg").read_text()
 
 
+def test_the_interval_of_a_median_holds_it_in_95_of_100_cases() -> None:
+    """The ranks of the usual table of confidence intervals for a median, and by trial."""
+    ranks = {1: None, 5: None, 6: (1, 6), 8: (1, 8), 9: (2, 8), 17: (5, 13), 25: (8, 18), 40: (14, 27)}
+    assert {count: interval(range(count, 0, -1)) for count in ranks} == ranks
+    random = torch.Generator().manual_seed(0)
+    samples = torch.empty(2000, 41).log_normal_(0.0, 1.0, generator=random)  # of median 1, and skewed
+    held = [low <= 1 <= high for low, high in (interval(sample) for sample in samples.tolist())]  # type: ignore[misc]
+    assert 0.95 <= sum(held) / len(held) <= 0.99
+    assert interval(range(5000)) == (2430, 2569)
+
+
+def test_a_goal_within_the_noise_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "rows.jsonl"))
+    steady, wide = [1.0] * 3 + [1.01] * 3, [0.9, 1.0, 1.0, 1.1, 1.1, 1.2]
+    for case, values in (("steady", steady), ("wide", wide), ("few", [0.9, 1.2])):
+        note("step / step", case, values, most=1.03)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [within_noise(row) for row in rows] == [False, True, False]
+    text = page.text({"cpu": held(rows)})
+    assert "Of 3 goals 1 are reached; 1 of them lie where the median may lie, too." in text
+    assert "| 1.05 | 0.9 to 1.2 | 0.9 to 1.2 | at most 1.03 | **no**, about |" in text
+    assert "| 1.05 | 0.9 to 1.2 | – | at most 1.03 | **no** |" in text
+    assert not within_noise(rows[1] | {"most": None})
+
+
+def test_pairs_follow_until_the_median_is_known() -> None:
+    close, apart = [1 + 0.001 * k for k in range(10)], [1 + 0.1 * k for k in range(10)]
+    assert simulated_overhead.precise(close, 0.01) and not simulated_overhead.precise(apart, 0.01)
+    assert not simulated_overhead.precise(close[:5], 0.01)
+
+
 def test_a_device_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     titles = {"cuda:0": "NVIDIA H100 80GB HBM3", "cuda:1": "NVIDIA GeForce RTX 4090", "cuda:2": "NVIDIA GPU"}
     monkeypatch.setattr(every, "device_title", titles.__getitem__)
@@ -85,7 +116,8 @@ def test_a_simulated_step_is_measured_once_the_pipeline_is_full(
     steps: list[int] = []  # samples of each
     step = SimulatedTraining.step
     monkeypatch.setattr(SimulatedTraining, "step", lambda self, x, y: steps.append(len(x)) or step(self, x, y))
-    words = f"--model transformer --stages {stages} --batch 4 --microbatches {microbatches} --rounds 2 --methods {name}"
+    words = f"--model transformer --stages {stages} --batch 4 --microbatches {microbatches} --rounds 2 --seconds 0"
+    words += f" --methods {name}"
     monkeypatch.setattr(sys, "argv", ["simulated_overhead", *words.split()])
     simulated_overhead.main()
     full = len(steps) - simulated_overhead.WARM - 2
