@@ -395,7 +395,7 @@ def test_a_step_stopped_while_weights_are_shown_is_taken_again_or_refused(
                 assert "broke off; go on from a checkpoint" in str(error)
 
 
-STOPS = {"load": 6, "restore": 3, "before_step": 3}  # three stages; a forward and a backward load
+STOPS = {"load": 6, "restore": 3, "complete": 3}  # three stages; a forward and a backward load
 
 
 @pytest.mark.parametrize(("what", "which"), [(what, n + 1) for what, count in STOPS.items() for n in range(count)])

@@ -7,7 +7,7 @@ it looks on before and after every update; readings that need the same one share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import SGD, Adam, NAdam
@@ -25,6 +25,41 @@ SMOOTHING = 0.9  # gamma of the averages kept here, where the optimizer keeps no
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # XPipe's moments over an optimizer that keeps none (Adam's defaults)
 
 
+Term = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]  # place, weights, direction (or none), factor
+FEW = 1 << 18  # numbers up to which a GPU's launches are what a sum costs
+
+
+def add_all(terms: Sequence[Term]) -> None:
+    """place = weights + factor * direction, each.
+
+    On a GPU the small ones in a launch for all, of whatever stage they are.
+    """
+    together: list[Term] = []
+    for term in terms:
+        place, weights, direction, factor = term
+        if direction is None:
+            place.copy_(weights)
+        elif launched(place):
+            together.append(term)
+        else:
+            torch.add(weights, direction, alpha=factor, out=place)
+    if together:
+        _in_one(together)
+
+
+def launched(place: torch.Tensor) -> bool:
+    """Whether launching a sum there is what it costs. By what it is added to alone, as a stage's executor must not
+    matter: these sums are rounded twice, and others once."""
+    return place.device.type == "cuda" and place.dtype in (torch.float32, torch.float64) and place.numel() <= FEW
+
+
+def _in_one(terms: Sequence[Term]) -> None:
+    places, weights, directions, factors = map(list, zip(*terms, strict=True))
+    torch._foreach_copy_(places, directions)
+    torch._foreach_mul_(places, factors)
+    torch._foreach_add_(places, weights)
+
+
 class Memory:
     """Something remembered from update to update, as flat buffers like the weights, zero at first."""
 
@@ -38,7 +73,13 @@ class Memory:
         """The gradients are complete."""
 
     def after_step(self, made: Buffers) -> None:
-        """The update has added `made` (empty unless some memory `needs_steps`)."""
+        """The update has added `made` (empty unless some memory of the stage `needs_steps`)."""
+
+    @classmethod
+    def after_steps(cls, pairs: Sequence[tuple[Any, Buffers]]) -> None:
+        """Those of all stages, (memory, what the stage's update has added): for what takes one call for all."""
+        for memory, made in pairs:
+            memory.after_step(made)
 
     def gradients(self) -> tuple[Buffers, Buffers]:
         """(places here, gradients that the optimizer steps along) of the parameters that have one, as real numbers."""
@@ -52,9 +93,17 @@ class Difference(Memory):
 
     needs_steps = True
 
-    def after_step(self, made: Buffers) -> None:
+    @classmethod
+    def after_steps(cls, pairs: Sequence[tuple[Difference, Buffers]]) -> None:
         """Keep the last one."""
-        torch._foreach_copy_(self.buffers, made)
+        every = [each for one, made in pairs for each in zip(one.buffers, made, strict=True)]
+        if every:
+            places, steps = map(list, zip(*every, strict=True))
+            torch._foreach_copy_(places, steps)
+
+    def after_step(self, made: Buffers) -> None:
+        """Of one stage alone."""
+        self.after_steps([(self, made)])
 
 
 class Trajectory(Memory):
@@ -63,9 +112,19 @@ class Trajectory(Memory):
     needs_steps = True
     gamma = 0.0
 
-    def after_step(self, made: Buffers) -> None:
+    @classmethod
+    def after_steps(cls, pairs: Sequence[tuple[Trajectory, Buffers]]) -> None:
         """Follow."""
-        torch._foreach_lerp_(self.buffers, made, 1 - self.gamma)
+        every = [
+            (place, step, 1 - one.gamma) for one, made in pairs for place, step in zip(one.buffers, made, strict=True)
+        ]
+        if every:
+            places, steps, shares = map(list, zip(*every, strict=True))
+            torch._foreach_lerp_(places, steps, shares)
+
+    def after_step(self, made: Buffers) -> None:
+        """Of one stage alone."""
+        self.after_steps([(self, made)])
 
 
 class Average(Memory):
@@ -119,30 +178,52 @@ class Reading:
         for out, amount in outs:
             self.write(out, amount)
 
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
+        """What `add_all` makes the same of, as far as it is such sums: those of all stages take a few calls."""
+        self.write_all(outs)
+        return []
+
+    laborious = True  # making several costs little more than making one, which is worth keeping them
+
     def does_as(self, other: Reading) -> bool:
         """Whether it makes the same as another of this stage, so that one `write_all` serves both."""
         return other is self
 
-    def along(self, out: Buffers, direction: Buffers, factor: float | Sequence[float]) -> None:
-        """out = live + factor * direction; one factor for all buffers, or one each."""
+    def along(self, out: Buffers, direction: Buffers, factor: float | Sequence[float]) -> list[Term]:
+        """out = live + factor * direction, as terms; one factor for all buffers, or one each."""
         factors = factor if isinstance(factor, Sequence) else [factor] * len(out)
-        for target, live, way, each in zip(out, self.stage.live, direction, factors, strict=True):
-            torch.add(live, way, alpha=each, out=target)
+        return list(zip(out, self.stage.live, direction, factors, strict=True))
 
 
-class Along(Reading):
+class Sum(Reading):
+    """One whose `terms` are all that it does."""
+
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
+        """See `Reading`."""
+        raise NotImplementedError
+
+    def write(self, out: Buffers, amount: float) -> None:
+        """See `Reading`."""
+        self.write_all([(out, amount)])
+
+    def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
+        """See `Reading`."""
+        add_all(self.terms(outs))
+
+
+class Along(Sum):
     """w + amount * (w_t - w_{t-1})."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
         self.difference = stage.remember("difference", Difference)
 
-    def write(self, out: Buffers, amount: float) -> None:
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
         """Go on as far as the last step."""
-        self.along(out, self.difference.buffers, amount)
+        return [term for out, amount in outs for term in self.along(out, self.difference.buffers, amount)]
 
 
-class Correction(Reading):
+class Correction(Sum):
     """w - amount * delta, of which a share `decay` is left after so many updates as `distance`."""
 
     def __init__(self, stage: StageWeights, decay: float, distance: float) -> None:
@@ -150,29 +231,25 @@ class Correction(Reading):
         self.trajectory = stage.remember("delta", Trajectory)
         self.trajectory.gamma = decay ** (1 / distance)
 
-    def write(self, out: Buffers, amount: float) -> None:
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
         """Go back along the trajectory."""
-        self.along(out, self.trajectory.buffers, -amount)
+        return [term for out, amount in outs for term in self.along(out, self.trajectory.buffers, -amount)]
 
 
-class ByRule(Reading):
+class ByRule(Sum):
     """w - s * step, the step by the optimizer's state (`pipelag.methods.prediction`)."""
 
     def __init__(self, stage: StageWeights, rule: Rule) -> None:
         super().__init__(stage)
         self.rule = rule
 
-    def write(self, out: Buffers, amount: float) -> None:
-        """Repeat the step s times."""
-        self.write_all([(out, amount)])
-
-    def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
-        """Each with its own s: the step is computed once, and over Adam that is most of the work.
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
+        """Repeat the step s times. It is computed once for all s, and over Adam that is most of the work.
 
         Raises:
             PipelagError: the optimizer has stepped, and the rule finds no step of any parameter.
         """
-        stage, optimizer, any_step = self.stage, self.stage.optimizer, False
+        stage, optimizer, any_step, terms = self.stage, self.stage.optimizer, False, list[Term]()
         assert optimizer is not None
         amounts = [amount for _, amount in outs]
         buffers = [stage.live, *[out for out, _ in outs]]
@@ -180,20 +257,24 @@ class ByRule(Reading):
             step = step_by(self.rule, state, group)
             any_step |= step is not None
             for place, amount in zip(places, amounts, strict=True):
-                if step is None:
-                    place.copy_(live)
-                else:
-                    torch.sub(live, step.direction, alpha=amount * step.factor, out=place)
+                direction, factor = (None, 0.0) if step is None else (step.direction, -amount * step.factor)
+                terms.append((place, live, direction, factor))
         if stage.steps and not any_step and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
                 f"{stage.steps} updates, so that nothing would be predicted; give the optimizer the momentum that the "
                 "rule reads, or let the rule read what is there"
             )
+        return terms
+
+    @property
+    def laborious(self) -> bool:  # type: ignore[override]
+        """Of the state's own tensors two predictions share no work."""
+        return self.rule not in AT_HAND
 
     def does_as(self, other: Reading) -> bool:
-        """By the same rule, where that computes something."""
-        return isinstance(other, ByRule) and other.rule is self.rule and self.rule not in AT_HAND
+        """By the same rule."""
+        return isinstance(other, ByRule) and other.rule is self.rule
 
 
 class ByRuleAgain(Reading):
@@ -220,16 +301,18 @@ class ByRuleAgain(Reading):
                 view.sub_(step, alpha=amount)
 
 
-class BySmoothedGradient(Reading):
+class BySmoothedGradient(Sum):
     """w - s * lr * v with an average v of the gradient that is kept here."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
         self.average = stage.remember("average", Average)
 
-    def write(self, out: Buffers, amount: float) -> None:
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
         """SpecTrain, equation 4."""
-        self.along(out, self.average.buffers, [-amount * group["lr"] for group in self.stage.groups])
+        rates = [group["lr"] for group in self.stage.groups]
+        along = [(out, [-amount * rate for rate in rates]) for out, amount in outs]
+        return [term for out, factors in along for term in self.along(out, self.average.buffers, factors)]
 
 
 class ByOwnMoments(Reading):

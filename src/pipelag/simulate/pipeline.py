@@ -24,6 +24,7 @@ from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.rounds import Rounds
+from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard
 from pipelag.stage.optimizers import apart, set_rates
@@ -112,6 +113,7 @@ class SimulatedPipeline:
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
+        self.made = [weights for _, weights in self.moved if weights.readings]  # of which passes read what is made
         self.graphs, self.grouped = Graphs(graphs), Grouped(self, grouped)
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -135,8 +137,9 @@ class SimulatedPipeline:
     def _step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         t = step - self.start
         self.set_rates(t)
-        for _, weights in self.moved:
-            weights.prepare()
+        if self.made:
+            with self.flat_step.watching():
+                together.prepare(self.made)
         self._observed("start", t)
         drawn = self._drawn(t)
         forward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.forward_lags
@@ -308,11 +311,9 @@ class SimulatedPipeline:
             self._exchange_gradients(t)
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
-        for weights in moved:
-            weights.before_step()
+        together.before_step(moved)
         left = self.flat_step.step()
-        for weights in moved:
-            weights.after_step()
+        together.after_step(moved)
         if self.rounded:
             publish([(weights.flat, weights.live) for weights in self.weights])
         if left:

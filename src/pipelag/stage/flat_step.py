@@ -15,9 +15,9 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import groupby
-from operator import itemgetter
+from contextlib import contextmanager, suppress
+from itertools import chain, groupby
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,9 +79,12 @@ class FlatState:
             for state, view in zip(states, views, strict=True):
                 state[key] = view
         self.entries = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
+        self.watched = False  # nobody puts another state in place meanwhile, as `FlatStep.watching` has seen
 
     def holds(self) -> bool:
         """Whether the optimizer's state still is what lies here."""
+        if self.watched:
+            return True
         for parameter, entries in self.entries:
             state = self.optimizer.state.get(parameter, {})
             if len(state) != len(entries):
@@ -133,6 +136,34 @@ class FlatStep:
         flat = optimizer is not None and type(optimizer) in KINDS
         self.stages = [weights for weights in stages if flat and _small(weights)]
         self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, for the pieces
+        self.seen: tuple[list[State], list[Any]] = [], []  # the optimizer's state when it was that of all pieces
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside nobody but this changes the optimizer's state: whether it lies in the pieces is asked once."""
+        laid = [weights.laid for weights in self.stages if weights.laid is not None]
+        intact = bool(laid) and self._intact(laid)
+        for each in laid:
+            each.watched = intact
+        try:
+            yield
+        finally:
+            for each in laid:
+                each.watched = False
+
+    def _intact(self, laid: Sequence[FlatState]) -> bool:
+        """Whether all of them hold: by the tensors' identities, without a question to each parameter."""
+        assert self.optimizer is not None
+        states, values = self.seen
+        now: list[State] = list(self.optimizer.state.values())
+        if len(now) == len(states) and all(map(is_, now, states)):
+            there = list(chain.from_iterable(map(dict.values, now)))
+            if len(there) == len(values) and all(map(is_, there, values)):
+                return True
+        if not all(each.holds() for each in laid):
+            return False
+        self.seen = now, list(chain.from_iterable(map(dict.values, now)))
+        return True
 
     def step(self) -> bool:
         """One update; whether parameters still have the gradients that it was made of."""
@@ -143,7 +174,9 @@ class FlatStep:
             self.optimizer.step()
             return True
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
-        if taken := [(each, gradients) for each in laid if (gradients := each.given())]:
+        with self.watching():
+            given = [(each, each.given()) for each in laid]
+        if taken := [(each, gradients) for each, gradients in given if gradients]:
             places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])

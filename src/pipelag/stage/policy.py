@@ -20,10 +20,11 @@ from torch.optim import Optimizer
 
 from pipelag.errors import PipelagError, shown
 from pipelag.methods import Method
-from pipelag.methods.carriers import Buffers, Memory, Reading
+from pipelag.methods.carriers import Buffers, Memory, Reading, Term
 from pipelag.methods.prediction import coupled_decay
 from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
+from pipelag.stage import together
 from pipelag.stage.showing import ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
 from pipelag.tensors import as_real
@@ -102,7 +103,7 @@ class StageWeights:
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
         forward, backward = self.readings.get("F"), self.readings.get("B")
         self.alike_made = forward is not None and backward is not None and forward.does_as(backward)
-        ahead = self.alike_made or not by_reference  # else as they are shown
+        ahead = (forward is not None and self.alike_made and forward.laborious) or not by_reference  # else as shown
         self.corrected: dict[float, Buffers] = self.ahead() if ahead else {}
         self.recomputed: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
         self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
@@ -214,21 +215,17 @@ class StageWeights:
 
     def prepare(self) -> None:
         """Make what passes at the live version read of it; the coming update's rate must be set."""
-        if self.readings and not self.prepared:
-            self._make()
-        self.prepared = True
+        together.prepare([self])
 
-    @torch.no_grad()
-    def _make(self) -> None:
+    def made(self) -> list[Term]:
+        """Make that, as far as it is no sum that those of other stages can be made with: these are given back."""
         forward = [(ring[self.version % len(ring)], amount) for amount, ring in self.seen.items()]
         backward = [(buffers, amount) for amount, buffers in self.corrected.items()]
         backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.recomputed.items()]
         if forward and backward and self.alike_made:
             forward, backward = forward + backward, []
-        if forward:
-            self.readings["F"].write_all(forward)
-        if backward:
-            self.readings["B"].write_all(backward)
+        terms = self.readings["F"].terms(forward) if forward else []
+        return terms + (self.readings["B"].terms(backward) if backward else [])
 
     def _content(self, kind: str, version: int, j: int) -> Content:
         kind = "F" if kind == "B" and self.stashed else kind
@@ -324,11 +321,8 @@ class StageWeights:
             copies.keep(self, self.plain[self.version % len(self.plain)])
 
     def begun_with(self) -> Buffers:
-        """The weights that an update begins with, which may be kept anyway."""
-        if len(self.plain) > 1:
-            return self.plain[self.version % len(self.plain)]
-        torch._foreach_copy_(self.previous, self.live)
-        return self.previous
+        """Where the weights lie that an update begins with, which may be kept anyway; else a copy has to be there."""
+        return self.plain[self.version % len(self.plain)] if len(self.plain) > 1 else self.previous
 
     def stale_views(self) -> list[torch.Tensor]:
         """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
@@ -352,6 +346,10 @@ class StageWeights:
 
     def before_step(self) -> None:
         """The gradients are complete and the optimizer is about to step; they may be changed here."""
+        together.before_step([self])
+
+    def complete(self) -> None:
+        """What of that stages do one by one."""
         if not self.rested:
             with Copies() as copies:
                 self.rest(copies)
@@ -363,20 +361,14 @@ class StageWeights:
                     self.along = []  # they may be others now
                 for memory in self.memories.values():
                     memory.before_step()
-                if self.previous:
-                    self.begun = self.begun_with()
 
     def after_step(self) -> None:
         """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""
-        self.steps += 1
-        if self.watched:
-            with torch.no_grad():
-                if self.change is not None:
-                    self.change.after_step()
-                made = [new - old for new, old in zip(self.live, self.begun, strict=True)] if self.previous else []
-                for memory in self.memories.values():
-                    memory.after_step(made)
-                self.along = []
+        together.after_step([self])
+
+    def advance(self) -> None:
+        """The next version is live, and all that looks on has seen the update."""
+        self.along = []
         self.version += 1
         self.prepared = self.rested = False
         self.showing.reset()

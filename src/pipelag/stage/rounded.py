@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pipelag.products import products
-from pipelag.stage.weights import FlatParameters, load_whole, publish, shadows, whole_state
+from pipelag.stage.weights import FlatParameters, Laid, load_whole, publish, shadows, whole_state
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
@@ -147,10 +147,14 @@ class RoundedParameters(FlatParameters):
                 parameter.data = view
         publish([(self, buffers)])
 
-    def roundings(self, buffers: list[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        """(a rounded parameter's memory, its master in these buffers). Copies are not counted as changes of it."""
-        masters = compress(self.views(buffers), self.rounds)
-        return zip(self.shown, masters, strict=True)
+    def roundings(self, buffers: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """(rounded parameters' memory, their masters in these buffers). Copies are not counted as changes of it."""
+        if isinstance(buffers, Laid) and buffers.rounded is not None:
+            return self.shown, buffers.rounded
+        masters = list(compress(self.views(buffers), self.rounds))
+        if isinstance(buffers, Laid):
+            buffers.rounded = masters
+        return self.shown, masters
 
 
 def flat_of(

@@ -20,6 +20,7 @@ class Laid(list[torch.Tensor]):
 
     views: list[torch.Tensor] | None = None
     pieces: list[torch.Tensor] | None = None  # as `pipelag.stage.flat_step` takes them
+    rounded: list[torch.Tensor] | None = None  # of the views, as `pipelag.stage.rounded` takes them
 
     @property
     def cut(self) -> list[torch.Tensor]:
@@ -100,9 +101,9 @@ class FlatParameters:
         # One more is what `_memory` asks.
         return all(torch._C._storage_Use_Count(each) == uses[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
 
-    def roundings(self, buffers: list[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        """(what shows weights otherwise, their places in these buffers); see `pipelag.stage.rounded`."""
-        return ()
+    def roundings(self, buffers: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """(all that shows weights otherwise, their places in these buffers); see `pipelag.stage.rounded`."""
+        return [], []
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -113,9 +114,12 @@ def _memory(tensor: torch.Tensor) -> int:
 @torch.no_grad()
 def publish(changed: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> None:
     """Tell who shows stages' weights otherwise what they are in these buffers: in one call for all stages."""
-    pairs = [pair for flat, buffers in changed for pair in flat.roundings(buffers)]
-    if pairs:
-        there, what = zip(*pairs, strict=True)
+    there, what = list[torch.Tensor](), list[torch.Tensor]()
+    for flat, buffers in changed:
+        shown, places = flat.roundings(buffers)
+        there += shown
+        what += places
+    if there:
         torch._foreach_copy_(there, what)
 
 

@@ -1,0 +1,67 @@
+"""What stages do around an update, all of them in a few calls: on a GPU each is a launch, everywhere Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from pipelag.methods.carriers import Buffers, Memory, add_all
+
+if TYPE_CHECKING:
+    from pipelag.stage.policy import StageWeights
+
+
+@torch.no_grad()
+def prepare(stages: Sequence[StageWeights]) -> None:
+    """Make what passes at the live versions read of them; the coming update's rates must be set."""
+    add_all([term for stage in stages if stage.readings and not stage.prepared for term in stage.made()])
+    for stage in stages:
+        stage.prepared = True
+
+
+def before_step(stages: Sequence[StageWeights]) -> None:
+    """The gradients are complete and the optimizer is about to step; they may be changed here."""
+    for stage in stages:
+        stage.complete()
+    beginning = [stage for stage in stages if stage.previous]
+    kept = [stage for stage in beginning if len(stage.plain) == 1]
+    if kept:
+        with torch.no_grad():
+            torch._foreach_copy_(_all(stage.previous for stage in kept), _all(stage.live for stage in kept))
+    for stage in beginning:
+        stage.begun = stage.begun_with()
+
+
+def after_step(stages: Sequence[StageWeights]) -> None:
+    """The optimizer has stepped: the next versions are live. `prepare` has to follow before a pass reads them."""
+    for stage in stages:
+        stage.steps += 1
+    watched = [stage for stage in stages if stage.watched]
+    with torch.no_grad():
+        for stage in watched:
+            if stage.change is not None:
+                stage.change.after_step()
+        moved = [stage for stage in watched if stage.previous]
+        made = iter(_differences(moved))
+        pairs: dict[type[Memory], list[tuple[Memory, Buffers]]] = {}
+        for stage in watched:
+            steps = [next(made) for _ in stage.live] if stage.previous else []
+            for memory in stage.memories.values():
+                pairs.setdefault(type(memory), []).append((memory, steps))
+        for kind, each in pairs.items():
+            kind.after_steps(each)
+    for stage in stages:
+        stage.advance()
+
+
+def _differences(stages: Sequence[StageWeights]) -> Sequence[torch.Tensor]:
+    """What the update has added to these stages' weights."""
+    if not stages:
+        return []
+    return torch._foreach_sub(_all(stage.live for stage in stages), _all(stage.begun for stage in stages))
+
+
+def _all(each: Iterable[Buffers]) -> Buffers:
+    return [buffer for buffers in each for buffer in buffers]

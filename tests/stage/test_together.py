@@ -1,0 +1,121 @@
+"""What all stages do in a few calls is, bit for bit, what each of them would do by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag.methods import carriers, get
+from pipelag.simulate import pipeline as pipelines
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage import together
+from pipelag.stage.phase import Phase
+from tests.toy import Noise, convolutional
+
+METHODS = ("spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w", "nesterov_async", "dc_asgd", "pipedream")
+OPTIMIZERS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "plain sgd": lambda params: torch.optim.SGD(params, lr=0.05),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.01),
+}
+
+
+class OneByOne:
+    """The stages' own methods in the place of `together`'s functions."""
+
+    @staticmethod
+    def prepare(stages: list[object]) -> None:
+        for stage in stages:
+            together.prepare([stage])  # type: ignore[list-item]
+
+    @staticmethod
+    def before_step(stages: list[object]) -> None:
+        for stage in stages:
+            together.before_step([stage])  # type: ignore[list-item]
+
+    @staticmethod
+    def after_step(stages: list[object]) -> None:
+        for stage in stages:
+            together.after_step([stage])  # type: ignore[list-item]
+
+
+def trained(method: str, optimizer: str, steps: int = 12, kind: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """Losses, and the weights at the end."""
+    training = SimulatedTraining(
+        convolutional(0).to(kind),
+        [Phase(get(method), steps, (1, 2, 4))],
+        OPTIMIZERS[optimizer],
+        nn.functional.cross_entropy,
+    )
+    batches = Noise()
+    losses = [training.step(batches[t][0].to(kind), batches[t][1]) for t in range(steps)]
+    training.close()
+    return [*losses, *(parameter.detach().clone() for parameter in training.model.parameters())]
+
+
+def optimizer_of(method: str) -> str:
+    return {"nesterov_async": "plain sgd", "xpipe": "adam"}.get(method, "sgd")
+
+
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_stages_together_do_what_each_does_alone(method: str, launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """launched: sums as a GPU makes them."""
+    if launched:
+        monkeypatch.setattr(carriers, "launched", lambda place: True)
+    at_once = trained(method, optimizer_of(method))
+    monkeypatch.setattr(pipelines, "together", OneByOne)
+    alone = trained(method, optimizer_of(method))
+    assert len(at_once) == len(alone) and all(map(torch.equal, at_once, alone))
+
+
+@pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])
+def test_sums_made_in_one_launch_are_the_sums(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for their second rounding."""
+    usual, calls = trained(method, optimizer_of(method), kind=torch.float64), []
+    in_one = carriers._in_one
+    monkeypatch.setattr(carriers, "launched", lambda place: True)
+    monkeypatch.setattr(carriers, "_in_one", lambda terms: calls.append(len(terms)) or in_one(terms))
+    launched = trained(method, optimizer_of(method), kind=torch.float64)
+    assert max(calls) >= 3  # of several stages
+    for ours, theirs in zip(launched, usual, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def test_small_sums_of_a_gpu_alone_are_launched_together() -> None:
+    assert not carriers.launched(torch.zeros(3)) and not carriers.launched(torch.zeros(3, device="meta"))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimizer: str) -> None:
+    """`FlatStep.watching` asks by identity: a new tensor, a new dict, a new state, or one more parameter's."""
+    training = SimulatedTraining(
+        convolutional(0), [Phase(get("spectrain"), 9, (1, 2))], OPTIMIZERS[optimizer], nn.functional.cross_entropy
+    )
+    batches = Noise()
+    for t in range(3):
+        training.step(*batches[t])
+    flat_step, state = training.pipeline.flat_step, training.optimizer.state  # type: ignore[union-attr]
+    first = next(iter(state))
+    key = next(key for key, value in state[first].items() if value.dim())
+    held, entry = state[first][key], state[first]
+
+    def watched() -> bool:
+        with flat_step.watching():
+            return all(weights.laid.watched for weights in flat_step.stages if weights.laid is not None)
+
+    assert watched() and watched()
+    state[first][key] = held.clone()
+    assert not watched()
+    state[first][key] = held
+    assert watched()
+    state[first] = dict(entry)
+    assert watched() == all(weights.laid.holds() for weights in flat_step.stages if weights.laid is not None)
+    state[first] = {**entry, "more": held}
+    assert not watched()
+    state[first] = entry
+    assert watched()
+    del state[first]
+    assert not watched()
+    assert not any(weights.laid.watched for weights in flat_step.stages if weights.laid is not None)
