@@ -8,6 +8,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
 from pipelag.report.tables import table as tabulated
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.timing.sheets import data_sheet
@@ -21,14 +22,14 @@ SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
 IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or computed anything twice."
 STYLES = {  # dashes of unlike gaps: many of these lines coincide
-    "data parallelism": (0, 0),
-    "GPipe": (1, 1),
-    "1F1B with flush": (2, 4),
-    "PipeDream": (3, 0),
-    "PipeDream-2BW": (4, 1),
-    "PipeMare T2": (5, 2),
-    "PipeOptim": (6, 5),
-    "SpecTrain": (7, 3),
+    "data parallelism": (colours.BASELINE, 0),
+    "GPipe": (colours.UNMENDED, 1),  # nothing stale is left unmended among these
+    "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # which are not among these either
+    "PipeDream": (colours.PIPEDREAM, 0),
+    "PipeDream-2BW": (colours.TWO_BW, 1),
+    "PipeMare T2": (colours.PIPEMARE, 2),
+    "PipeOptim": (colours.PIPEOPTIM, 5),
+    "SpecTrain": (colours.SPECTRAIN, 3),
 }
 
 Row = dict[str, Any]

@@ -8,6 +8,7 @@ from math import inf
 from statistics import fmean
 from typing import TypeVar
 
+from pipelag.results import colours
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.judging import (
     LEAST_BLEU,
@@ -28,21 +29,15 @@ Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: o
 PAPER = "leaderboard"
 WITH = " with "  # between an arm and its optimizer
 BASELINE, UNREMEDIED = "sequential", "1F1B, latest weights"
-# Numbers of a method's colour and dashes, the same in every figure
 STYLES = {
-    name: (number, number)
-    for number, name in enumerate(
-        (
-            BASELINE,
-            UNREMEDIED,
-            "PipeDream",
-            "Stale weights",
-            "SpecTrain on 1F1B",
-            "PipeOptim",
-            "PipeMare T1+T2",
-            "LWP_w + SC",
-        )
-    )
+    BASELINE: (colours.BASELINE, 0),
+    UNREMEDIED: (colours.UNMENDED, 1),
+    "PipeDream": (colours.PIPEDREAM, 2),
+    "Stale weights": (colours.STALE_WEIGHTS, 3),
+    "SpecTrain on 1F1B": (colours.SPECTRAIN, 4),
+    "PipeOptim": (colours.PIPEOPTIM, 5),
+    "PipeMare T1+T2": (colours.PIPEMARE, 6),
+    "LWP_w + SC": (colours.TWO_BW, 7),  # which is not among these
 }
 SPREAD = "Accuracy: mean ± one standard deviation over seeds."
 MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from pipelag.results import colours
 from pipelag.results.arrivals import Arrival, Arrivals, Gain, by_rate, in_words
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
 PIPED, ALONE = "PipeDream", "data parallelism"
-COLOURS = {ALONE: 0, PIPED: 1}  # in curves and bars
+COLOURS = {ALONE: colours.BASELINE, PIPED: colours.PIPEDREAM}  # in curves and bars
 STYLES = {arm: (number, number) for arm, number in COLOURS.items()}
 METRICS = {"VGG-16": "accuracy", "GNMT-16": "bleu", "AWD-LM": "perplexity"}  # of what is trained
 UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}

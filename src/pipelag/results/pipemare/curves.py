@@ -8,13 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.quality import evaluations, metric, reasons, title, value_of
 
 PAPER = "pipemare"
-STYLES = {"Sync": (0, 0), "T1": (1, 1), "T1+T2": (2, 2), "T1+T2+W": (3, 3), "no correction": (7, 1)}
+STYLES = {
+    "Sync": (colours.BASELINE, 0),
+    "T1": (colours.TWO_BW, 1),  # which PipeMare's figures do not have
+    "T1+T2": (colours.PIPEMARE, 2),
+    "T1+T2+W": (colours.PIPEMARE_W, 3),
+    "no correction": (colours.UNMENDED, 1),
+    "PipeDream": (colours.PIPEDREAM, 4),
+}
 
 
 def task_of(item: Item) -> str:

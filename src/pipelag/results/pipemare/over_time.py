@@ -63,7 +63,7 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     if not rows:
         return nothing(context)
     rows.sort(key=lambda row: list(y).index(row["panel"]))
-    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES | {"PipeDream": (4, 4)}), rows, items)
+    return Drawn.of(Lines(x, y, line="line", panel="panel", styles=STYLES), rows, items)
 
 
 @drawing(PAPER, "figure_11")

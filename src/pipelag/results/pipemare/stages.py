@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelag.experiments import arms, load_scale
 from pipelag.report.frames import Axis, Lines
-from pipelag.results import titles
+from pipelag.results import colours, titles
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, ordered, sized, trend
@@ -35,7 +35,12 @@ from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "pipemare"
 TASK = {"figure_2": "images", "figure_3": "translation"}
-STYLES = {"GPipe": (0, 0), "PipeDream": (4, 1), "PipeMare": (2, 2), "PipeMareW": (3, 3)}
+STYLES = {
+    "GPipe": (colours.BASELINE, 0),
+    "PipeDream": (colours.PIPEDREAM, 1),
+    "PipeMare": (colours.PIPEMARE, 2),
+    "PipeMareW": (colours.PIPEMARE_W, 3),
+}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ PAPER = "pipeoptim"
 LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
 # The paper says that the curves of AlexNet, which end 2.7 points apart, align closely.
 CLOSE = 3.0
-STYLES = {name: (COLOURS[name],) * 2 for name in ARMS}
+STYLES = {name: (COLOURS[name], number) for number, name in enumerate(ARMS)}
 GAINS = ("figure_7a", "figure_7b", "figure_7c")
 RECOMPUTED, STORED = "recomputed", "kept"
 

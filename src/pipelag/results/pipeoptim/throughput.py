@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Bars
 from pipelag.report.tables import Col, table
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import all_of, any_of, measured
@@ -21,7 +22,15 @@ GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE, OPTIM = ARMS = (
 )
 VANILLA = "Vanilla-1F1B"
 STASHING = (PIPEDREAM, TWO_BW)
-COLOURS = {name: number for number, name in enumerate((*ARMS, VANILLA))}
+COLOURS = {
+    GPIPE: colours.BASELINE,
+    PIPEDREAM: colours.PIPEDREAM,
+    TWO_BW: colours.TWO_BW,
+    SPECTRAIN: colours.SPECTRAIN,
+    XPIPE: colours.XPIPE,
+    OPTIM: colours.PIPEOPTIM,
+    VANILLA: colours.UNMENDED,
+}
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
 LARGEST = ", largest"

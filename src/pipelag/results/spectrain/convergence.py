@@ -16,6 +16,7 @@ from pipelag.results.judging import SEEDS, all_of, over_models, sized, trend, wi
 from pipelag.results.plans import SPEED, SPEED_WORDS
 from pipelag.results.spectrain import timing, training
 from pipelag.results.spectrain.below import below_figures, below_tables
+from pipelag.results.spectrain.learning_curves import STYLES
 from pipelag.results.spectrain.throughput import TITLES
 from pipelag.results.spectrain.timing import (
     CNN,
@@ -127,8 +128,8 @@ def figure_13(context: Context) -> Drawn:
     trained = set.union(*drawn.values())
     items = [item for item in context.items if item.log is None or item.arm.labels.get("model") in trained]
     y = Axis("time", "time to a common accuracy\n(Data P. = 1)")
-    colours = timing.COLOURS | {STASHED: training.ARMS.index(STASHED)}
-    chart = Bars(y, "model", "scheme", panel="pipedream", colours=colours, shared_y=True, height=2.7)
+    of_schemes = timing.COLOURS | {STASHED: STYLES[STASHED][0]}
+    chart = Bars(y, "model", "scheme", panel="pipedream", colours=of_schemes, shared_y=True, height=2.7)
     return Drawn.of(chart, rows, items, " ".join(below_figure_13(context, drawn)))
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, trend
@@ -27,7 +28,8 @@ from pipelag.results.spectrain.training import (
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
-STYLES = {arm: (number, number) for number, arm in enumerate(ARMS)}
+COLOURS = (colours.BASELINE, colours.UNMENDED, colours.PIPEDREAM, colours.TWO_BW, colours.SPECTRAIN)  # no 2BW here
+STYLES = {arm: (colour, number) for number, (arm, colour) in enumerate(zip(ARMS, COLOURS, strict=True))}
 WINDOW = 20  # evaluations of the moving averages
 RECORDED = 250  # evaluations of the paper's curves: every 20th of 5,000 iterations
 

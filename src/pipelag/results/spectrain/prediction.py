@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend, with_spread
@@ -88,9 +89,14 @@ def measured_how(context: Context) -> list[str]:
 def figure_9(context: Context) -> Drawn:
     """A panel per s."""
     y = Axis("rmse", "RMSE of the weights", log=True)
-    # SpecTrain's colour is that of its curves; the others have none there. LWP_w's gaps show PipeOptim's line
-    styles = {f"stale ({SPECTRAIN}'s run)": (0, 0), f"predicted, {SPECTRAIN}": (4, 4), "predicted, PipeOptim": (7, 0)}
-    styles |= {"predicted, LWP_w": (5, 5), "predicted, XPipe": (6, 3)}
+    # LWP_w's gaps show PipeOptim's line
+    styles = {
+        f"stale ({SPECTRAIN}'s run)": (colours.BASELINE, 0),
+        f"predicted, {SPECTRAIN}": (colours.SPECTRAIN, 4),
+        "predicted, PipeOptim": (colours.PIPEOPTIM, 0),
+        "predicted, LWP_w": (colours.TWO_BW, 5),  # as in the leaderboard
+        "predicted, XPipe": (colours.XPIPE, 3),
+    }
     chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=styles, shared_y=True)
     return Drawn.of(chart, list(lines(context)), note=" ".join(measured_how(context)))
 

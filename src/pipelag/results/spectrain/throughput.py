@@ -68,7 +68,7 @@ PARTS = {
     "imbalance_idle": "idle for imbalance",
 }
 
-PARTS_COLOURS = dict(zip(PARTS.values(), (6, 5, 7, 1), strict=True))  # none of a scheme's in a chart of times
+PARTS_COLOURS = dict(zip(PARTS.values(), (6, 5, 7, 2), strict=True))  # none of a scheme's in a chart of times
 
 
 @drawing(PAPER, "figure_10")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.judging import Difference, agreed, measured
 from pipelag.results.plans import SPEED
@@ -17,7 +18,8 @@ LSTM = "Residual LSTM"
 DENSE = ("SNN", "Transformer", LSTM)  # the paper's FCN and RNN models
 MODELS = CNN + DENSE
 DATA, PIPED, DUAL = SCHEMES = ("Data P.", "PipeDream", "DualPipe")
-COLOURS = {DATA: 0, PIPED: 2, DUAL: 4}  # of their bars: those that the arms have in curves, SpecTrain's for DualPipe
+# Of their bars: SpecTrain's colour for DualPipe
+COLOURS = {DATA: colours.BASELINE, PIPED: colours.PIPEDREAM, DUAL: colours.SPECTRAIN}
 # Two readings (ambiguity E16): the parameter server and the common clock that the paper describes; a ring, and GPUs
 # that go on as soon as they can. A verdict takes both: what holds in one and fails in the other cannot be judged.
 RING, PIPED_FREE, DUAL_FREE = "Data P., ring", "PipeDream, free clock", "DualPipe, free clock"

@@ -1,0 +1,58 @@
+"""A method's colour is the same in all papers, and no two methods of a figure are drawn alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipelag.report.style import COLOURS
+from pipelag.results import colours
+from pipelag.results.at_scale import cost
+from pipelag.results.leaderboard import scores
+from pipelag.results.pipedream import targets
+from pipelag.results.pipemare import curves, stages
+from pipelag.results.pipeoptim import curves as pipeoptim
+from pipelag.results.pipeoptim import throughput
+from pipelag.results.spectrain import learning_curves, timing
+
+LINES: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "at_scale": cost.STYLES,
+    "leaderboard": scores.STYLES,
+    "pipedream": targets.STYLES,
+    "pipemare": curves.STYLES,
+    "pipemare, stages": stages.STYLES,
+    "pipeoptim": pipeoptim.STYLES,
+    "spectrain": learning_curves.STYLES,
+}
+BARS: Mapping[str, Mapping[str, int]] = {"pipeoptim": throughput.COLOURS, "spectrain": timing.COLOURS}
+NAMES = {  # as the papers call them
+    colours.PIPEDREAM: ("PipeDream",),
+    colours.TWO_BW: ("PipeDream-2BW",),
+    colours.PIPEMARE: ("PipeMare", "T1+T2", "PipeMare T1+T2", "PipeMare T2"),
+    colours.PIPEMARE_W: ("PipeMareW", "T1+T2+W"),
+    colours.SPECTRAIN: ("SpecTrain", "SpecTrain on 1F1B", "DualPipe"),
+    colours.PIPEOPTIM: ("PipeOptim",),
+    colours.UNMENDED: ("Vanilla-1F1B", "Vanilla DualPipe", "1F1B, latest weights", "no correction"),
+    colours.BASELINE: ("sequential", "Sync", "Data P.", "data parallelism"),
+}
+
+
+@pytest.mark.parametrize("name", [name for names in NAMES.values() for name in names])
+def test_a_method_has_its_colour_in_every_paper(name: str) -> None:
+    """Every table of styles that names it; it stands in one at least."""
+    drawn = {where: styles[name][0] for where, styles in LINES.items() if name in styles}
+    drawn |= {f"{where}, bars": styles[name] for where, styles in BARS.items() if name in styles}
+    (wanted,) = (colour for colour, names in NAMES.items() if name in names)
+    assert drawn and set(drawn.values()) == {wanted}, drawn
+
+
+@pytest.mark.parametrize("where", LINES)
+def test_no_two_methods_of_a_figure_are_drawn_alike(where: str) -> None:
+    of_lines = [colour for colour, _ in LINES[where].values()]
+    assert len(set(of_lines)) == len(of_lines) and max(of_lines) < len(COLOURS)
+
+
+@pytest.mark.parametrize("where", BARS)
+def test_no_two_bars_are_drawn_alike(where: str) -> None:
+    assert len(set(BARS[where].values())) == len(BARS[where])
