@@ -54,7 +54,7 @@ COMPUTING = (  # what most others need besides; four times as long
     "pipelag.commands.run",
     "pipelag.runs.kinds.train_simulated",
     "pipelag.runs.kinds.speed",
-    "pipelag.runs.kinds.plan",
+    "pipelag.runs.kinds.partition",
     "pipelag.runs.kinds.theory",
     "pipelag.runs.kinds.timeline",
 )

@@ -195,7 +195,7 @@ def test_table_1_plans_every_model_for_its_cluster(model: str, servers: str) -> 
     number, _, gpus = counts.partition("x")
     for arm in plans:
         run = arm.spec
-        assert run.kind == "plan" and run.model is not None and run.options["compare"] is True
+        assert run.kind == "partition" and run.model is not None and run.options["compare"] is True
         assert (run.model.name, run.model.options) == MODELS[model]
         assert model == "AWD-LM" or run.batch == PER_GPU[model]
         assert_cluster(run, int(number), cluster.strip("()"), int(gpus))

@@ -25,7 +25,7 @@ def theory(study: str, **options: Any) -> dict[str, Any]:
 
 def planned(*inputs: dict[str, Any]) -> dict[str, Any]:
     options = {"profile": {"roofline": "v100", "inputs": list(inputs)}, "cluster": CLUSTER}
-    return {"kind": "plan", "model": {"name": "vgg16"}, "batch": 8, "options": options}
+    return {"kind": "partition", "model": {"name": "vgg16"}, "batch": 8, "options": options}
 
 
 def trained(data: dict[str, Any], **options: Any) -> dict[str, Any]:

@@ -24,7 +24,10 @@ from pipelag.runs.spec import ModelSpec, PhaseSpec, RunSpec
         ),
         (lambda: RunSpec(kind="count", model=ModelSpec(name="lenet5"), seed=-1), "seed is -1; it should be 0 or more"),
         (lambda: RunSpec(), "a run of kind 'train' needs model and data and optimizer and phases"),
-        (lambda: RunSpec(kind="plan", options={"profile": {"published": None}}), "a run of kind 'plan' needs model"),
+        (
+            lambda: RunSpec(kind="partition", options={"profile": {"published": None}}),
+            "a run of kind 'partition' needs model",
+        ),
         (lambda: PhaseSpec(method="gpipe", steps=3, cuts=(3, 2)), "the PhaseSpec is wrong: cuts are the layers"),
         (lambda: OptimizerSpec(lr="0.1"), "the OptimizerSpec is wrong: lr is '0.1'; it should be a number"),
         (lambda: Cluster([]), "a cluster needs at least one level"),
@@ -46,4 +49,4 @@ PUBLISHED = {
 
 
 def test_a_published_profile_stands_for_a_model() -> None:
-    assert RunSpec(kind="plan", options=PUBLISHED).data_set == "pipedream_profiles"
+    assert RunSpec(kind="partition", options=PUBLISHED).data_set == "pipedream_profiles"

@@ -50,7 +50,7 @@ SPECS: list[dict[str, Any]] = [
         "seed": 3,
     },
     {
-        "kind": "plan",
+        "kind": "partition",
         "model": {"name": "vgg16"},
         "optimizer": {"name": "adam", "lr": 0.001, "betas": [0.9, 0.99], "eps": 1e-8},
         "options": {

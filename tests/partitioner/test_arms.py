@@ -306,7 +306,7 @@ def test_numbers_of_gpus_are_checked() -> None:
 
 
 SPEC: dict[str, Any] = {
-    "kind": "plan",
+    "kind": "partition",
     "model": {"name": "vgg16", "options": {"width": 0.0625, "classes": 10}},
     "batch": 8,
     "optimizer": {"name": "adam", "lr": 0.001},
@@ -382,7 +382,7 @@ def test_the_plans_of_every_scale_are_well_asked(scale: str, monkeypatch: pytest
     for paper in ("pipedream", "pipeoptim", "spectrain"):
         for result in load_paper(paper).results:
             for arm in config_arms(load_paper(paper), result, load_scale(scale)):
-                if arm.spec.kind == "plan":
+                if arm.spec.kind == "partition":
                     options = checked(PlanOptions, arm.spec.options, "option of a plan")
                     checked(ProfileOptions, options.profile, "option of a plan's profile")
                     asked += 1

@@ -32,7 +32,7 @@ Key = tuple[str, str, str]  # paper, result, claim
 CASES: dict[Key, Callable[[], Pair]] = {}
 PARTS: list[tuple[Key, Callable[[], Pair], bool | None]] = []
 OFFICIAL = {"name": "x", "title": "X", "release": "official", "official": True, "note": ""}
-NO_TRAINING = ("timeline", "theory", "count", "plan")  # kinds that are carried out for real
+NO_TRAINING = ("timeline", "theory", "count", "partition")  # kinds that are carried out for real
 SEEDS = (0, 1, 2)
 
 

@@ -85,7 +85,7 @@ def test_a_plan_by_a_data_sheet_says_that_the_papers_rest_on_published_profiles(
 
 def test_bad_plans_are_refused(tmp_path: Path) -> None:
     def plan(**options: Any) -> None:
-        carry_out(RunSpec(kind="plan", model={"name": "vgg16_imagenet"}, options=options), tmp_path, "cpu", 1)  # type: ignore[arg-type]
+        carry_out(RunSpec(kind="partition", model={"name": "vgg16_imagenet"}, options=options), tmp_path, "cpu", 1)  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match="did you mean 'cluster'"):
         plan(clusters={})
@@ -111,7 +111,7 @@ def test_given_plans_are_cut_where_it_is_said_or_where_it_is_best(tmp_path: Path
         "best": {"replicas": [3, 1]},
     }
     options = {"profile": SHEET, "cluster": cluster, "search": False, "given": given, "compare": True}
-    spec = RunSpec(kind="plan", model=ModelSpec(name="alexnet_imagenet"), batch=256, options=options)
+    spec = RunSpec(kind="partition", model=ModelSpec(name="alexnet_imagenet"), batch=256, options=options)
     carry_out(spec, tmp_path, "cpu", 1)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     rows = {row["plan"]: row for row in lines if row["what"] == "plan"}
@@ -128,7 +128,7 @@ def test_sums_after_the_backward_come_on_top_of_it(tmp_path: Path) -> None:
     rows = {}
     for overlap in (True, False):
         more = {**options, "cluster": cluster, "search": False, "overlap": overlap}
-        spec = RunSpec(kind="plan", model=ModelSpec(name="alexnet_imagenet"), batch=8, options=more)
+        spec = RunSpec(kind="partition", model=ModelSpec(name="alexnet_imagenet"), batch=8, options=more)
         carry_out(spec, tmp_path / str(overlap), "cpu", 1)
         log = [json.loads(line) for line in (tmp_path / str(overlap) / "metrics.jsonl").read_text().splitlines()]
         layers, (rows[overlap],) = ([r for r in log if r["what"] == what] for what in ("layer", "plan"))

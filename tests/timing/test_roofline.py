@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from pipelag.errors import PipelagError
 from pipelag.timing.loss import with_loss
@@ -27,6 +30,56 @@ def test_views_take_no_time() -> None:
     with Roofline(Device(1.0, 1.0)) as clock:
         torch.empty(8, 8, device="meta").view(64).unsqueeze(0)
     assert clock.seconds == 0
+
+
+def bytes_moved(run: Callable[[], object]) -> float:
+    with Roofline(Device(flops=1e30, bandwidth=1.0)) as clock:
+        run()
+    return clock.seconds
+
+
+def test_what_picks_elements_reads_those() -> None:
+    """Rows of a table, classes of targets: not the table, not all logarithms."""
+    table, words = torch.empty(5000, 8, device="meta"), torch.empty(3, 7, dtype=torch.long, device="meta")
+    rows = 2 * 3 * 7 * 8 * 4 + 3 * 7 * 8  # read, written, and by which numbers
+    assert bytes_moved(lambda: functional.embedding(words, table)) == rows
+    assert bytes_moved(lambda: table[words]) == rows
+    assert bytes_moved(lambda: table.index_select(0, words[0])) == rows / 3
+    logarithms, targets = torch.empty(6, 1000, device="meta"), torch.empty(6, dtype=torch.long, device="meta")
+    loss, weight = 4, 4  # the mean, and by what it was divided
+    assert bytes_moved(lambda: functional.nll_loss(logarithms, targets)) == 6 * 4 + 6 * 8 + loss + weight
+    few = torch.empty(2, 8, device="meta")  # where rows are taken more than once the table may be the smaller part
+    assert bytes_moved(lambda: functional.embedding(words, few)) == rows - 3 * 7 * 8 * 4 + 2 * 8 * 4
+
+
+def test_what_is_overwritten_is_not_read_and_what_is_broadcast_is_read_once() -> None:
+    one, other = torch.empty(4, 8, device="meta"), torch.empty(1, 8, device="meta").expand(4, 8)
+    assert bytes_moved(one.zero_) == bytes_moved(lambda: one.fill_(2.0)) == 4 * 8 * 4
+    assert bytes_moved(lambda: one.copy_(other)) == 4 * 8 * 4 + 8 * 4
+    assert bytes_moved(lambda: one.add_(other)) == 2 * 4 * 8 * 4 + 8 * 4
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.inner(x)
+        return y
+
+
+@pytest.mark.parametrize("before", [Frozen, nn.Identity])
+def test_no_gradient_goes_to_layers_without_any(before: Callable[[], nn.Module]) -> None:
+    """The first layer with weights to train has the backward of a first layer, whatever stands before it."""
+    with torch.device("meta"):
+        batch = torch.empty(8, 64)
+        behind, alone = (
+            roofline(nn.Sequential(*more, nn.Linear(64, 64), nn.Linear(64, 64)), batch, "v100").layers
+            for more in ([before()], [])
+        )
+    assert [layer.backward_ms for layer in behind] == [0.0, *(layer.backward_ms for layer in alone)]
+    assert alone[0].backward_ms < alone[1].backward_ms
 
 
 def test_sizes_are_those_of_a_measured_profile() -> None:

@@ -124,7 +124,7 @@ def _planned(name: str) -> Iterator[tuple[ModelSpec, ProfileOptions, int]]:
         return
     for paper in known:
         for setup in load_paper(paper).setups.values():
-            if setup.kind == "plan" and setup.model is not None and setup.model.name == name:
+            if setup.kind == "partition" and setup.model is not None and setup.model.name == name:
                 source = checked(ProfileOptions, setup.options.get("profile", {}), "option of a plan's profile")
                 if source.inputs and source.precision is None:
                     yield setup.model, source, setup.batch

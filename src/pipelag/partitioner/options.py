@@ -1,4 +1,4 @@
-"""What a run of kind `plan` may be asked, typed: refused with the nearest name before anything is computed."""
+"""What a run of kind `partition` may be asked, typed: refused with the nearest name before anything is computed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ArmOptions(Typed):
 
 
 class PlanOptions(Typed):
-    """The options of a run; see `pipelag.runs.kinds.plan.plan`."""
+    """The options of a run; see `pipelag.runs.kinds.partition.partition`."""
 
     profile: dict[str, Any] = Field(default_factory=dict)
     device: str | None = None

@@ -38,7 +38,7 @@ def whole(profile: Profile, workers: int) -> Plan:
 
 
 def plan_rows(profile: Profile, cluster: Cluster, options: PlanOptions) -> Iterator[Row]:
-    """A row per plan that a run's options ask for (`pipelag.runs.kinds.plan.plan`)."""
+    """A row per plan that a run's options ask for (`pipelag.runs.kinds.partition.partition`)."""
     count = cluster.workers
     measure = partial(row_of, profile, cluster)
     if count > 1 and options.search:

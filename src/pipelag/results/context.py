@@ -183,7 +183,7 @@ class Context:
     def _timed(self) -> str:
         """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
         logged = [(item.arm.spec, item.log) for item in self.items if item.log is not None]
-        published = sorted({spec.published for spec, _ in logged if spec.kind == "plan"}, reverse=True)
+        published = sorted({spec.published for spec, _ in logged if spec.kind == "partition"}, reverse=True)
         sources = ["the authors' profiles" if theirs else "data sheets" for theirs in published]
         sentences = []
         if sources:

@@ -1,4 +1,4 @@
-"""Reading the logs of `plan` runs, and judging what they say."""
+"""Reading the logs of `partition` runs, and judging what they say."""
 
 from __future__ import annotations
 

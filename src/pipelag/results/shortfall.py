@@ -100,7 +100,7 @@ def _differing(rank: int, words: str, sides: Iterable[object], plural: str = "")
 
 def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
     """What one run differs in: a `Reason`, and what fills its blanks."""
-    if spec.kind == "plan" and theirs.published and not spec.published:
+    if spec.kind == "partition" and theirs.published and not spec.published:
         yield Reason(REST, "profiles from data sheets instead of the authors'"), ()
     if spec.kind not in ("train", "speed", "profile"):
         return

@@ -8,7 +8,7 @@ library would reach: small or oddly shaped operators are slower in truth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,10 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device, data_sheet
 from pipelag.timing.storages import Saved, id_of
 from pipelag.timing.unrolled import Unrolled
+
+# Of their first tensor these read no more elements than their result has, and the loss than there are targets
+PICKING = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::nll_loss_forward"}
+OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")  # do not read what they write
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Roofline(TorchDispatchMode):
         if not self.counting or func.is_view or func.name().startswith(free):
             return out
         tensors = [t for t in tree_leaves((args, kwargs, out)) if torch.is_tensor(t)]
-        moved = sum(t.numel() * t.element_size() for t in tensors)
+        moved = moved_bytes(func.name(), args, kwargs or {}, out)
         counter = flop_registry.get(func._overloadpacket)
         operations = counter(*args, **(kwargs or {}), out_val=out) if counter else 0
         self.operators[Operator(func.name(), tuple(t.shape for t in tensors), operations, moved)] += 1
@@ -73,6 +77,23 @@ class Roofline(TorchDispatchMode):
         return sum(n * max(o.operations / flops, o.moved / bandwidth) for o, n in self.operators.items())
 
 
+def moved_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+    """What an operator reads and writes: all of its tensors, broadcast ones once, but what it does not touch."""
+    read, written = ([t for t in tree_leaves(each) if torch.is_tensor(t)] for each in ((args, kwargs), out))
+    if name.startswith(OVERWRITING):
+        return sum(map(_bytes, read))  # itself among them
+    moved = sum(map(_bytes, read + written))
+    if name.split(".")[0] in PICKING:
+        table, second = read[:2]
+        picked = second if name.startswith("aten::nll_loss") else written[0]
+        moved -= max(0, _bytes(table) - picked.numel() * table.element_size())
+    return moved
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
 def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str) -> Profile:
     """The profile of a model on the meta device, `batch` its input there.
 
@@ -85,7 +106,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     once = weight_bytes(list(model))
     unrolled = Unrolled()
     for number, layer in enumerate(model, start=1):
-        received = _detached(value, number > 1)
+        received = _detached(value)
         keep = Saved({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with hooks, Roofline(sheet) as forward, unrolled.into(forward):
@@ -113,6 +134,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     return Profile(tuple(rows))
 
 
-def _detached(value: Any, differentiable: bool) -> Any:
-    copies = tuple(t.detach().requires_grad_(differentiable and t.is_floating_point()) for t in as_tuple(value))
+def _detached(value: Any) -> Any:
+    """The same, as leaves: a gradient goes back to where one is asked for, and not to a batch or to frozen layers."""
+    copies = tuple(t.detach().requires_grad_(t.requires_grad) for t in as_tuple(value))
     return copies if isinstance(value, tuple) else copies[0]

@@ -191,7 +191,7 @@ def different_across() -> Pair:
     return real("figure_9", as_it_is, rows(lambda row: row | {"reads": max(0, row["minibatch"] - 3)}))
 
 
-# Communication of data parallelism. Its rows are written here as `plan` runs log them.
+# Communication of data parallelism. Its rows are written here as `partition` runs log them.
 
 GPUS = (1, 2, 4, 8, 16, 32)
 SERVERS = {"8x 1080Ti, PCIe, 25 Gbps": 8, "4x V100, PCIe, 10 Gbps": 4, "8x V100, NVLink, 25 Gbps": 8}
@@ -1015,7 +1015,7 @@ def with_asp(epochs: float | None, period: float = 1.0) -> Make:
     """PipeDream comes to 48 % in 10 epochs, ASP in so many; an epoch of PipeDream takes `period` times one of ASP."""
 
     def make(arm: Arm) -> RunLog | None:
-        if arm.spec.kind == "plan":
+        if arm.spec.kind == "partition":
             plan = {"what": "plan", "plan": "31-1", "timed": period}
             return log([plan], forward_ms=12_000.0, backward_ms=20_000.0, workers=32)
         needed = {"PipeDream": 10, "ASP": epochs}.get(arm.labels["arm"])

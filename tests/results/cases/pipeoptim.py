@@ -198,7 +198,7 @@ def planned(
     """Two sets of plans' logs; other runs as they are."""
 
     def make(*what: Any) -> Callable[[Arm], RunLog | None]:
-        return lambda arm: plan_log(arm, *what) if arm.spec.kind == "plan" else carried_out(arm)
+        return lambda arm: plan_log(arm, *what) if arm.spec.kind == "partition" else carried_out(arm)
 
     return both(
         PAPER,
@@ -316,7 +316,7 @@ def training(scores: Scores, plans: bool = False) -> Callable[[Arm], RunLog | No
     """
 
     def make(arm: Arm) -> RunLog | None:
-        if arm.spec.kind == "plan":
+        if arm.spec.kind == "partition":
             return plan_log(arm, {}, BATCHES, COPIES) if plans else None
         if arm.spec.kind != "train":
             return None
@@ -504,7 +504,7 @@ def gpipe_comparable() -> Pair:
 @case(PAPER, "table_6", "epoch_times")
 def epoch_times() -> Pair:
     def make(gpipe: float) -> Callable[[Arm], RunLog | None]:
-        return lambda arm: plan_log(arm, {"GPipe": gpipe}, BATCHES, COPIES) if arm.spec.kind == "plan" else None
+        return lambda arm: plan_log(arm, {"GPipe": gpipe}, BATCHES, COPIES) if arm.spec.kind == "partition" else None
 
     return both(PAPER, "table_6", make(89.0), make(140.0))
 

@@ -130,19 +130,39 @@ register(
         computes=False,
     )
 )
+
+
+def revised_plans(given: Mapping[str, Any]) -> dict[str, int]:
+    """depths, 2: of fewer minibatches than NOAM, every stage holds its share.
+
+    roofline, 2: an embedding reads the rows that it takes, and no gradient goes to a batch or to frozen layers.
+    """
+    source = given.get("profile")
+    by_roofline = isinstance(source, Mapping) and source.get("roofline") and not source.get("published")
+    return ({"depths": 2} if given.get("depths") else {}) | ({"roofline": 2} if by_roofline else {})
+
+
 register(
     Kind(
-        "plan",
+        "partition",
         "partition a profile over a cluster, and time what comes out",
         ("model",),
         PlanOptions,
-        f"{HERE}.plan:plan",
+        f"{HERE}.partition:partition",
         fields=("model", "batch", "optimizer"),
-        # depths, 2: of fewer minibatches than NOAM, every stage holds its share
-        revisions=lambda given: {"depths": 2} if given.get("depths") else {},
+        revisions=revised_plans,
     )
 )
 REVISED_STUDIES = {"caching": 2, "lemmas": 2}
+
+
+def revised_studies(given: Mapping[str, Any]) -> dict[str, int]:
+    """roofline, 2: as of plans."""
+    named = isinstance(given.get("model"), Mapping) and "name" in given["model"]
+    by_roofline = {"roofline": 2} if given.get("study") == "at_scale" and named else {}
+    return {name: n for name, n in REVISED_STUDIES.items() if given.get("study") == name} | by_roofline
+
+
 register(
     Kind(
         "theory",
@@ -152,6 +172,6 @@ register(
         f"{HERE}.theory:study",
         fields=(),
         computes=False,
-        revisions=lambda given: {name: n for name, n in REVISED_STUDIES.items() if given.get("study") == name},
+        revisions=revised_studies,
     )
 )

@@ -1,4 +1,4 @@
-"""Runs of kind `plan`: a profile, a cluster, the partitioner's plans, and methods side by side, all timed."""
+"""Runs of kind `partition`: a profile, a cluster, the partitioner's plans, and methods side by side, all timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipelag.timing.sheets import data_sheet
 from pipelag.typed import checked
 
 
-def plan(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
+def partition(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
     """Log the profile (rows of `what` layer), the plans (plan) and the arms (arm); the summary says what was planned.
 
     Options (`pipelag.partitioner.options`, where all are checked before anything is computed):
