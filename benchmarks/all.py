@@ -39,6 +39,7 @@ CPU = (
     "simulated_overhead --model resnet50 --batch 64 --microbatches 8 --rounds 5 --methods pipedream pipemare",
     "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods pipedream pipemare --no-goal",
     "simulated_overhead --model resnet50 --batch 16 --microbatches 8 --rounds 5 --methods gpipe pipemare --grouped",
+    "host_calls",
     "scaling",
 )
 GPU = ("recorded_steps --rounds 4", "recorded_steps --rounds 4 --bf16")

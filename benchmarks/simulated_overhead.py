@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15, help="pairs of steps of a method, at least")
+    parser.add_argument("--rounds", type=int, default=31, help="pairs of steps of a method, at least")
     parser.add_argument("--most", type=int, default=1000, help="pairs of steps of a method, at most")
     parser.add_argument("--precise", type=float, default=0.01, help="how well the median is to be known, either way")
     parser.add_argument("--seconds", type=float, help="of a method, after which no pair begins (60; 20 without a goal)")

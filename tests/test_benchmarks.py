@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import all as every
-from benchmarks import gpu_check, page, recorded_steps, simulated_overhead
+from benchmarks import gpu_check, host_calls, page, recorded_steps, simulated_overhead
 from benchmarks.ledger import VARIABLE, interval, note, reached, within_noise
 from pipelag.methods import get
 from pipelag.simulate.training import SimulatedTraining
@@ -123,6 +123,19 @@ def test_a_simulated_step_is_measured_once_the_pipeline_is_full(
     full = len(steps) - simulated_overhead.WARM - 2
     assert steps == [2] * full + [4] * (simulated_overhead.WARM + 2) and name in capsys.readouterr().out
     assert min(full - lag for lag in (*delays.forward, *delays.backward)) == 1  # the oldest version that is read
+
+
+def test_what_python_does_in_a_replayed_step_is_counted(
+    rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same whenever it is counted; a method takes more calls than none. The CPU still records nothing after."""
+    monkeypatch.setattr(sys, "argv", ["host_calls", "--steps", "3"])
+    host_calls.main()
+    counted = [json.loads(line) for line in Path(os.environ[VARIABLE]).read_text().splitlines()][len(rows) :]
+    by_method = {row["case"]: row["median"] for row in counted if "of torch" in row["what"]}
+    assert set(by_method) == {host_calls.ALONE, *host_calls.METHODS} and len(counted) == 2 * len(by_method)
+    assert host_calls.calls("spectrain", 3)[1] == by_method["spectrain"] > by_method[host_calls.ALONE] > 0
+    assert host_calls.graphs.recorder_of(torch.device("cpu")) is None
 
 
 @pytest.mark.real

@@ -163,17 +163,6 @@ def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: in
     assert plan.workers == inner * outer
 
 
-@given(profiles, st.integers(2, 3), st.integers(2, 3), st.sampled_from(sorted(SYNC)))
-@settings(max_examples=60, deadline=None)
-def test_the_plan_by_levels_and_that_over_all_workers_are_compared_by_one_count(
-    profile: Profile, inner: int, outer: int, form: str
-) -> None:
-    cluster = Cluster((Level(inner, 4e6), Level(outer, 1e6)))
-    both = [partition(profile, cluster, form, hierarchical=levels) for levels in (True, False)]
-    least = min(predict(profile, cluster, plan, form) for plan in both)
-    assert predict(profile, cluster, partition(profile, cluster, form), form) == pytest.approx(least)
-
-
 def nested(profile: Profile, cluster: Cluster) -> list[tuple[float, int]]:
     """(seconds, stages) of every plan that follows the levels: each one's stages are plans of the level below."""
 

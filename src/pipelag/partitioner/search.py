@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelag.errors import PipelagError, expect
 from pipelag.partitioner.cluster import Cluster, Level, sync_of
-from pipelag.partitioner.plan import Plan, PlanStage, predict
+from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.timing.layers import Profile
 
 MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
@@ -32,8 +32,7 @@ def partition(
             prints it (`SYNC`).
         straight: no replicas, one stage per worker.
         hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
-            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two by `predict`, which
-            takes the links between a plan's own workers.
+            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two.
         data_parallel: whether the whole model on every worker is a plan too; without, there are at least two stages.
 
     Raises:
@@ -78,8 +77,8 @@ def partition(
             f"no plan fits: with {cluster.memory / 2**30:.3g} GiB per worker even the smallest stages hold too much; "
             "use more workers, a smaller minibatch, or recomputation"
         )
-    # Not by their periods: nested levels and all links at the slowest one's pace are two counts
-    return min(fitting, key=lambda plan: predict(profile, cluster, plan, communication))
+    # Each by its own search's count: `predict` takes the links between a plan's own workers and knows no sums by levels
+    return min(fitting, key=lambda plan: plan.period or 0.0)
 
 
 def check_times(profile: Profile) -> None:
