@@ -351,16 +351,16 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"arm": {}}, "unknown option 'arm' of a plan run; did you mean 'arms'?"),
+        ({"arm": {}}, "unknown option 'arm' of a partition run; did you mean 'arms'?"),
         ({"moving": "fuse"}, "is 'fuse', which is not known; did you mean 'fused'?"),
         ({"profile": {"rooflin": "p40"}}, "unknown option 'rooflin' of a plan's profile; did you mean 'roofline'?"),
         ({"device": "p10"}, "did you mean 'p100'?"),
         ({"workers": [1, 4]}, "1 to 2 GPUs"),
         ({"cuts": [3]}, "the cuts [3] make 2 stages, and the arms are for 1, 2 GPUs"),
         ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
-        ({"depths": "4"}, "the option 'depths' of a plan run is '4'"),
-        ({"depths": [1, 0]}, "the option 'depths.1' of a plan run is 0; it should be 1 or more"),
-        ({"data_parallel_over": [0]}, "the option 'data_parallel_over.0' of a plan run is 0; it should be 1 or more"),
+        ({"depths": "4"}, "the option 'depths' of a partition run is '4'"),
+        ({"depths": [1, 0]}, "the option 'depths.1' of a partition run is 0; it should be 1 or more"),
+        ({"data_parallel_over": [0]}, "the option 'data_parallel_over.0' of a partition run is 0; it should be 1 or more"),
     ],
 )
 def test_a_run_is_refused_before_it_begins(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:

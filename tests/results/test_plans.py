@@ -94,7 +94,7 @@ def test_bad_plans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs options.profile"):
         plan(cluster={"levels": [{"workers": 2, "bandwidth": 1}]})
     known = {"cluster": {"levels": [{"workers": 2, "bandwidth": 1}]}, "search": False, "profile": SHEET}
-    with pytest.raises(ValueError, match="the option 'given.mine.replicas' of a plan run is missing"):
+    with pytest.raises(ValueError, match="the option 'given.mine.replicas' of a partition run is missing"):
         plan(**known, given={"mine": {}})
     for wrong in ({"replicas": [1, 1], "cuts": [99]}, {"replicas": [1], "cuts": [3]}, {"replicas": [1] * 5}):
         with pytest.raises(ValueError, match="options.given: 'mine' takes replicas"):
