@@ -360,7 +360,10 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
         ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
         ({"depths": "4"}, "the option 'depths' of a partition run is '4'"),
         ({"depths": [1, 0]}, "the option 'depths.1' of a partition run is 0; it should be 1 or more"),
-        ({"data_parallel_over": [0]}, "the option 'data_parallel_over.0' of a partition run is 0; it should be 1 or more"),
+        (
+            {"data_parallel_over": [0]},
+            "the option 'data_parallel_over.0' of a partition run is 0; it should be 1 or more",
+        ),
     ],
 )
 def test_a_run_is_refused_before_it_begins(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:

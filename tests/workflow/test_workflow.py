@@ -114,6 +114,9 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
 
     whole = logs[1].read_text()
     logs[1].write_text(whole[:100])
+    looked = snakemake(project, "-np", target)
+    assert looked.returncode == 0 and "; a run would set its summary aside" in looked.stderr
+    assert logs[1].with_name("summary.json").exists()
     repaired = snakemake(project, target)
     assert (
         repaired.returncode == 0 and f"the log in {logs[1].parent.relative_to(project)} is damaged" in repaired.stderr

@@ -20,6 +20,7 @@ from pipelag.results.logs import Item
 from pipelag.results.named import check_results, drawing_code, report_code
 from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
+from snakemake.cli import get_argument_parser
 
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
 
@@ -72,16 +73,25 @@ def is_done(run_id):
     return (folder / "summary.json").exists() and (folder / "metrics.jsonl").exists()
 
 
+def only_looks(words):
+    """Whether a command line asks Snakemake for no more than what it would do, or for a picture or a list of that."""
+    asked, _ = get_argument_parser().parse_known_args(words)
+    pictures = ("dag", "rulegraph", "filegraph", "d3dag", "report")
+    return any(getattr(asked, name) for name in ("dryrun", "lint", "summary", "detailed_summary", "list_rules", *pictures))
+
+
 def set_damaged_aside():
     """A finished log that is not what its run wrote is made anew; one that is published is refused.
 
-    Snakemake knows a file by its date alone, and would draw what is left without it.
+    Snakemake knows a file by its date alone, and would draw what is left without it. Who only looks is told.
     """
     for arm in {arm.spec.id: arm for arms in plan.values() for arm in arms if not arm.left_out}.values():
         damaged, folder = Item.of(arm, scale).damaged, experiments.run_dir(scale, arm.spec.id)
         if damaged and trains_nothing:
             refuse(f"{damaged}, or restore it as it was published (git restore {folder})")
-        if damaged:
+        if damaged and only_looks(sys.argv[1:]):
+            print(f"pipelag: {damaged.split(';')[0]}; a run would set its summary aside and make it anew", file=sys.stderr)
+        elif damaged:
             summary = folder / "summary.json"
             try:
                 os.replace(summary, summary.with_suffix(".damaged"))
