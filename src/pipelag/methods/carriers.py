@@ -101,10 +101,6 @@ class Difference(Memory):
             places, steps = map(list, zip(*every, strict=True))
             torch._foreach_copy_(places, steps)
 
-    def after_step(self, made: Buffers) -> None:
-        """Of one stage alone."""
-        self.after_steps([(self, made)])
-
 
 class Trajectory(Memory):
     """PipeMare's delta <- gamma delta + (1 - gamma)(w_{t+1} - w_t) (section 3.2)."""
@@ -121,10 +117,6 @@ class Trajectory(Memory):
         if every:
             places, steps, shares = map(list, zip(*every, strict=True))
             torch._foreach_lerp_(places, steps, shares)
-
-    def after_step(self, made: Buffers) -> None:
-        """Of one stage alone."""
-        self.after_steps([(self, made)])
 
 
 class Average(Memory):
