@@ -70,6 +70,18 @@ def test_stages_together_do_what_each_does_alone(method: str, launched: bool, mo
     assert len(at_once) == len(alone) and all(map(torch.equal, at_once, alone))
 
 
+def test_steps_of_large_stages_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, sizes = trained("pipemare", "sgd"), list[int]()
+    subtract = torch._foreach_sub
+    monkeypatch.setattr(together, "SMALL", 300)
+    monkeypatch.setattr(
+        torch, "_foreach_sub", lambda a, b: sizes.append(sum(each.numel() for each in a)) or subtract(a, b)
+    )
+    in_batches = trained("pipemare", "sgd")
+    assert all(map(torch.equal, at_once, in_batches))
+    assert len(set(sizes)) > 1 and len(sizes) > 12  # several batches in a step, not all of one size
+
+
 @pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])
 def test_sums_made_in_one_launch_are_the_sums(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for their second rounding."""

@@ -68,6 +68,7 @@ class StageWeights:
     ) -> None:
         self.flat, self.live, self.method = flat, flat.buffers, method
         self.optimizer, self.parameters, self.back = optimizer, parameters, back
+        self.size = sum(buffer.numel() for buffer in flat.buffers)  # in numbers
         self.complex = any(buffer.is_complex() for buffer in flat.buffers)
         self.laid: FlatState | None = None  # the optimizer's state, where it lies flat (`pipelag.stage.flat_step`)
         self.stage, self.delay = stage, delays.forward[stage - 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +11,8 @@ from pipelag.methods.carriers import Buffers, Memory, add_all
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
+
+SMALL = 1 << 20  # numbers of stages whose steps are held at once, but for one larger stage's
 
 
 @torch.no_grad()
@@ -43,24 +45,38 @@ def after_step(stages: Sequence[StageWeights]) -> None:
         for stage in watched:
             if stage.change is not None:
                 stage.change.after_step()
-        moved = [stage for stage in watched if stage.previous]
-        made = iter(_differences(moved))
-        pairs: dict[type[Memory], list[tuple[Memory, Buffers]]] = {}
-        for stage in watched:
-            steps = [next(made) for _ in stage.live] if stage.previous else []
-            for memory in stage.memories.values():
-                pairs.setdefault(type(memory), []).append((memory, steps))
-        for kind, each in pairs.items():
-            kind.after_steps(each)
+        for some in _batches(watched):
+            _remember(some)
     for stage in stages:
         stage.advance()
 
 
-def _differences(stages: Sequence[StageWeights]) -> Sequence[torch.Tensor]:
-    """What the update has added to these stages' weights."""
-    if not stages:
-        return []
-    return torch._foreach_sub(_all(stage.live for stage in stages), _all(stage.begun for stage in stages))
+def _remember(stages: Sequence[StageWeights]) -> None:
+    """Tell these stages' memories what the update has added."""
+    moved = [stage for stage in stages if stage.previous]
+    lived, begun = _all(stage.live for stage in moved), _all(stage.begun for stage in moved)
+    made = iter(torch._foreach_sub(lived, begun) if lived else ())
+    pairs: dict[type[Memory], list[tuple[Memory, Buffers]]] = {}
+    for stage in stages:
+        steps = [next(made) for _ in stage.live] if stage.previous else []
+        for memory in stage.memories.values():
+            pairs.setdefault(type(memory), []).append((memory, steps))
+    for kind, each in pairs.items():
+        kind.after_steps(each)
+
+
+def _batches(stages: Sequence[StageWeights]) -> Iterator[list[StageWeights]]:
+    """Stages that follow one another, as many as make small steps: those of large ones would fill the memory."""
+    batch: list[StageWeights] = []
+    numbers = 0
+    for stage in stages:
+        if batch and numbers + stage.size > SMALL:
+            yield batch
+            batch, numbers = [], 0
+        batch.append(stage)
+        numbers += stage.size
+    if batch:
+        yield batch
 
 
 def _all(each: Iterable[Buffers]) -> Buffers:
