@@ -573,6 +573,15 @@ def test_what_cannot_be_combined_is_refused_with_the_reason() -> None:
         get("pipedream", decay=0.5)
     with pytest.raises(PipelagError, match="T2's decay D lies between 0 and 1, and 1.5 does not"):
         get("pipemare", decay=1.5)
+    for name, options, sentence in (
+        ("pipemare_t2", {"decay": 0.0}, "T2.s decay D lies between 0 and 1, and 0.0 does not"),
+        ("pipemare_t1", {"annealing": -1}, "T1 anneals over 0 or more minibatches, not -1"),
+        ("nesterov_async", {"gamma": 1.0}, "gamma lies from 0 to below 1, and 1.0 does not"),
+        ("nesterov_async", {"gamma": -0.1}, "gamma lies from 0 to below 1, and -0.1 does not"),
+        ("dc_asgd", {"strength": -0.1}, "the strength lambda is 0 or more, not -0.1"),
+    ):
+        with pytest.raises(PipelagError, match=sentence):
+            get(name, **options)
     with pytest.raises(PipelagError, match="counted again over SGD only, not over Adam"):
         train("pipeoptim_literal", CUTS, 2, make=lambda params: torch.optim.Adam(params))
 
@@ -613,6 +622,15 @@ def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discre
     assert rows["pipedream"]["discrepancy"] == [0.0] * 4
     assert rows["pipedream"]["forward_distance"][0] > rows["pipedream"]["forward_distance"][2] > 0
     assert rows["1f1b"]["discrepancy"] == pytest.approx(rows["1f1b"]["forward_distance"])
+
+
+def test_a_distance_is_the_root_mean_square_per_weight() -> None:
+    """Figure 9 of SpecTrain: RMSE. Padding between parameters does not count."""
+    a, b = (
+        [torch.tensor([3.0, 1.0, 0.0]), torch.tensor([4.0, 2.0])],
+        [torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.0, 2.0])],
+    )
+    assert rms(a, b, 4) == 2.5
 
 
 def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:

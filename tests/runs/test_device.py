@@ -70,6 +70,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def settings() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+    tried = torch.backends.cudnn.benchmark
     tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     allowed = attention()
     workspace = os.environ.get(precision.WORKSPACE)
@@ -77,7 +78,7 @@ def settings() -> Iterator[None]:
     for kind, enabled in zip(precision.ATTENTION, allowed, strict=True):
         getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
     torch.use_deterministic_algorithms(before[0])
-    torch.backends.cudnn.deterministic = before[1]
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before[1], tried
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
     os.environ.pop(precision.WORKSPACE, None)
     os.environ.update({precision.WORKSPACE: workspace} if workspace else {})
@@ -93,6 +94,9 @@ def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytes
     kernels = {} if multiplies("cpu") else {"bfloat16": "products by float32's kernels, rounded"}
     assert arithmetic == {"dtype": "float32", "matmul": "highest", "deterministic": asked == "1"} | kernels
     assert torch.backends.cudnn.deterministic is (asked == "1")
+    assert torch.backends.cudnn.benchmark is (asked == "0")  # the fastest of several may be another the next time
+    rounded = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    assert asked == "0" or rounded == (False, False)
     assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
 
 

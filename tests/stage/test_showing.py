@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial, partialmethod
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from pipelag.errors import PipelagError
-from pipelag.methods import METHODS, get
+from pipelag.methods import METHODS, Method, get
 from pipelag.methods.carriers import Correction
+from pipelag.methods.reads import DelayCompensation
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
@@ -29,7 +31,7 @@ loss_of = nn.functional.cross_entropy
 
 
 def training_of(
-    method: str, parts: int = 1, copied: bool = False, bf16: bool = False, linear: bool = False
+    method: str | Method, parts: int = 1, copied: bool = False, bf16: bool = False, linear: bool = False
 ) -> SimulatedTraining:
     """copied: graphs were asked for; without a GPU steps are eager then, and weights are copied to where they lie for
     good. linear: the first stage is of layers whose graphs keep views of their weights.
@@ -423,3 +425,14 @@ def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
             training.step(*batches[5])
     training.close()
     assert all(torch.equal(a, b) for a, b in zip(live, training.model.parameters(), strict=True))
+
+
+def test_weights_that_an_update_goes_by_are_not_written_over() -> None:
+    """DC-ASGD where backwards read live weights: those that the forward read are wanted once more, by the update."""
+    method, batches, ends = replace(get("1f1b"), name="compensated", update=DelayCompensation(0.5)), Noise(), []
+    for copied in (True, False):
+        training = training_of(method, copied=copied, linear=True)
+        assert ways(training) == {InPlace if copied else ByReference}
+        losses = [training.step(*batches[t]) for t in range(STEPS)]
+        ends.append([*losses, *tree_leaves(training.state_dict()["model"])])
+    assert all(map(torch.equal, *ends))

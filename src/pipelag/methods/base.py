@@ -39,7 +39,8 @@ class Method:
         the live ones: from (stage, `Delays` of the schedule). Vertical sync and double buffering.
     backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
         read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
-    update: what an update does beyond the optimizer's step.
+    update: what an update does beyond the optimizer's step; one that asks for the weights that its forward read says
+        so by a true `stale`, for real workers to keep them.
     pipelined: False: stages are never at work together, so cuts change nothing but who computes.
     workers: what real workers are: "stages"; or of the whole model "ddp", replicas under DistributedDataParallel, or
         "server", replicas that wait for nobody, whose gradients a server applies as they come; or "torch", stages
@@ -135,11 +136,11 @@ class Method:
     def versions_back(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
         """Per stage: how many updates older than the live weights a version is that a real pipeline still reads there.
 
-        A backward that reads its forward's version needs it `lag` updates later; a forward that is held back to a
-        version older than the live one needs that much.
+        A backward that reads its forward's version needs it `lag` updates later, as does an update that goes by it; a
+        forward that is held back to a version older than the live one needs that much.
         """
         lags = self.delays(stages, microbatches, replicas).forward_lags
-        if self.backward_reads == "stashed":
+        if self.backward_reads == "stashed" or getattr(self.update, "stale", False):
             return tuple(map(max, lags))
         build, rounds = self._builder(replicas, stages)
         live = steady_delays(build, stages, microbatches, rounds).forward_lags

@@ -81,6 +81,8 @@ nesterov_async = register(
 
 def dc_asgd_with(strength: float = 0.04) -> Method:
     """Another strength lambda of the compensation; 0 is PipeDream."""
+    if strength < 0:
+        raise PipelagError(f"the strength lambda is 0 or more, not {strength}")
     return replace(dc_asgd, update=DelayCompensation(strength))
 
 

@@ -27,7 +27,8 @@ class Scaled(NamedTuple):
 Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], torch.Tensor | Scaled | None]
 RULES: dict[type[Optimizer], Rule] = {}
 DECOUPLED = (torch.optim.Adafactor, torch.optim.Muon)  # of torch's those whose decay never is in the gradient
-KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # a smoothed gradient from the first step on; SGD asks its momentum
+KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # a smoothed gradient from the first step on
+BY_MOMENTUM: set[type[Optimizer]] = {SGD}  # these keep a direction where their groups have a momentum
 
 
 def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Callable[[Rule], Rule]:
@@ -162,10 +163,10 @@ def rule_of(optimizer: Optimizer) -> Rule:
     """
     for kind in type(optimizer).__mro__:
         if kind in RULES:
-            if kind is SGD and any(not group["momentum"] for group in optimizer.param_groups):
+            if kind in BY_MOMENTUM and any(not group["momentum"] for group in optimizer.param_groups):
                 raise PipelagError(
-                    "SGD without momentum keeps no direction to predict from; give it momentum, or use a method that "
-                    "keeps one itself (spectrain, lwp_w)"
+                    f"{kind.__name__} without momentum keeps no direction to predict from; give it momentum, or use a "
+                    "method that keeps one itself (spectrain, lwp_w)"
                 )
             return RULES[kind]
     raise PipelagError(
@@ -184,7 +185,7 @@ def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor
 
 def keeps_velocity(optimizer: Optimizer) -> bool:
     """Whether `velocity` will find one after the first step."""
-    if isinstance(optimizer, SGD):
+    if isinstance(optimizer, tuple(BY_MOMENTUM)):
         return all(group["momentum"] for group in optimizer.param_groups)
     return isinstance(optimizer, tuple(KEEP_VELOCITY))
 

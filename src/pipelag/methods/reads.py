@@ -156,6 +156,7 @@ class DelayCompensation:
     """Replace g by g + strength * g * g * (w_now - w_stale), elementwise (DC-ASGD, Zheng et al. 2017)."""
 
     strength: float = 0.04
+    stale = True  # goes by the weights that the forward read
 
     def change(self, stage: StageWeights) -> Any:
         """The compensation on a stage; none where nothing is delayed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lcm
+from numbers import Integral
 
 from pipelag.errors import PipelagError
 from pipelag.schedules.actions import Action, Schedule
@@ -18,8 +19,10 @@ from pipelag.schedules.library import one_f_one_b, one_f_one_b_rr
 
 def check_replicas(replicas: Sequence[int], stages: int, minibatches: int) -> None:
     """Refuse replicas that do not fit the stages, and minibatches that do not make whole rounds."""
-    if len(replicas) != stages or min(replicas) < 1:
-        raise PipelagError(f"replicas {list(replicas)} must give each of the {stages} stages 1 or more")
+    if len(replicas) != stages or not all(isinstance(count, Integral) and count >= 1 for count in replicas):
+        raise PipelagError(
+            f"replicas {list(replicas)} must give each of the {stages} stages 1 or more, in whole numbers"
+        )
     rounds = lcm(*replicas)
     if minibatches % rounds:
         nearest = max(rounds, minibatches - minibatches % rounds)

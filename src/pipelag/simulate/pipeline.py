@@ -296,7 +296,8 @@ class SimulatedPipeline:
         drawn = law.draw(self.method.taus(len(self.stages)), self.seed, t)
         for index, (weights, delay) in enumerate(zip(self.weights, drawn, strict=True)):
             for parameter, gradient in zip(weights.flat.parameters, old[min(t, delay)][index], strict=True):
-                parameter.grad = gradient
+                # The optimizer may write into it, and may be given it once more.
+                parameter.grad = None if gradient is None else gradient.clone()
 
     def update(self, step: int) -> None:
         """The next version of every stage whose period a minibatch ends, at this step's rates."""

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pipelag.errors import PipelagError
-from pipelag.methods.prediction import AT_HAND, BY_NUMBER, prediction_rule
+from pipelag.methods.prediction import AT_HAND, BY_MOMENTUM, BY_NUMBER, prediction_rule
 from pipelag.typed import MOST_RATE
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
@@ -63,12 +63,13 @@ class CaffeSGD(Optimizer):
         torch._foreach_sub_(parameters, velocities, alpha=1 + momentum if nesterov else 1)
 
 
-@prediction_rule(CaffeSGD, velocity=True)
+@prediction_rule(CaffeSGD)
 def caffe(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
     """Caffe's velocity, which holds the rate already."""
     return state.get("velocity")
 
 
+BY_MOMENTUM.add(CaffeSGD)
 BY_NUMBER.add(caffe)
 AT_HAND.add(caffe)
 

@@ -1,0 +1,91 @@
+"""Replicated stages, simulated, against PipeDream's section 3.2 spelled out: rounds, their mean, their rate."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import pipelag
+from pipelag.methods import get
+from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage.phase import Phase
+
+STEPS, LR, MOMENTUM, DECAY = 14, 0.3, 0.9, 0.01
+Weights = list[torch.Tensor]
+
+
+def rate(step: int) -> float:
+    """Another one at every minibatch, so that a round's is known by it."""
+    return 1 / (1 + step / 3)
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    inputs = torch.randn(STEPS, 8, 6, generator=draw, dtype=torch.float64)
+    return [(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()) for x in inputs]
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 3)).double()
+
+
+class Stepping:
+    """SGD with momentum and L2, and every version that it has made."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.versions, self.velocity = [weights], list[torch.Tensor]()
+
+    def step(self, gradients: Weights, lr: float) -> None:
+        decayed = [g + DECAY * w for g, w in zip(gradients, self.versions[-1], strict=True)]
+        velocity = zip(self.velocity or [torch.zeros_like(g) for g in decayed], decayed, strict=True)
+        self.velocity = [MOMENTUM * v + g for v, g in velocity]
+        self.versions.append([w - lr * v for w, v in zip(self.versions[-1], self.velocity, strict=True)])
+
+
+def spelled_out() -> Weights:
+    """Two replicas of stage 1, one of stage 2. NOAM = 2: a replica has two minibatches under way, so that round n reads
+    stage 1's version n - 1; stage 2 runs a backward right after its forward. Weights are stashed. A round's update is
+    made with its last minibatch, at that one's rate."""
+    own = [p.detach().clone() for p in model().parameters()]
+    first, second, share = Stepping(own[:2]), Stepping(own[2:]), list[Weights]()
+    for m, (x, y) in enumerate(batches()):
+        n = m // 2
+        read = [w.clone().requires_grad_() for w in (*first.versions[max(0, n - 1)], *second.versions[m])]
+        loss = F.cross_entropy(F.linear(torch.tanh(F.linear(x, *read[:2])), *read[2:]), y)
+        gradients = list(torch.autograd.grad(loss, read))
+        second.step(gradients[2:], LR * rate(m))
+        share.append(gradients[:2])
+        if m % 2:
+            first.step([(a + b) / 2 for a, b in zip(*share, strict=True)], LR * rate(m))
+            share.clear()
+    return first.versions[-1] + second.versions[-1]
+
+
+def test_a_round_of_replicas_is_one_update_by_its_mean() -> None:
+    ours = model()
+    pipelag.train(
+        ours,
+        batches(),
+        method="pipedream",
+        cuts=(1,),
+        replicas=(2, 1),
+        optimizer=lambda params: torch.optim.SGD(params, lr=LR, momentum=MOMENTUM, weight_decay=DECAY),
+        rate=rate,
+    )
+    for weight, expected in zip(ours.parameters(), spelled_out(), strict=True):
+        torch.testing.assert_close(weight.detach(), expected, rtol=0, atol=1e-12)
+
+
+def test_statistics_are_those_of_the_first_replica() -> None:
+    """It is whose batch norm is kept; the minibatches of the other one leave no trace there."""
+    network = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
+    phase = Phase(get("pipedream"), STEPS, replicas=(2,))
+    training = SimulatedTraining(network.train(), [phase], lambda p: torch.optim.SGD(p, lr=0.1), F.cross_entropy)
+    alone = nn.BatchNorm1d(6).double().train()
+    for m, (x, y) in enumerate(batches()):
+        training.step(x, y)
+        if m % 2 == 0:
+            alone(x)
+    assert all(torch.equal(a, b) for a, b in zip(network[0].buffers(), alone.buffers(), strict=True))

@@ -1,0 +1,44 @@
+"""Draws that are repeated: of a (seed, minibatch, stage), whatever was drawn before."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import torch
+
+from pipelag.randomness import drawn_for, mix
+
+
+def test_seeds_are_of_all_their_numbers_in_their_order() -> None:
+    seeds = [mix(*numbers) for size in (1, 2, 3) for numbers in product(range(-1, 12), repeat=size)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+def looks(seed: int, minibatch: int) -> tuple[float, float, float]:
+    with drawn_for(seed, minibatch):
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+
+def test_whoever_looks_a_minibatch_up_draws_the_same_from_all_generators() -> None:
+    first = looks(3, 4)
+    for generator in (torch.manual_seed, np.random.seed, random.seed):
+        generator(9)  # type: ignore[operator]
+    assert looks(3, 4) == first
+    for other in (looks(3, 5), looks(4, 4)):
+        assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_afterwards_the_generators_are_as_they_were() -> None:
+    def drawn() -> tuple[float, float, float]:
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    expected = drawn()
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+    looks(1, 2)
+    assert drawn() == expected
