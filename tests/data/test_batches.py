@@ -82,13 +82,16 @@ def test_training_inputs_have_mean_0_and_deviation_1() -> None:
     images = torch.randint(0, 256, (64, 3, 8, 8), generator=generator, dtype=torch.uint8)
     images[:, 1] //= 3
     labels = torch.zeros(64, dtype=torch.int64)
-    dataset = Dataset("toy", "Toy", "", True, "", ("a",), images, labels, images, labels)
+    dataset = Dataset("toy", "Toy", "", True, "", ("a",), images, labels, images // 2, labels)
     inputs = Batches(dataset, 64, 0).inputs(0)
     assert torch.allclose(inputs.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
     assert torch.allclose(inputs.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
     scaled = images.double() / 255
     assert torch.allclose(dataset.mean.double(), scaled.mean((0, 2, 3)))
     assert torch.allclose(dataset.std.double(), scaled.std((0, 2, 3), correction=0))
+    ((tested, _),) = Evaluation(dataset)  # by the training images' mean and deviation, too
+    expected = ((images // 2) / 255 - dataset.mean.view(-1, 1, 1)) / dataset.std.view(-1, 1, 1)
+    torch.testing.assert_close(tested, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("augment", [False, True, "crop"])

@@ -87,6 +87,14 @@ def test_a_file_that_changes_while_it_comes_is_begun_anew(tmp_path: Path, stamp:
     assert (tmp_path / "a.txt").read_bytes() == CONTENT and [header for _, header in site.asked] == asked
 
 
+def test_without_a_sum_what_an_earlier_run_left_is_not_gone_on_from(tmp_path: Path) -> None:
+    """Nothing would tell that it is of another file."""
+    (tmp_path / "a.txt.part").write_bytes(OTHER[:1000])
+    with serving(a_txt=CONTENT) as site:
+        download([site.address + "a.txt"], tmp_path / "a.txt", None, most_bytes=10**6)
+    assert (tmp_path / "a.txt").read_bytes() == CONTENT and [header for _, header in site.asked] == [None, None]
+
+
 def test_halves_of_two_files_are_begun_anew_once(tmp_path: Path) -> None:
     """What an earlier run left is of another file than the server has now, or the server does not tell that it is."""
     (tmp_path / "a.gz.part").write_bytes(OTHER[:1000])

@@ -118,6 +118,13 @@ def test_the_official_files_stay_official_where_a_manifest_describes_them(tmp_pa
     assert fetch("mnist", mirrors=[mirror(tmp_path / "m", FILES, name="mnist", layout="idx-gz")]).official
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_one_file_of_another_content_makes_another_release(tmp_path: Path, official: Manifest, name: str) -> None:
+    other = FILES | {name: mnist_files(train=31, test=11)[name]}
+    release = fetch("mnist", mirrors=[mirror(tmp_path / "m", other, name="mnist", layout="idx-gz")])
+    assert not release.official and release.fingerprint != fetch("mnist", mirrors=[put(tmp_path / "o")]).fingerprint
+
+
 @pytest.mark.parametrize(("damage", "complaint"), [(b"", "has 0 bytes instead of"), (None, "is missing")])
 def test_a_mirror_that_does_not_hold_what_it_says(
     tmp_path: Path, official: Manifest, damage: bytes | None, complaint: str

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.models import ResNet50_Weights
 from torchvision.transforms import RandomResizedCrop
 
 from pipelag import data
@@ -77,6 +78,46 @@ def test_the_test_set_is_whole_and_in_order(mirror: Path) -> None:
     parts = list(FolderEvaluation(data.load("imagenet", size=16), batch=3))
     assert [len(labels) for _, labels in parts] == [3, 3, 2]
     assert torch.cat([labels for _, labels in parts]).tolist() == [0] * 4 + [1] * 4
+
+
+@pytest.fixture
+def one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two classes of one image each, in both parts, no two pixels alike; returns the images to train on."""
+    draw, paths = np.random.default_rng(1), []
+    for part in ("train", "val"):
+        for name in ("ants", "bees"):
+            (tmp_path / "imagenet" / part / name).mkdir(parents=True)
+            path = tmp_path / "imagenet" / part / name / "0.png"
+            Image.fromarray(draw.integers(0, 256, (40, 56, 3)).astype(np.uint8)).save(path)
+            paths.append(path)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path))
+    return paths
+
+
+def test_every_minibatch_draws_its_own_crops(one_each: list[Path]) -> None:
+    batches = FolderBatches(data.load("imagenet", size=16), 2, seed=3, augment=True)
+    crops: dict[int, set[bytes]] = {0: set(), 1: set()}
+    for t in range(6):
+        for image, label in zip(*batches[t], strict=True):
+            crops[int(label)].add(image.numpy().tobytes())
+    assert [len(seen) for seen in crops.values()] == [6, 6]
+
+
+def test_images_to_test_on_are_the_middle_normalised_as_torchvisions_models_have_it(one_each: list[Path]) -> None:
+    folders = data.load("imagenet", size=16)
+    usual = ResNet50_Weights.IMAGENET1K_V1.transforms()
+    mean, std = (torch.tensor(value).view(3, 1, 1) for value in (usual.mean, usual.std))
+
+    def seen(path: Path) -> torch.Tensor:
+        """The middle 35 of 40 rows: scaled to 16, the shorter side is 8/7 of that."""
+        with Image.open(path) as image:
+            part = image.resize((16, 16), Image.Resampling.BILINEAR, (10.5, 2.5, 45.5, 37.5))
+        return (torch.from_numpy(np.array(part)).permute(2, 0, 1) / 255 - mean) / std
+
+    ((images, _),) = FolderEvaluation(folders)
+    torch.testing.assert_close(images, torch.stack([seen(path) for path in one_each[2:]]), rtol=0, atol=1e-5)
+    images, labels = FolderBatches(folders, 2, seed=0)[0]  # without augmentation so are those to train on
+    torch.testing.assert_close(images, torch.stack([seen(one_each[int(label)]) for label in labels]), rtol=0, atol=1e-5)
 
 
 def test_a_run_trains_on_it(mirror: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pipelag import data
-from pipelag.data.text.language import LanguageBatches, running_text
+from pipelag.data.text.language import LanguageBatches, RunningText, running_text
 from pipelag.errors import PipelagError
 from pipelag.runs.text_metrics import LanguageTest
 from tests.data.samples import mirror
@@ -28,6 +28,17 @@ def test_the_target_is_the_next_word() -> None:
     assert torch.equal(batches.inputs(7), same_seed.inputs(7))
     first, second = batches.inputs(0), batches.inputs(1)
     assert torch.equal(batches.targets(0)[:, -1], second[:, 0]) and first.shape == second.shape  # the text goes on
+
+
+def test_every_epoch_and_every_seed_cuts_its_stretches_elsewhere() -> None:
+    text = running_text("toy", "toy", [" ".join(f"w{i}" for i in range(400))], ["w1"])
+
+    def start(seed: int, epoch: int) -> str:
+        batches = LanguageBatches(text, batch=3, length=20, seed=seed)
+        return text.words[int(batches.inputs(epoch * len(batches))[0, 0])]
+
+    assert len({start(0, epoch) for epoch in range(8)}) > 3 and len({start(seed, 0) for seed in range(8)}) > 3
+    assert start(5, 3) == start(5, 3)
 
 
 def test_unknown_words_need_a_place() -> None:
@@ -64,6 +75,14 @@ def test_the_grammar_is_the_same_for_the_same_seed() -> None:
     first, second = data.load("grammar", train=600, test=10, seed=3), data.load("grammar", train=600, test=10, seed=3)
     assert torch.equal(first.train, second.train)
     assert not torch.equal(first.train[:100], data.load("grammar", train=600, test=10, seed=4).train[:100])
+
+
+def test_the_grammars_test_text_goes_on_where_its_training_text_ends() -> None:
+    def said(text: RunningText, part: str) -> list[str]:
+        return [text.words[i] for i in getattr(text, part)]
+
+    parted, whole = data.load("grammar", train=600, test=40), data.load("grammar", train=640, test=1)
+    assert said(parted, "train") + said(parted, "test") == said(whole, "train")
 
 
 def test_the_penn_treebank_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

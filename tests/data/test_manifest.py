@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -71,3 +72,10 @@ def test_every_stated_problem_of_a_file(tmp_path: Path) -> None:
     assert str(sums.complaint(path)).startswith("has md5 598d4c200461b81522a3328565c25f7c instead of 5d41")
     path.write_bytes(b"hello")
     assert sums.complaint(path) is None
+
+
+def test_of_two_sums_the_stronger_one_counts(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"hello")
+    md5, sha256 = (hashlib.new(name, b"hello").hexdigest() for name in ("md5", "sha256"))
+    assert manifest.Sums(bytes=5, md5="0" * 32, sha256=sha256).complaint(tmp_path / "a") is None
+    assert str(manifest.Sums(bytes=5, md5=md5, sha256="0" * 64).complaint(tmp_path / "a")).startswith("has sha256")

@@ -253,6 +253,26 @@ def test_a_small_text_may_have_no_pair_to_hold_out(iwslt14: Path, tmp_path: Path
         data.load("iwslt14", merges=10, tested_on="valid")
 
 
+def test_every_so_manieth_pair_is_held_out_and_not_trained_on(tmp_path: Path) -> None:
+    """As prepare-iwslt14.sh has it (awk: NR%23 == 0), the first being number 1."""
+    text = [(f"der Hund {number}", f"the dog {number}") for number in range(1, 24)]
+    pieces = prepared(Parts(text, text[:1]), Recipe("de", "en", merges=10, held_out=5), tmp_path / "a" / "pieces")
+
+    def numbers(pairs: list[tuple[str, str]]) -> list[int]:
+        return [int(joined(pair[1].split()).split()[-1]) for pair in pairs]
+
+    assert numbers(pieces.valid) == [5, 10, 15, 20]
+    assert numbers(pieces.train) == [number for number in range(1, 24) if number % 5]
+
+
+def test_merges_are_learned_on_both_sides_of_the_training_text_and_on_nothing_else(tmp_path: Path) -> None:
+    train = [("quelle", "ziel")] * 30 + [("valide", "valide")] * 2
+    recipe = Recipe("de", "en", merges=200, held_out=16)  # the 32nd of 32, and the 16th
+    pieces = prepared(Parts(train, [("testtext", "testtext quelle ziel")] * 30), recipe, tmp_path / "a" / "pieces")
+    assert pieces.train[0] == ("quelle", "ziel") and len(pieces.train) == 30
+    assert pieces.test[0][0].count("@@") > 3 and pieces.test[0][1].endswith(" quelle ziel")
+
+
 def test_quotes_are_made_uniform_in_training_text_alone(tmp_path: Path) -> None:
     """As prepare-wmt14en2de.sh has it."""
     text = [(f"{german} „Ja“", f"{english} “Yes”") for german, english in zip(GERMAN, ENGLISH, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import pytest
@@ -180,7 +181,48 @@ def test_any_method_with_replicas_is_the_same_real_and_simulated(name: str) -> N
 
 @pytest.mark.parametrize("name", REPLICABLE)
 def test_any_method_trains_with_replicas(name: str) -> None:
-    assert all(torch.isfinite(value).all() for value in replicated_run(name, "simulated").values())
+    """Every weight of every stage, and every statistic."""
+    trained, before = replicated_run(name, "simulated"), convolutional().state_dict()
+    assert all(torch.isfinite(value).all() and not torch.equal(value, before[key]) for key, value in trained.items())
+
+
+PLAIN = [  # whose passes read versions as they are
+    name
+    for name in REPLICABLE
+    if isinstance(METHODS[name].forward_reads, str)
+    and isinstance(METHODS[name].backward_reads, str)
+    and METHODS[name].learning_rate is METHODS[name].update is None
+]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_one_replicated_stage_of_any_method_is_data_parallelism_as_late_as_its_schedule_says(name: str) -> None:
+    """The gradient of a single linear layer is that of the weights which its forward read."""
+
+    def linear() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+
+    parts, noise = 2 if name == "pipedream_2bw" else 1, Noise()
+    phase = Phase(get(name), 12, (), microbatches=parts, replicas=(2,))
+    ours, model = linear(), linear()
+    pipelag.train(ours, noise, phases=[phase], optimizer=lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9))
+    (lags,) = phase.delays.forward_lags
+    assert len(lags) == 2 * parts
+    optimizer, versions = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), [linear()]
+    for number in range(6):
+        losses = []
+        for place, lag in enumerate(lags):
+            images, targets = (each.chunk(parts)[place % parts] for each in noise[2 * number + place // parts])
+            losses.append(nn.functional.cross_entropy(versions[max(0, number - lag)](images), targets))
+        read = [parameter for version in versions for parameter in version.parameters()]
+        gradients = torch.autograd.grad(sum(losses) / len(losses), read, allow_unused=True, materialize_grads=True)
+        for place, parameter in enumerate(model.parameters()):
+            parameter.grad = sum(gradients[place::2])
+        optimizer.step()
+        versions.append(copy.deepcopy(model))
+    for a, b in zip(ours.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -148,6 +148,25 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
+def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut could leave an empty one where a whole one was."""
+    path, events, sync, replace = tmp_path / "a.txt", list[object](), os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        events.append((os.fstat(number).st_ino, Path(f"/proc/self/fd/{number}").read_text()))
+        sync(number)
+
+    def replaced(one: Path, other: Path) -> None:
+        events.append((os.stat(one).st_ino, other.name))
+        replace(one, other)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_whole(path, "one")
+    inode = path.stat().st_ino
+    assert events == [(inode, "one"), (inode, "a.txt")]
+
+
 def test_a_drawing_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
     """A disk that is full after 4 KB, as a limit on a file's size makes it."""
 

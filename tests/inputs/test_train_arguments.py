@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,25 @@ def test_tied_weights_are_refused_over_stages_and_work_within_one() -> None:
 
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    *(({"cuts": cuts}, "cuts") for cuts in (0, "1", (0,), (1.0,), ("1",), None, (True,), {1: 2}, (2, 1), (1, 1), (3,))),
+    *(
+        ({"cuts": cuts}, rf"^cuts is {re.escape(repr(cuts))}; it should be a row of whole numbers, such as \(2, 5\)$")
+        for cuts in (0, "1", None, {1: 2})
+    ),
+    *(
+        ({"cuts": (cut,)}, f"^each of cuts is {cut!r}; it should be a whole number from 1 to 1,000,000$")
+        for cut in (0, 1.0, "1", True)
+    ),
+    ({"cuts": (2, 1)}, r"^the cuts \[2, 1\] must increase strictly, and 1 follows 2$"),
+    ({"cuts": (1, 1)}, r"^the cuts \[1, 1\] must increase strictly, and 1 follows 1$"),
+    (
+        {"cuts": (3,)},
+        "^a cut after layer 3 leaves an empty stage: the model has 3 layers, so cuts lie between 1 and 2$",
+    ),
     *(({"steps": steps}, "steps is .*it should be a whole number from 1") for steps in (0, -1, 1.0, "3", True, 10**30)),
-    *(({"microbatches": count}, "microbatches is") for count in (0, -1, 2.0, "2", None, True)),
+    *(
+        ({"microbatches": count}, "^microbatches is .*; it should be a whole number from 1")
+        for count in (0, -1, 2.0, "2", None, True)
+    ),
     ({"microbatches": 3}, "a minibatch of 4 cannot be split into 3"),
     ({"microbatches": 2, "method": "hogwild"}, "takes a minibatch in one piece"),
     ({"microbatches": 2, "method": "bsp", "executor": "real"}, "take their share of a minibatch in one piece"),
@@ -171,19 +188,33 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"phases": [Phase(methods.get("sequential"), 2, cuts=("1",))]}, "cuts of phase 1"),  # type: ignore[arg-type]
     ({"phases": [Phase(methods.get("sequential"), 2)], "steps": 2}, "steps is given beside phases"),
     ({"phases": [Phase(methods.get("sequential"), 2)], "method": "gpipe"}, "method is given beside phases"),
-    *(({"device": device}, "device") for device in ("cuda:99", "gpu", "meta", "", None, 10**9)),
-    *(({"seed": seed}, "seed is") for seed in (-1, "a", 2**70)),
+    *(
+        ({"device": device}, rf"^the device '{device}' is not here; the devices are cpu(, cuda:\d+)*$")
+        for device in ("cuda:99", "meta", 10**9)
+    ),
+    *(
+        ({"device": device}, f"^unknown device '{device}'; (did you mean|it should be) ")
+        for device in ("gpu", "", None)
+    ),
+    *(({"seed": seed}, "^seed is .*; it should be a whole number from 0 to ") for seed in (-1, "a", 2**70)),
     ({"threads": 0}, "threads is 0"),
     ({"workers": 0}, "workers is 0"),
     ({"workers": 3}, "the simulated executor has no workers"),
     ({"workers": 3, "method": "asp"}, "cuts make the stages, and of bsp and asp the replicas"),
-    ({"rate": 0.1}, "rate is 0.1"),
-    *(({"stage_lr": rates}, "rate|stage") for rates in ({1: float("nan")}, {9: 0.1}, {"1": 0.1}, [0.1], {1: "a"})),
-    *(({"replicas": replicas}, "replicas") for replicas in (3, (0,), ("a",))),
-    *(({"recompute": recompute}, "recompute is") for recompute in ("x", -1)),
-    *(({"graphs": graphs}, "graphs is") for graphs in ("auto", 1, None)),
+    ({"rate": 0.1}, "^rate is 0.1; it should be a function, such as lambda step: "),
+    *(
+        ({"stage_lr": {1: rate}}, f"^the rate of stage 1 is {rate!r}; it should be a finite number above 0")
+        for rate in (float("nan"), "a")
+    ),
+    ({"stage_lr": {9: 0.1}}, r"^a learning rate is given for stage 9, but the cuts \[\] make stages 1 to 1$"),
+    ({"stage_lr": {"1": 0.1}}, "^a stage in stage_lr is '1'; it should be a whole number from 1"),
+    ({"stage_lr": [0.1]}, "^stage_lr is .0.1.; it should map stages to rates, such as {1: 0.01}$"),
+    ({"replicas": 3}, "^replicas is 3; it should be a row of whole numbers"),
+    *(({"replicas": (one,)}, f"^each of replicas is {one!r}; it should be a whole number from 1") for one in (0, "a")),
+    *(({"recompute": recompute}, "^recompute is .*; it should be a whole number from 0") for recompute in ("x", -1)),
+    *(({"graphs": graphs}, "^graphs is .*; it should be True or False") for graphs in ("auto", 1, None)),
     ({"graphs": True, "executor": "real"}, "real workers use no CUDA graphs"),
-    ({"grouped": "auto"}, "grouped is"),
+    ({"grouped": "auto"}, "^grouped is 'auto'; it should be True or False"),
     ({"grouped": True, "executor": "real"}, "real workers take microbatches one by one"),
     *(({"executor": executor}, "unknown executor") for executor in (None, "rael")),
     *(({"method": method}, "unknown method") for method in (5, "stale_weight")),

@@ -131,6 +131,27 @@ def test_callbacks_hear_of_every_step_in_order() -> None:
     assert heard == [*steps[:4], (4, first), *steps[4:], (7, last)]
 
 
+def test_what_validation_draws_is_the_same_at_every_evaluation() -> None:
+    """Of a model that stands still."""
+    torch.manual_seed(0)
+    still = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    run = train(
+        still,
+        cuts=(),
+        method="sequential",
+        optimizer=torch.optim.SGD,
+        lr=1e-30,
+        validation=Restless(),
+        evaluate_every=2,
+    )
+    losses = [row["validation_loss"] for row in run.evaluations]
+    assert len(losses) == 4 and len(set(losses)) == 1
+    other = train(
+        still, cuts=(), method="sequential", optimizer=torch.optim.SGD, lr=1e-30, validation=Restless(), seed=6
+    )
+    assert other.evaluations[0]["validation_loss"] != losses[0]
+
+
 def test_a_mistake_in_a_metric_is_found_before_the_first_step() -> None:
     steps: list[int] = []
 

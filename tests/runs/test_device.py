@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,6 +23,7 @@ from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.products import multiplies
+from pipelag.runs import folder as folders
 from pipelag.runs.carry_out import carry_out, resolve_device
 from pipelag.runs.folder import environment
 from pipelag.runs.kinds.speed import measure
@@ -122,3 +131,51 @@ def test_of_a_gpu_it_says_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["device"] == "H100"
     keys = {"dtype", "matmul", "deterministic", "tf32", "cudnn", "cublas_workspace", "attention"}
     assert set(row["precision"]) == keys and row["precision"]["attention"][-1] == "math"
+
+
+def test_a_log_says_where_by_what_and_when_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The date in UTC, wherever the machine is."""
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/python -m pipelag", "run", "--out", "x"])
+    with monkeypatch.context() as away:
+        away.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
+        time.tzset()
+        row = environment("cpu", 3)
+    time.tzset()
+    made = datetime.strptime(row["date"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert abs(datetime.now(UTC) - made) < timedelta(minutes=5)
+    assert row["host"] == socket.gethostname() and row["threads"] == 3 and row["command"] == ["pipelag", *sys.argv[1:]]
+    assert row["device"].endswith(f" ({os.cpu_count()} cores)") and row["python"] == platform.python_version()
+    assert row["versions"] == {name: metadata.version(name) for name in ("pipelag", "torch", "torchvision", "numpy")}
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_log_says_the_commit_of_the_code_and_not_of_the_folder_that_one_works_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = {}
+    for name in ("ours", "theirs"):
+        (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src/folder.py").write_text(name)
+        git(tmp_path / name, "init", "-q")
+        git(tmp_path / name, "add", ".")
+        git(tmp_path / name, "commit", "-q", "-m", "one")
+        heads[name] = git(tmp_path / name, "rev-parse", "--short=12", "HEAD")
+    monkeypatch.chdir(tmp_path / "theirs")
+    monkeypatch.setattr(folders, "__file__", str(tmp_path / "ours/src/folder.py"))
+    assert environment("cpu", 1)["commit"] == heads["ours"] != heads["theirs"]
+    (tmp_path / "ours/beside.txt").write_text("what git does not follow is no change")
+    assert environment("cpu", 1)["commit"] == heads["ours"]
+    (tmp_path / "ours/src/folder.py").write_text("changed")
+    assert environment("cpu", 1)["commit"] == heads["ours"] + "+"
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    for place in ("none", "theirs/.venv/lib/pipelag"):  # no checkout, and an installed copy in somebody's own
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "folder.py").write_text("")
+        monkeypatch.setattr(folders, "__file__", str(tmp_path / place / "folder.py"))
+        assert environment("cpu", 1)["commit"] is None

@@ -103,6 +103,66 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_used(
     assert "is damaged and was set aside as checkpoint.damaged" in capfd.readouterr().err
 
 
+def test_a_run_that_goes_on_knows_how_long_it_has_taken_and_what_was_its_best(broken: Path) -> None:
+    newest = broken / "partial/checkpoint.pt"
+    saved = checkpoint.load(newest, of=spec().id)
+    assert saved is not None and 0 < saved["recorder"]["seconds"] < 1000 and saved["recorder"]["best"]["step"] <= 20
+    saved["recorder"] |= {"seconds": 1000.0, "best": {"accuracy": 100.0, "step": 5}}
+    checkpoint.save(saved, newest, of=spec().id)
+    trained(broken)
+    rows = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
+    assert all((row["seconds"] > 1000) == (row["step"] > 21) for row in rows)
+    summary = json.loads((broken / "summary.json").read_text())
+    assert summary["seconds"] == rows[-1]["seconds"] and summary["best"] == {"accuracy": 100.0, "step": 5}
+
+
+def test_a_finished_run_with_a_half_made_one_beside_it_is_gone_on_with(
+    broken: Path, unbroken: Path, taken: list[int]
+) -> None:
+    """As after --again was stopped."""
+    for path in unbroken.iterdir():
+        shutil.copy(path, broken)
+    assert folders.finished(unbroken, spec().id) is not None and folders.finished(broken, spec().id) is None
+    assert trained(broken) == lines(unbroken) and taken == list(range(21, 30))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda log: log[:-9], lambda log: log.replace('"step": 5', '"step": 7'), lambda log: ""]
+)
+def test_a_finished_run_whose_log_is_another_is_not_taken_for_it(tmp_path: Path, unbroken: Path, change: Any) -> None:
+    shutil.copytree(unbroken, tmp_path / "copy")
+    log = tmp_path / "copy/metrics.jsonl"
+    log.write_text(change(log.read_text()))
+    assert folders.finished(tmp_path / "copy", spec().id) is None
+
+
+def test_what_a_checkpoint_counts_on_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut at any moment leaves a whole checkpoint and the log that it knows."""
+    events, sync, replace = list[tuple[str, str]](), os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        events.append(("sync", Path(os.readlink(f"/proc/self/fd/{number}")).name))
+        sync(number)
+
+    def replaced(one: Path, other: Path) -> None:
+        events.append((Path(one).name, Path(other).name))
+        replace(one, other)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(train_simulated, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(train_simulated, "FLUSH_STEPS", 5)
+    trained(tmp_path)
+    first = [
+        ("sync", "metrics.jsonl"), ("sync", "checkpoint.tmp"), ("checkpoint.tmp", "checkpoint.pt"), ("sync", "partial"),
+    ]  # fmt: skip
+    others = [*first[:2], ("checkpoint.pt", "checkpoint-before.pt"), *first[2:]]
+    made = [event for event in events if event[0] == "sync" or event[0].startswith("checkpoint")]
+    assert made[made.index(first[0]) :][: 4 + 4 * 5] == [*first, *(others * 4)]
+
+
 def test_other_data_do_not_go_on(broken: Path) -> None:
     """A run's id has the name of its data, whose files may be others meanwhile."""
     newest = broken / "partial/checkpoint.pt"
@@ -309,6 +369,13 @@ def test_a_run_that_failed_while_it_was_published_goes_on(
         context.setattr(folders, "write_whole", full)
         with pytest.raises(OSError, match="No space"):
             trained(tmp_path / "x")
+    files = {path.name for path in (tmp_path / "x").iterdir() if path.is_file()}
+    assert files == {
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+    }  # the summary comes last: it says that all is there
+    assert lines(tmp_path / "x") == lines(unbroken)
     assert trained(tmp_path / "x") == lines(unbroken)
 
 

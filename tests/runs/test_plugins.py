@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelag.plugins import VARIABLE, named_plugins
 from tests.workflow.test_warm import JOB
 
 pytestmark = pytest.mark.real  # but for the first, forks of the warm process
@@ -84,3 +85,16 @@ def test_what_a_plugin_gives_is_looked_at(makes: str, sentence: str, tmp_path: P
     command = [*JOB, "run", "--spec", json.dumps(SPEC | changed), "--out", "run", "--threads", "1"]
     refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert refused.returncode == 2 and sentence in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_the_variable_counts_before_the_config_even_where_it_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text("plugins: [theirs]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert named_plugins() == ["theirs"]
+    for text, names in (("", []), ("mine, ours", ["mine", "ours"])):
+        monkeypatch.setenv(VARIABLE, text)
+        assert named_plugins() == names

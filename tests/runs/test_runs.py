@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -117,10 +118,30 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_divergence_is_a_result(tmp_path: Path) -> None:
+def test_divergence_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first step, from 0, whose loss is no number; those before it count."""
+    losses, step = list[float](), SimulatedTraining.step
+
+    def noted(training: SimulatedTraining, *batch: Any) -> torch.Tensor:
+        loss = step(training, *batch)
+        losses.append(float(loss))
+        return loss
+
+    monkeypatch.setattr(SimulatedTraining, "step", noted)
     assert run(tmp_path, optimizer={"lr": 1e9}) == 0
+    first = next(number for number, loss in enumerate(losses) if not math.isfinite(loss))
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["status"] == "diverged" and 0 < summary["diverged_at"] < 30 and summary["final"] is None
+    assert summary["status"] == "diverged" and summary["final"] is None
+    assert 0 < first == summary["diverged_at"] == summary["steps"]
+
+
+def test_a_line_has_the_rate_of_the_step_that_ended_before_it(tmp_path: Path) -> None:
+    """Steps count from 0: the milestone at half of 30 steps is of step 15, the 16th."""
+    assert run(tmp_path, evaluate_every=5) == 0
+    assert [(row["step"], row["lr"]) for row in lines(tmp_path)] == [
+        *((step, 0.01) for step in (5, 10, 15)),
+        *((step, pytest.approx(0.001)) for step in (20, 25, 30)),
+    ]
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +177,9 @@ def test_a_torn_checkpoint_is_never_read(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_a_real_run_logs_what_the_simulated_one_does(tmp_path: Path) -> None:
     two = [{"method": "stale_weights", "steps": 16, "cuts": [3]}, {"method": "sequential", "steps": 8}]
-    assert run(tmp_path / "simulated", phases=two) == 0
-    assert run(tmp_path / "real", phases=two, executor="real", workers=2) == 0
+    how: dict[str, Any] = {"phases": two, "evaluate_every": 6, "seed": 3}  # the milestone is at step 12
+    assert run(tmp_path / "simulated", **how) == 0
+    assert run(tmp_path / "real", **how, executor="real", workers=2) == 0
     simulated, real = lines(tmp_path / "simulated"), lines(tmp_path / "real")
     keys = ("step", "epoch", "phase", "lr", "accuracy", "test_loss")
     assert [[row[key] for key in keys] for row in real] == [[row[key] for key in keys] for row in simulated]
@@ -197,6 +219,32 @@ def test_a_real_run_that_was_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
     resumed = json.loads((broken / "summary.json").read_text())["resumed_at"]
     assert 20 <= resumed < 160 and "resumed_at" not in json.loads((unbroken / "summary.json").read_text())
     assert not (broken / "partial").exists()
+
+
+@pytest.mark.real
+def test_a_real_run_is_repeated_with_as_many_threads_as_it_had(tmp_path: Path) -> None:
+    """Which its log counts by worker, and --threads for all of them together."""
+    how: dict[str, Any] = {
+        "phases": [{"method": "pipedream", "steps": 4, "cuts": [3]}],
+        "executor": "real",
+        "workers": 2,
+    }
+    words = [
+        "run",
+        "--spec",
+        json.dumps(SPEC | how),
+        "--out",
+        str(tmp_path / "first"),
+        "--device",
+        "cpu",
+        "--threads",
+        "4",
+    ]
+    assert main(words) == 0
+    config = str(tmp_path / "first/config.yaml")
+    assert main(["run", "--config", config, "--out", str(tmp_path / "again"), "--device", "cpu"]) == 0
+    threads = [json.loads((tmp_path / out / "environment.json").read_text())["threads"] for out in ("first", "again")]
+    assert threads == [2, 2]
 
 
 @pytest.mark.real

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -112,6 +113,26 @@ def test_a_fork_works_in_the_clients_folder_and_environment(warm: WarmProcess, t
     os.environ["PIPELAG_PLUGINS"] = "mine"
     try:
         assert f"plugin of {tmp_path}" in job("list", "leaderboard", folder=tmp_path).stdout
+    finally:
+        del os.environ["PIPELAG_PLUGINS"]
+
+
+def test_a_fork_has_the_clients_environment_and_nothing_of_the_servers(warm: WarmProcess, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import os\nprint(sorted(os.environ))\n")
+    few = {name: os.environ[name] for name in ("PATH", "PIPELAG_WARM")} | {"PIPELAG_PLUGINS": "mine", "MINE": "1"}
+    few["PYTHONPATH"] = str(ROOT / "src")
+    done = subprocess.run([*JOB, "list", "leaderboard"], cwd=tmp_path, env=few, capture_output=True, text=True)
+    named = ast.literal_eval(done.stdout.splitlines()[0])
+    assert {*few} <= {*named} and {*named} - {*few} <= {PARENT, "LC_CTYPE"}, done.stderr
+
+
+def test_what_nothing_catches_ends_a_fork_as_a_process_of_its_own(warm: WarmProcess, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Mine(BaseException):\n    pass\n\n\nraise Mine('nobody')\n")
+    os.environ["PIPELAG_PLUGINS"] = "mine"
+    try:
+        for forked in (True, False):
+            done = job("list", "leaderboard", folder=tmp_path, warm=forked)
+            assert done.returncode == 1 and done.stderr.endswith("Mine: nobody\n")
     finally:
         del os.environ["PIPELAG_PLUGINS"]
 

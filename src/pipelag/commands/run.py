@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelag.commands.arguments import whole
-from pipelag.distributed.launch.torchrun import leads
+from pipelag.distributed.launch.torchrun import leads, workers_here
 from pipelag.errors import PipelagError
 from pipelag.experiments.names import check_names
 from pipelag.files import folder_for, json_of, read_yaml
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
     specs = [read_spec(text, None) for text in args.spec or ()] or [read_spec(None, path) for path in args.config]
     if len(specs) != len(args.out):
         raise PipelagError(f"runs given: {len(specs)}; folders (--out) given: {len(args.out)}; give each run its own")
-    threads = args.threads or before(args.config or ()) or os.cpu_count() or 1
+    threads = args.threads or before(args.config or (), specs) or os.cpu_count() or 1
     with ExitStack() as stack:
         for out in args.out if leads() else ():
             stack.enter_context(leaving_nothing(out))
@@ -97,12 +97,15 @@ def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int
     return 0
 
 
-def before(configs: Sequence[Path]) -> int | None:
-    """The threads of the runs that left these files: with others sums are rounded otherwise. None: nobody knows."""
+def before(configs: Sequence[Path], specs: Sequence[RunSpec]) -> int | None:
+    """The threads of the runs that left these files, those of all workers: with others sums are rounded otherwise.
+    None: nobody knows.
+    """
     threads = set()
-    for path in configs:
+    for path, spec in zip(configs, specs, strict=False):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            threads.add(int(json.loads((path.parent / "environment.json").read_text())["threads"]))
+            each = int(json.loads((path.parent / "environment.json").read_text())["threads"])  # of a worker
+            threads.add(each * workers_here(spec.workers))
     return threads.pop() if len(threads) == 1 else None
 
 

@@ -293,13 +293,18 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, with `+` behind it where the tree has changes; None outside a checkout."""
-    here = Path(__file__).resolve().parent
+    """The commit of this source tree, with `+` behind it where the tree has changes; None outside a checkout, and of a
+    copy that is installed within somebody else's.
+    """
+    here = Path(__file__).resolve()
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *words], cwd=here.parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", here.name)
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
