@@ -66,9 +66,9 @@ def metrics_of(given: Any) -> dict[str, Metric]:
 
 @contextmanager
 def undisturbed(place: torch.device, seed: int) -> Iterator[None]:
-    """What draws random numbers inside (torch's, Python's, numpy's) draws the same each time, and none is missed after.
+    """What draws torch's random numbers inside draws the same each time; Python's and numpy's go on from where they are.
 
-    Python's and numpy's go on from where they are.
+    Afterwards all of them are where they were.
     """
     with preserved_randomness(place), others_preserved():
         for device in {torch.device("cpu"), place}:
