@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -137,6 +138,23 @@ def test_who_is_lost_is_told_apart_from_who_comes_late_or_has_left() -> None:
     assert heart.failed(now + 202) == (2, "nothing has been heard of it for 300 s: it has never come")
     asleep = ear(local=True)  # the launcher, which holds the store, was stopped (Ctrl-Z)
     assert asleep.failed(time.monotonic() + 1000) is None
+
+
+def beats(now: float, *ranks: tuple[float, str | None]) -> dict[int, Heard]:
+    """Heard now, of ranks that have been idle for so many seconds, at such places."""
+    return {rank: Heard(json.dumps({"n": 1, "idle": idle, "at": at}), now) for rank, (idle, at) in enumerate(ranks)}
+
+
+def test_who_is_stuck_is_told_only_where_nobody_computes() -> None:
+    heart, now = ear(), time.monotonic()
+    heart.heard = beats(now, (900, None), (900, "x.py, line 3"), (299, None))  # the third has computed since
+    assert heart.stuck() is None
+    heart.heard = beats(now, (900, None), (900, "x.py, line 3"), (300, None))
+    assert heart.stuck() == (1, "no worker has computed anything for 300 s: it hangs at x.py, line 3")
+    heart.heard = beats(now, (900, None), (900, None), (300, None))
+    assert heart.stuck() == (0, "no worker has computed anything for 300 s: all wait for one another")
+    heart.heard[2] = Heard(BYE, now)  # it is done, and the others may have much to measure
+    assert heart.stuck() is None
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "soon"])

@@ -210,6 +210,14 @@ def test_more_workers_than_the_network_has_addresses_are_refused(monkeypatch: py
         launch(sent, 255, links=Links(1.0))
 
 
+def test_a_links_queue_has_its_rate_in_bits_and_its_latency_in_milliseconds() -> None:
+    link = Links(2.5, latency_ms=5)
+    assert link.bandwidth == 2.5e9 / 8
+    assert link.queue(delayed=True) == ["netem", "delay", "5ms", "rate", "2500000000bit", "limit", "100000"]
+    at_once = ["tbf", "rate", "2500000000bit", "burst", "312500", "latency", "400ms"]
+    assert link.queue(delayed=False) == Links(2.5).queue(delayed=True) == at_once
+
+
 def test_gradients_are_summed_in_whole_buckets() -> None:
     mega = 1 << 20
     assert bucketed([mega, 30 * mega, 2 * mega, mega // 2]) == [mega, 30 * mega, int(2.5 * mega), 0]

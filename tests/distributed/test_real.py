@@ -132,7 +132,7 @@ def data_parallel(job: Job) -> tuple[dict[str, torch.Tensor], list[float]]:
     """A pipelined phase, then a data-parallel one, which inherits weights and momentum."""
     batches, model = Noise(), convolutional()
     phases = [Phase(get("pipedream"), 4, (3,)), Phase(get("bsp"), 6)]
-    training = RealTraining(job, model.train(), phases, sgd, nn.functional.cross_entropy, rate=lambda step: 1.0, seed=5)
+    training = RealTraining(job, model.train(), phases, sgd, nn.functional.cross_entropy, rate=falling, seed=5)
     training.run(batches.inputs, batches.targets)
     return model.state_dict(), training.losses[4:]
 
@@ -141,7 +141,7 @@ def test_data_parallel_replicas_learn_what_as_many_microbatches_do() -> None:
     state, losses = launch(data_parallel, 2, "cpu", 1)
     model = convolutional()
     phases = [Phase(get("pipedream"), 4, (3,)), Phase(get("bsp"), 6, microbatches=2)]
-    run = pipelag.train(model, Noise(), phases=phases, optimizer=sgd, seed=5)
+    run = pipelag.train(model, Noise(), phases=phases, optimizer=sgd, seed=5, rate=falling)
     assert losses == pytest.approx([row["loss"] for row in run.metrics[4:]], abs=1e-4)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), state[name], rtol=1e-4, atol=1e-5)

@@ -90,3 +90,14 @@ def test_known_sizes() -> None:
     gpt = GPT(blocks=96, width=12288, heads=96)  # GPT-3: 175 billion parameters (arXiv 2005.14165, table 2.1)
     assert abs(gpt.parameters / 175e9 - 1) < 0.01
     assert gpt.layers(2)[1].forward == 2 * gpt.layers(1)[1].forward
+
+
+def test_half_precision_halves_what_is_kept_in_the_working_precision() -> None:
+    """Statistics, and the logarithms that the loss keeps, stay in float32."""
+    words, w = SEQUENCES * SIZES.context, SIZES.width
+    numbers = {"embedding": w, "attention": 6 * w, "hidden": 10 * w, "output": w}  # norms, products, sums of a word
+    for half, full in zip(SIZES.layers(SEQUENCES, element=2), SIZES.layers(SEQUENCES, element=4), strict=True):
+        assert full.kept_bytes - half.kept_bytes == 2 * words * numbers[half.name], half.name
+        crosses = 0 if half.name == "output" else 2 * words * w  # the loss is one number
+        assert full.output_bytes - half.output_bytes == crosses, half.name
+        assert (half.parameters, half.forward, half.backward) == (full.parameters, full.forward, full.backward)

@@ -287,3 +287,13 @@ def test_a_shortcut_pools_single_pixels(form: torch.memory_format, into: int, ou
     assert torch.equal(ours, plain) and torch.equal(computed[0], expected[0])
     assert ours.is_contiguous(memory_format=form) and computed[0].is_contiguous(memory_format=form)
     assert torch.autograd.gradcheck(Shortcut(into, out, 2).double(), (x.detach().double().requires_grad_(),))
+
+
+def test_sizes_that_papers_give_in_words() -> None:
+    """PipeDream section 5.2: a language model of six LSTMs and 0.41 GB; SpecTrain 4.1: 32 layers of 2048 units."""
+    with torch.device("meta"):
+        language, snn = models.build("awd_lm"), models.build("snn")
+    assert len(language) - 2 == 6 and round(4 * sum(p.numel() for p in language.parameters()) / 1e9, 2) == 0.41
+    inner = 2048 * 2048 + 2048
+    assert len(snn) == 32
+    assert sum(p.numel() for p in snn.parameters()) == 3072 * 2048 + 2048 + 30 * inner + 2048 * 10 + 10

@@ -174,6 +174,13 @@ def test_inputs_it_was_not_laid_out_for_are_refused() -> None:
         row(words()[0])
     with pytest.raises(PipelagError, match=r"'pixel_values' is \[3, 3, 4, 8\], .* the shape \[any, 3, 8, 8\]"):
         laid_out("vit")[1](torch.zeros(3, 3, 4, 8))
+    masked = laid_out("gpt2 with a mask")[1]
+    for wrong in (mask()[:1], mask(3, 7)):
+        sentence = (
+            rf"'attention_mask' is \[{len(wrong)}, {wrong.shape[1]}\], .* the shape \[3, 6\] beside the inputs before"
+        )
+        with pytest.raises(PipelagError, match=sentence):
+            masked((words(), wrong))
 
 
 def test_it_computes_where_its_inputs_lie() -> None:

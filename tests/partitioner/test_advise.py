@@ -21,7 +21,7 @@ from pipelag.commands.run import read_spec
 from pipelag.data.images import readers
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
 from pipelag.methods import get
-from pipelag.partitioner.advice import Choice, best, choices, plans_of, timed
+from pipelag.partitioner.advice import Choice, best, choices, parts_of, plans_of, timed
 from pipelag.partitioner.arms import Arm, Ground, checked_arms
 from pipelag.partitioner.cluster import Cluster, flat
 from pipelag.partitioner.laid import Laid
@@ -72,6 +72,7 @@ def test_times_are_those_of_partition(chosen: dict[str, Choice]) -> None:
     assert pipedream.plan.stages == plan.stages and max(stage.replicas for stage in plan.stages) > 1
     assert pipedream.seconds == pytest.approx(timed_period(profile(), place.cluster, plan), rel=1e-9)
     whole = Plan((PlanStage(1, 6, 4),))
+    assert pipedream.throughput == pytest.approx(BATCH / pipedream.seconds)  # samples
     assert chosen["bsp"].updates == (4,)
     assert chosen["bsp"].seconds == pytest.approx(timed_period(profile(), place.cluster, whole), rel=1e-9)
     line = partition(profile(), place.cluster, "ring", straight=True)
@@ -173,6 +174,25 @@ def test_what_does_not_fit_recomputes_or_comes_last() -> None:
     assert any(each.recompute and each.usable for each in choices(tight)[0])
     nowhere = ranked(best(choices(ground(memory=10.0))[0]), [], None, "sgd", "")
     assert verdict(nowhere, None, 10.0) == "None can be advised: none fits into a GPU's memory."
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "batch", "asked", "parts"),
+    [
+        ("gpipe", 4, 8, None, 4),
+        ("gpipe", 3, 8, None, 4),
+        ("gpipe", 4, 6, None, 6),
+        ("gpipe", 4, 3, None, 3),
+        ("gpipe", 4, 8, 2, 2),
+        ("pipedream_2bw", 3, 12, None, 3),
+        ("pipedream", 4, 8, None, 1),
+        ("sequential", 4, 8, None, 1),
+    ],
+)
+def test_a_minibatch_is_split_into_the_fewest_equal_parts_that_fill_the_pipeline(
+    name: str, stages: int, batch: int, asked: int | None, parts: int
+) -> None:
+    assert parts_of(get(name), stages, batch, asked) == parts
 
 
 def table(place: Ground) -> dict[str, Choice]:

@@ -66,6 +66,7 @@ def test_asynchronous_pipelines_take_as_long_as_their_slowest_stage_and_gpipe_fi
     # microbatches of one sample: forwards of 1 2 1 1, all four of them through the 2; backwards of 2 3 3 2
     assert by_arm["GPipe 4"]["seconds"] == pytest.approx((1 + 4 * 2 + 1 + 1) + (2 + 4 * 3 + 3 + 2))
     assert by_arm["GPipe 4"]["samples_per_second"] == pytest.approx(4 / by_arm["GPipe 4"]["seconds"])
+    assert by_arm["GPipe 4"]["speedup"] == pytest.approx(4 * 15 / by_arm["GPipe 4"]["seconds"])  # of all four samples
 
 
 def test_equal_stages_give_gpipe_seven_quarters() -> None:

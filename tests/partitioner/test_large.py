@@ -99,3 +99,42 @@ def test_what_cannot_be_laid_out_says_why() -> None:
     assert few.best() is None and "too few samples" in why_none(few)
     shallow = fleet("pipedream_2bw", 256, work=replace(WORK, batch=32))
     assert shallow.best() is None and "two versions" in why_none(shallow)
+
+
+def test_a_ring_of_four_sends_three_quarters_twice() -> None:
+    layout = Layout((1, 2, 3, 4, 5, 6, 7), 4, 2, 4, recompute=False)
+    one = fleet("1f1b_flush", 32)
+    assert one.leaving(layout, one.costs(layout)) == 2 * 8 + 2 * 3 / 4 * 4 * 4000
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_an_update_waits_for_what_is_left_of_the_sums(recompute: bool) -> None:
+    """Eight replicas of two stages share their servers' ports, 1e8 bytes a second each: the first layer's 4,000 bytes,
+    the last to be ready, take 2 x 7/8 of that, the latency twice the logarithm; the step moves 28 bytes a parameter.
+    """
+    one = fleet("1f1b_flush", 16)
+    layout = Layout((4,), 8, 1, 4, recompute)
+    left = 2 * 7 / 8 * 4000 / 1e8 + 2 * 3 * 1e-6
+    for cost in one.costs(layout):
+        assert cost.update == pytest.approx(28 * 4 * 1000 / 1e12 + left, rel=1e-9)
+        assert cost.backward == pytest.approx(4 * 4 * (2e-3 + 1e-3 * recompute))
+
+
+@pytest.mark.parametrize(("recompute", "activations"), [(False, 4 * 2000 + 4 * 6000), (True, 4 * 2000 + 6000)])
+def test_memory_is_weights_state_inputs_and_what_passes_keep(recompute: bool, activations: int) -> None:
+    """GPipe's four microbatches of two samples on four stages of a layer: with recomputation one pass keeps all."""
+    layers = lambda n: Profile(tuple(LayerTime(i, "", n, n, 1000 * n, 3000 * n, 4000) for i in range(1, 5)))  # noqa: E731
+    numbers = Numbers(held=16, remembered=4, moved=28)
+    one = Fleet(MACHINE, Work(layers, batch=8, element=4), get("gpipe"), numbers, 4)
+    assert one.memory(Layout((1, 2, 3), 1, 4, 2, recompute)) == 4000 + 1000 * (16 + 4) + activations
+
+
+def test_a_pipeline_within_a_server_has_its_links() -> None:
+    assert (MACHINE.links(4).bandwidth, MACHINE.links(5).bandwidth) == (1e9, 1e8)
+    assert MACHINE.links(5).latency == 1e-6
+
+
+def test_what_the_first_stages_forwards_miss() -> None:
+    layout = Layout((2, 4, 6), 4, 1, 8, recompute=False)
+    assert fleet("pipedream").late(layout) == 3 and fleet("spectrain").late(layout) == 6
+    assert fleet(None).late(layout) == fleet("gpipe").late(layout) == 0

@@ -263,6 +263,7 @@ def test_wait_free_backpropagation() -> None:
     assert wait_free([2.0, 1.0], [0, 3], lambda size: size) == 4.0
     assert wait_free([2.0, 1.0], [1, 1], lambda size: size) == 4.0
     assert wait_free([2.0, 1.0], [0, 0], lambda size: size) == 3.0
+    assert wait_free([1.0, 1.0], [2, 2], lambda size: size) == 5.0  # the second sum waits for the first
     assert wait_free([2.0, 1.0], [0, 3], lambda size: size, before=5.0) == 9.0
     assert wait_free([2.0, 1.0], [0, 0], lambda size: size, before=5.0) == 8.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import pytest
 
 from pipelag.distributed.workers.base import in_flight
@@ -38,3 +40,8 @@ def test_segments() -> None:
     assert (segment_of("root", 16), segment_of("root", 107), segment_of(4, 16)) == (4, 10, 4)
     with pytest.raises(PipelagError, match="1 to 16 stages"):
         segment_of(17, 16)
+
+
+@pytest.mark.parametrize("count", range(1, 200))
+def test_the_root_is_rounded_to_the_nearest(count: int) -> None:
+    assert segment_of("root", count) == round(sqrt(count))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 import torch
 
@@ -22,6 +24,15 @@ def test_stale_weights_are_apart_by_as_many_steps() -> None:
     rows = study({"optimizer": "SGDM", "horizons": [1, 3], "steps": 900}, 0)
     step = 0.01 * 10 * float(gradient.square().mean().sqrt())
     assert [row["stale"] for row in rows] == pytest.approx([step, 3 * step], rel=1e-9)
+
+
+def test_the_last_third_of_the_steps_counts() -> None:
+    """With a momentum of 0.9 the k-th step is 1 - 0.9^k of a full one: of 30 steps those from the 20th on."""
+    draw = torch.Generator().manual_seed(0)
+    _, gradient = (torch.randn(SIZE, generator=draw, dtype=torch.float64) for _ in range(2))
+    (row,) = study({"optimizer": "SGDM", "horizons": [1], "steps": 30}, 0)
+    full = 0.01 * 10 * float(gradient.square().mean().sqrt())
+    assert row["stale"] == pytest.approx(full * fmean((1 - 0.9**k) ** 2 for k in range(20, 30)) ** 0.5)
 
 
 def test_what_a_rule_leaves_out_shows() -> None:

@@ -91,10 +91,57 @@ def test_lemmas_2_and_3_bound_the_stable_range() -> None:
         assert q.largest_stable(q.with_momentum(tau, 0.0)) == pytest.approx(q.lemma_1(tau))
 
 
+@pytest.mark.parametrize(
+    ("forward", "backward", "delta", "curvature"), [(10, 6, 5.0, 1.0), (10, 6, 0.01, 1.0), (7, 0, 0.3, 2.5)]
+)
+def test_lemmas_2_and_3_are_as_printed(forward: int, backward: int, delta: float, curvature: float) -> None:
+    """Sections 3.2 and B.2: a looser bound would hold as well."""
+    by_discrepancy, by_delay = 2 / (delta * (forward - backward)), 2 / curvature * sin(pi / (4 * forward + 2))
+    assert q.lemma_2(forward, backward, delta, curvature) == pytest.approx(min(by_discrepancy, by_delay))
+    assert q.lemma_3(forward, curvature) == pytest.approx(4 / curvature * sin(pi / (4 * forward + 2)))
+
+
+@pytest.mark.parametrize("gap", [1, 4, 30])
+def test_the_theorys_decay_rids_the_expansion_of_delta(gap: int) -> None:
+    """B.4: the term in Delta has the factor 1 + gamma - (1 - gamma)(tau_fwd - tau_bkwd)."""
+    gamma = q.theory_decay(gap)
+    assert 1 + gamma - (1 - gamma) * gap == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("w", [0.3 + 0.9j, -1.1 + 0.2j, 0.7])
+def test_the_polynomial_with_recomputation_is_the_printed_one(w: complex) -> None:
+    """D.1, at the delays and sensitivities of Figure 16; without T2 every read is of the weights as they were."""
+    forward, backward, recompute, delta, phi, gamma, curvature, alpha = 10, 1, 4, 10.0, -5.0, 0.77, 1.5, 0.03
+    back, again = w ** (forward - backward), w ** (forward - recompute)
+    printed = (w - 1) * (w - gamma) * w**forward + alpha * (curvature + delta) * (w - gamma)
+    printed -= alpha * (delta - phi) * back * (w - gamma)
+    printed += alpha * (delta - phi) * back * (forward - backward) * (1 - gamma) * (w - 1)
+    printed -= alpha * phi * again * (w - gamma)
+    printed += alpha * phi * again * (forward - recompute) * (1 - gamma) * (w - 1)
+    model = q.recomputed(forward, backward, recompute, delta, phi, gamma, curvature)
+    assert model.at(alpha)(w) == pytest.approx(printed)
+    plain = w ** (forward + 1) - w**forward + alpha * (curvature + delta - (delta - phi) * back - phi * again)
+    assert q.recomputed_plainly(forward, backward, recompute, delta, phi, curvature).at(alpha)(w) == pytest.approx(
+        plain
+    )
+
+
 def test_trajectories_end_where_the_eigenvalues_say() -> None:
     stable = q.trajectories(10, 10, 0.0, 0.14, 2000, seed=0, runs=4)
     unstable = q.trajectories(10, 10, 0.0, 0.17, 2000, seed=0, runs=4)
     assert stable[-100:].mean() < 100 < unstable[-100:].mean()
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(3, 1), (2, 2), (4, 0)])
+def test_trajectories_are_those_of_equation_5(forward: int, backward: int) -> None:
+    """From w = 1, with noise of its own in every run; the loss is lambda w^2 / 2."""
+    delta, alpha, curvature, steps, runs = 1.5, 0.1, 2.0, 12, 3
+    w = [np.ones(runs)] * (forward + 1)
+    for noise in np.random.default_rng(4).standard_normal((steps, runs)):
+        gradient = (curvature + delta) * w[-1 - forward] - delta * w[-1 - backward] + noise
+        w.append(w[-1] - alpha * gradient)
+    losses = q.trajectories(forward, backward, delta, alpha, steps, seed=4, curvature=curvature, runs=runs)
+    assert losses == pytest.approx(curvature / 2 * np.array(w[forward:]) ** 2)
 
 
 def test_regression_diverges_beyond_the_bound() -> None:
@@ -106,6 +153,19 @@ def test_regression_diverges_beyond_the_bound() -> None:
     losses = q.regression_losses(inputs, targets, [0.5 * bound, 1.6 * bound], 4, 3000, seed=0)
     assert losses[0] < 1e-3
     assert np.isnan(losses[1])
+
+
+@pytest.mark.parametrize("tau", [0, 1, 3])
+def test_the_regression_is_delayed_sgd_sample_by_sample(tau: int) -> None:
+    rng = np.random.default_rng(1)
+    inputs, targets, alpha = rng.standard_normal((20, 3)), rng.standard_normal(20), 0.2
+    w = [np.zeros(3)] * (tau + 1)
+    for pick in np.random.default_rng(6).integers(20, size=(7, 5)):
+        gradients = [(inputs[i] @ w[-1 - tau] - targets[i]) * inputs[i] for i in pick]
+        w.append(w[-1] - alpha * np.mean(gradients, axis=0))
+    expected = np.mean((inputs @ w[-1] - targets) ** 2) / 2
+    losses = q.regression_losses(inputs, targets, [alpha], tau, 7, seed=6, batch=5)
+    assert losses == pytest.approx([expected])
 
 
 def test_momentum_without_a_delay_is_heavy_balls(beta: float = 0.5, curvature: float = 2.0) -> None:
@@ -129,6 +189,12 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         q.with_momentum(3, 1.5)
     with pytest.raises(PipelagError, match="a forward older than the backward, not delays of 3 and 3"):
         q.lemma_2(3, 3, 1.0)
+    with pytest.raises(PipelagError, match="lemma 2 is about a sensitivity Delta above 0, not 0"):
+        q.lemma_2(3, 1, 0.0)
+    with pytest.raises(PipelagError, match="the backward is not behind the forward by 0 steps: nothing to correct"):
+        q.decay(0.5, 0)
+    with pytest.raises(PipelagError, match="the decay of T2's average lies from 0 to below 1, not 1"):
+        q.corrected(3, 1, 1.0, 1.0)
     with pytest.raises(ValueError, match="did you mean 'radius'"):
         RunSpec(kind="theory", options={"study": "radii"})
     with pytest.raises(ValueError, match="option 'alphas' of a theory run is missing"):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pipelag.timing import profile
 from pipelag.timing.profile import Clock
@@ -86,3 +91,43 @@ def test_what_a_library_does_at_first_keeps_no_gpu_busy(gpu: Gpu) -> None:
     before = gpu.now
     rounds(gpu, clock, kernels, 1)
     assert gpu.now - before < 160.0  # the call, and not three times as long before
+
+
+class Scripted:
+    """A clock by which every pass takes so long, round by round: two disturbed ones to warm up, then three."""
+
+    ROUNDS = (100.0, 50.0, 1.0, 2.0, 9.0)
+
+    def __init__(self, events: bool) -> None:
+        self.seen: Counter[Any] = Counter()
+
+    @contextmanager
+    def timing(self, into: list[float], what: Any) -> Iterator[None]:
+        yield
+        into.append(self.ROUNDS[self.seen[what]])
+        self.seen[what] += 1
+
+    def read(self) -> None:
+        pass
+
+
+def test_a_layers_time_is_the_median_of_the_rounds_behind_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "Clock", Scripted)
+    timed = profile.profile([nn.Linear(2, 2), nn.Linear(2, 2)], torch.randn(3, 2), repeats=3, warmup=2)
+    assert [(layer.forward_ms, layer.backward_ms) for layer in timed.layers] == [(2, 2), (2, 2)]
+
+
+class Sleeping(nn.Linear):
+    """Takes 20 milliseconds, and notes whether its input wants a gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        self.wanted = x.requires_grad
+        return super().forward(x)
+
+
+def test_times_are_milliseconds_and_the_first_input_has_no_gradient() -> None:
+    first, second = Sleeping(2, 2), Sleeping(2, 2)
+    timed = profile.profile([first, second], torch.randn(3, 2), repeats=1, warmup=0)
+    assert all(20 <= layer.forward_ms < 2000 for layer in timed.layers)
+    assert (first.wanted, second.wanted) == (False, True)

@@ -103,11 +103,15 @@ class Piece(nn.Module):
                 if self.asked
                 else f"layer '{self.label}' takes {len(self.inputs)} tensors, and is given {len(given)}"
             )
+        known: dict[str, int] = {}  # sizes that differ from minibatch to minibatch, in this one
         for name, one, shape in zip(self.asked, given, self.shapes, strict=False):
-            if shape is not None and not fits(one, shape):
+            if shape is not None and not fits(one, shape, known):
                 actual = list(one.shape) if isinstance(one, torch.Tensor) else a(type(one).__name__)
-                expected = ", ".join(str(size) if isinstance(size, int) else "any" for size in shape)
-                raise PipelagError(f"'{name}' is {actual}, and the model was laid out for the shape [{expected}]")
+                expected = ", ".join(str(size if isinstance(size, int) else known.get(size, "any")) for size in shape)
+                beside = " beside the inputs before it" if any(size in known for size in shape) else ""
+                raise PipelagError(
+                    f"'{name}' is {actual}, and the model was laid out for the shape [{expected}]{beside}"
+                )
         return given
 
     def extra_repr(self) -> str:
@@ -133,11 +137,19 @@ def names(given: Mapping[str, Any]) -> str:
     return ", ".join(f"'{name}'" for name in given) or "none"
 
 
-def fits(value: Any, shape: Sequence[int | str]) -> bool:
-    """Whether a tensor has these sizes; a name stands for any, the same one for the same."""
+def fits(value: Any, shape: Sequence[int | str], known: dict[str, int]) -> bool:
+    """Whether a tensor has these sizes; a name stands for any, the same one for the same.
+
+    known: sizes by their names, of the tensors before; of one that fits, its own are added.
+    """
     if not isinstance(value, torch.Tensor) or value.dim() != len(shape):
         return False
-    return all(not isinstance(size, int) or size == actual for size, actual in zip(shape, value.shape, strict=True))
+    sizes = dict(known)
+    for size, actual in zip(shape, value.shape, strict=True):
+        if (size if isinstance(size, int) else sizes.setdefault(size, actual)) != actual:
+            return False
+    known.update(sizes)
+    return True
 
 
 def weighted(model: nn.Module, step: Step) -> bool:

@@ -63,7 +63,7 @@ class TorchWorker(WholeModel):
 
     Args:
         pieces: all stages; those before this one tell what it will be sent.
-        assignment, writer: as of `StageWorker`.
+        assignment, writer: as of `WholeModel`.
 
     Raises:
         PipelagError: a boundary tensor without a gradient, which torch's stages would send one for.

@@ -1,0 +1,108 @@
+"""What workers refuse, in one sentence each; no worker is started for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pipelag.distributed import channel, checkpoints
+from pipelag.distributed.channel import HEAD, Channel
+from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.p2p import TensorMeta
+from pipelag.distributed.routes import routes_of
+from pipelag.distributed.training import check_rounds
+from pipelag.distributed.workers.pipeline import PipelineWorker
+from pipelag.distributed.workers.torch_pipelining import TorchWorker
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.schedules import schedule
+from pipelag.stage.phase import Phase
+
+
+def test_an_evaluation_inside_a_round_of_replicas() -> None:
+    phase = Phase(get("pipedream"), 12, (2,), replicas=(2, 3))
+    check_rounds(phase, [6, 12])
+    with pytest.raises(
+        PipelagError, match=r"after 9 steps of the phase falls into a round .* \[2, 3\]; evaluate every 6"
+    ):
+        check_rounds(phase, [6, 9])
+
+
+def test_a_backward_away_from_its_activations() -> None:
+    with pytest.raises(
+        PipelagError, match="'cycle' runs .* away from its forward's worker, whose activations it needs"
+    ):
+        routes_of(schedule("cycle", stages=3, minibatches=4, colocated=False))
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "nn"])
+def test_tensors_of_a_type_that_there_is_not(kind: str) -> None:
+    assert TensorMeta.read(TensorMeta.of(torch.ones(2, 3)).text()) == TensorMeta.of(torch.ones(2, 3))
+    with pytest.raises(PipelagError, match=f"announces tensors of type '{kind}', which torch does not have"):
+        TensorMeta.read(f'[[2], "{kind}", false, true]')
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "words"), [(True, False, "no gradient .* had one"), (False, True, "a gr.* none")]
+)
+def test_outputs_that_have_a_gradient_now_and_then(first: bool, now: bool, words: str) -> None:
+    sender: Any = SimpleNamespace(metas=[TensorMeta((2,), torch.float32, False, first)])
+    outputs = (torch.ones(2, requires_grad=now),)
+    worker: Any = None
+    PipelineWorker.check_history(worker, sender, (torch.ones(2, requires_grad=first),), "the output")
+    with pytest.raises(PipelagError, match=f"^the output has {words}"):
+        PipelineWorker.check_history(worker, sender, outputs, "the output")
+
+
+def test_what_torchs_schedules_do_not_take() -> None:
+    uneven: Any = SimpleNamespace(job=SimpleNamespace(uneven=True))
+    second: Any = SimpleNamespace(stage=2)
+    shared: Any = SimpleNamespace(shared=True)
+    unused: Any = None
+    with pytest.raises(PipelagError, match="takes minibatches of one shape, and these differ; use gpipe or 1f1b_flush"):
+        TorchWorker.run(uneven, unused, unused)
+    with pytest.raises(
+        PipelagError, match=r"torch.int64 crosses the boundary at stage 2, and .* gradient of every tensor"
+    ):
+        TorchWorker.metas(second, (torch.ones(2), torch.ones(2, dtype=torch.int64)))
+    with pytest.raises(PipelagError, match="torch's schedules send from GPU to GPU: give each worker a GPU"):
+        TorchWorker(shared, [], unused)
+
+
+@pytest.mark.skipif(not channel.possible(), reason="this system has no memory without a name")
+def test_a_message_without_its_memory() -> None:
+    """The system drops an open file that finds no room in the receiver's process."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there = Channel(other)
+    one.send(HEAD.pack(0, 64))
+    with pytest.raises(OSError, match="a message came without its memory: this process has too many open files"):
+        there.take()
+    one.close()
+
+
+def test_checkpoints_that_cannot_be_moved_or_removed_or_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    sets = Checkpoints(tmp_path, frozenset())
+    sets.at(4).mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(PipelagError, match=r"cannot be set aside as step-000000004.damaged \(Permission denied\)"):
+            sets._set_aside(4)
+        patch.setattr(checkpoints, "rmtree", refuse)
+        with pytest.raises(
+            PipelagError, match=r"which is not whole, cannot be removed \(Permission denied\); remove it"
+        ):
+            sets._drop(sets.at(4))
+    (sets.at(4) / "stage-1-of-1.pt").touch()
+    with pytest.raises(PipelagError, match=r"losses-1-of-1.pt is gone; start again"):
+        sets.parts(4, "losses")

@@ -1,0 +1,77 @@
+"""Plans small enough for every second and byte of them to be counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelag.partitioner.cluster import Cluster, Level, flat
+from pipelag.partitioner.options import PlanOptions
+from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan, timed_period
+from pipelag.partitioner.plan_rows import plan_rows, under_gpipe
+from pipelag.partitioner.published import chain, read_graph
+from pipelag.timing.breakdown import Unsettled
+from tests.partitioner.test_partitioner import GRAPH, layers
+
+TWO_SERVERS = Cluster((Level(2, 8e6), Level(2, 1e6)))
+
+
+def test_replicas_sum_over_the_slowest_link_among_them() -> None:
+    """4,000 bytes: within a server 2 x 1/2 of them at 8e6 take 0.5 ms, over two servers 2 x 3/4 at 1e6 take 6 ms."""
+    profile = layers((1.0, 3.0, 0, 0, 4000))
+    near, far = Plan((PlanStage(1, 1, 2),)), Plan((PlanStage(1, 1, 4),))
+    assert predict(profile, TWO_SERVERS, near, "ring") == pytest.approx(4e-3 / 2)
+    assert predict(profile, TWO_SERVERS, far, "ring") == pytest.approx(6e-3 / 4)
+    assert timed_period(profile, TWO_SERVERS, near) == pytest.approx((1 + 3 + 0.5) * 1e-3 / 2)
+    assert timed_period(profile, TWO_SERVERS, far) == pytest.approx((1 + 3 + 6) * 1e-3 / 4)
+
+
+def test_the_links_of_a_plan_are_as_fast_as_its_slowest_boundary() -> None:
+    line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
+    assert links(TWO_SERVERS, line).bandwidth == 1e6
+    assert links(TWO_SERVERS, Plan((PlanStage(1, 1), PlanStage(2, 3)))).bandwidth == 8e6
+
+
+def test_a_timed_plan_holds_versions_of_weights_and_activations() -> None:
+    """Stage l of 3 has 4 - l minibatches under way, each with weights, input and activations (section 3.3)."""
+    profile = layers((1.0, 2.0, 100, 7, 40), (1.0, 2.0, 50, 5, 60), (1.0, 2.0, 10, 3, 20))
+    line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
+    peaks = time_plan(profile, flat(3), line).peak_memory
+    assert peaks == (3 * (40 + 7), 2 * (60 + 100 + 5), 1 * (20 + 50 + 3))
+
+
+def test_a_pace_that_does_not_settle_is_that_of_a_runs_second_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsettled(*args: object, **more: object) -> float:
+        raise Unsettled("made up")
+
+    profile = layers((1.0, 2.0, 0, 0, 8), (2.0, 3.0, 0, 0, 8), (1.0, 1.0, 0, 0, 8))
+    line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
+    monkeypatch.setattr("pipelag.partitioner.plan.steady_seconds", unsettled)
+    assert timed_period(profile, flat(3), line) == pytest.approx(5e-3)
+
+
+def test_gpipe_recomputes_fills_and_drains() -> None:
+    """(N + P - 1) / N of a forward and a backward that repeats it, per microbatch; at most N = 8 P."""
+    profile = layers(*[(1.0, 2.0, 0, 0, 8)] * 4)
+    line = Plan(tuple(PlanStage(i, i) for i in range(1, 5)))
+    noam, most = under_gpipe(profile, flat(4), line, memory=1e9)
+    assert (noam["microbatches"], most["microbatches"]) == (4, 32)
+    assert noam["timed"] == pytest.approx(7 / 4 * (1 + 3) * 1e-3)
+    assert most["timed"] == pytest.approx(35 / 32 * (1 + 3) * 1e-3)
+
+
+def test_the_overhead_is_a_share_of_the_whole_time() -> None:
+    """4 ms of computing, then 6 ms of summing over four (PipeDream, figure 1: per cent of the total training time)."""
+    cluster = {"levels": [{"workers": 4, "bandwidth": 1e6}]}
+    options = PlanOptions(cluster=cluster, search=False, data_parallel_over=[1, 4], overlap=False)
+    alone, four = plan_rows(layers((1.0, 3.0, 0, 0, 4000)), flat(4, 1e6), options)
+    assert (alone["overhead"], alone["timed"]) == (0, pytest.approx(4e-3))
+    assert (four["overhead"], four["timed"]) == (pytest.approx(0.6), pytest.approx(10e-3 / 4))
+
+
+def test_a_published_layer_has_its_own_times_and_keeps_what_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(GRAPH)
+    profile, _ = chain(read_graph(tmp_path / "graph.txt"))
+    assert [(layer.forward_ms, layer.backward_ms) for layer in profile.layers] == [(1, 2), (2, 4), (0.5, 0.5), (1, 1)]
+    assert [layer.kept_bytes for layer in profile.layers] == [10, 16, 0, 6]  # in place nothing is written anew

@@ -1,0 +1,84 @@
+"""What plans, clusters and published profiles refuse, in one sentence each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelag.errors import PipelagError
+from pipelag.methods import get
+from pipelag.partitioner.advice import check_own_workers
+from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.cluster import Cluster, Level, flat
+from pipelag.partitioner.laid import Laid
+from pipelag.partitioner.plan import Plan, PlanStage, predict
+from pipelag.partitioner.published import MOST_LINES, chain, read_graph
+from pipelag.partitioner.search import partition
+from pipelag.timing.by_batch import Profiles
+from pipelag.timing.sheets import Device
+from tests.partitioner.test_advise import profile, sgdm
+from tests.partitioner.test_partitioner import GRAPH, layers
+
+THREE = layers(*[(1.0, 2.0, 1, 1, 1)] * 3)
+
+
+def test_plans_that_do_not_fit() -> None:
+    with pytest.raises(PipelagError, match="the plan covers layers 1 to 2, and the profile has layers 1 to 3"):
+        predict(THREE, flat(2), Plan((PlanStage(1, 2),)))
+    with pytest.raises(PipelagError, match="two stages need two workers and two layers; allow data parallelism"):
+        partition(layers((1.0, 2.0, 1, 1, 1)), flat(2), data_parallel=False)
+    servers = Cluster((Level(2, 2.0), Level(2, 1.0)), memory=1e9)
+    assert partition(THREE, servers).workers == 4
+    with pytest.raises(PipelagError, match="is kept over the collapsed cluster only; leave hierarchical out"):
+        partition(THREE, servers, hierarchical=True)
+
+
+def test_replicas_that_are_not_timed() -> None:
+    plan = Plan((PlanStage(1, 3, 2), PlanStage(4, 6)))
+
+    def laid(moving: Any, **arm: Any) -> Laid:
+        place = Ground(Profiles(profile), flat(3), Device(1.0, 1.0), 1e9, sgdm, 8, moving)
+        return Laid(Arm.of("a", arm), place, plan)
+
+    assert laid("free", method="pipedream").replicas == (2, 1)
+    with pytest.raises(PipelagError, match="'pipedream_2bw' over replicated stages is not timed with microbatches"):
+        laid("free", method="pipedream_2bw", microbatches=4)
+    with pytest.raises(PipelagError, match="'pipedream' over replicated stages is timed without the moving of weights"):
+        laid("fused", method="pipedream")
+
+
+def test_methods_whose_workers_have_several_stages() -> None:
+    for name in ("pipedream", "gpipe", "pipedream_2bw", "sequential", "dualpipe"):
+        check_own_workers(get(name))
+    for name in ("1f1b_interleaved", "bidirectional"):
+        with pytest.raises(PipelagError, match="its workers have several stages each, and their memory is not counted"):
+            check_own_workers(get(name))
+
+
+def test_clusters_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(PipelagError, match="list.yaml' is not a cluster file: it must have the key levels"):
+        Cluster.load(tmp_path / "list.yaml")
+    level = {"workers": 100, "bandwidth": 1.0}
+    with pytest.raises(
+        PipelagError, match="10,000 workers are more than a plan can be searched for; the limit is 4,096"
+    ):
+        Cluster.of({"levels": [level, level]})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (GRAPH.replace("[4.0; 1.0; 1.0]", "[4.0; x]"), "line 5 holds no number where one should be"),
+        (GRAPH.replace("forward_compute_time=2.0", "forward_compute_time=1e16"), "line 2: times and sizes lie between"),
+        (GRAPH + "\n" + GRAPH.splitlines()[1], "the node 'node3' is there twice"),
+        ("\n" * (MOST_LINES + 1), f"has {MOST_LINES + 1:,} lines, too many for a profile"),
+        (GRAPH.splitlines()[0], "the profile has no layers but inputs"),
+    ],
+)
+def test_published_profiles_that_are_none(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(text)
+    with pytest.raises(PipelagError, match=sentence):
+        chain(read_graph(tmp_path / "graph.txt"))

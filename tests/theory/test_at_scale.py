@@ -1,0 +1,78 @@
+"""The study at scale on a GPT small enough to be counted by hand, and networks between two rooflines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pipelag import models
+from pipelag.models.gpt import GPT
+from pipelag.theory.at_scale import network_profiles, numbers_of, study
+from pipelag.timing.loss import with_loss
+from pipelag.timing.roofline import roofline
+
+BLOCKS, W, VOCABULARY, WORDS, BATCH, GPUS = 2, 64, 100, 16, 8, 4
+SIZES = {"blocks": BLOCKS, "width": W, "heads": 4, "vocabulary": VOCABULARY, "context": WORDS}
+OPTIONS: dict[str, Any] = {
+    "model": {"gpt": SIZES},
+    "batch": BATCH,
+    "gpus": [GPUS],
+    "sheet": "h100_bf16",
+    "efficiency": 0.5,
+    "machine": {"server": 4, "inside": 450e9, "between": 50e9, "ports": 4, "latency": 5e-6},
+}
+PARAMETERS = (VOCABULARY + WORDS) * W + BLOCKS * (12 * W**2 + 13 * W) + 2 * W + W * VOCABULARY
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    return list(study(OPTIONS, 0))
+
+
+def test_a_gpts_products_run_at_the_share_of_the_sheets_rate(rows: list[dict[str, Any]]) -> None:
+    products = BLOCKS * 24 * W**2 + 2 * W * VOCABULARY  # of a word; twice as many in the backward
+    scores = BLOCKS * 4 * WORDS * W  # and 2.5 times as many, for they are made again
+    assert rows[0]["parameters"] == PARAMETERS
+    assert rows[0]["seconds"] == pytest.approx(WORDS * (3 * products + 3.5 * scores) / (0.5 * 989.4e12))
+    for row in rows[1:]:
+        assert row["ideal"] == pytest.approx(BATCH * rows[0]["seconds"] / GPUS)
+
+
+def test_a_parameter_takes_18_bytes_and_the_activations_come_on_top(rows: list[dict[str, Any]]) -> None:
+    """The weight in bfloat16, gradient, master and Adam's two moments in float32."""
+    row = next(row for row in rows if row.get("method") == "data parallelism")
+    kept = sum(layer.kept_bytes for layer in GPT(**SIZES).layers(row["samples"]))  # type: ignore[arg-type]
+    assert row["stages"] == 1 and row["memory"] == 18 * PARAMETERS + kept
+    assert row["replicas"] * row["microbatches"] * row["samples"] == BATCH
+
+
+def test_adam_moves_seven_numbers_of_a_parameter() -> None:
+    """Weight, gradient and both moments are read, and all but the gradient written; T2 follows one number more."""
+    assert numbers_of(None, True).moved == numbers_of("gpipe", False).moved == 7 * 4
+    assert (numbers_of(None, True).held, numbers_of(None, False).held) == (4 + 4 + 8, 4 + 8)
+    assert (numbers_of("pipedream", True).remembered, numbers_of("pipemare_t2", True).remembered) == (0, 4)
+
+
+def test_late_is_what_forwards_miss_and_the_gap_what_their_backwards_do_not(rows: list[dict[str, Any]]) -> None:
+    by_method = {row["method"]: row for row in rows[1:]}
+    for name in ("data parallelism", "GPipe", "1F1B with flush"):
+        assert (by_method[name]["late"], by_method[name]["gap"], by_method[name]["copies"]) == (0, 0, 1)
+    dream, mare = by_method["PipeDream"], by_method["PipeMare T2"]
+    assert dream["late"] > 0 == dream["gap"] and dream["copies"] == 1 + dream["late"]  # it stashes
+    assert mare["gap"] == mare["late"] > 0
+
+
+def test_a_networks_profile_is_the_rooflines_of_any_number_of_samples() -> None:
+    made = network_profiles({"model": {"name": "lenet5", "inputs": [{"shape": [1, 28, 28]}]}, "sheet": "v100"})
+    with torch.device("meta"):
+        model = with_loss(models.build("lenet5"))
+        for samples in (1, 6, 16, 40):
+            layers = roofline(model, torch.empty(samples, 1, 28, 28), "v100").layers
+            for ours, theirs in zip(made(samples).layers, layers, strict=True):
+                assert (ours.output_bytes, ours.kept_bytes, ours.weight_bytes) == (
+                    theirs.output_bytes,
+                    theirs.kept_bytes,
+                    theirs.weight_bytes,
+                )
