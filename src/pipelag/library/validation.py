@@ -66,7 +66,7 @@ def metrics_of(given: Any) -> dict[str, Metric]:
 
 @contextmanager
 def undisturbed(place: torch.device, seed: int) -> Iterator[None]:
-    """What draws torch's random numbers inside draws the same each time; Python's and numpy's go on from where they are.
+    """What draws torch's random numbers here draws the same each time; Python's and numpy's go on from where they are.
 
     Afterwards all of them are where they were.
     """
