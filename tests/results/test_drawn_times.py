@@ -107,6 +107,8 @@ def test_pipedreams_speedups_are_over_data_parallelism_on_the_same_servers() -> 
             assert row[f"ours, {group}: config"] == f"config of {plan}"
             assert row[f"ours, {group}: epoch"] == f"{alone / seconds(plan, **place, **search):.2f}x", row
         config = row["paper: config"]
+        if (model, row["Servers"]) == ("VGG-16", "2x8 (B)"):
+            assert (row["paper: epoch"], row["paper: to target"]) == ("2.98x", "2.46x")
         theirs = "data parallel" if config == "16" else config
         expected = alone / (alone if config == "16" else seconds(theirs, **place, **piped))
         assert row["ours, the paper's config: epoch"] == f"{expected:.2f}x", row
@@ -446,6 +448,8 @@ APPROACHES = ("GPipe", "PipeDream", "PipeDream-2BW", "SpecTrain", "XPipe", "Pipe
 def rate(name: str, model: str, workers: int = 4) -> float:
     """Samples a second: another number for every approach and model."""
     largest = name.endswith(", largest")
+    if (name, model) == ("XPipe", "VGG-16"):
+        return 400.0  # of one model PipeOptim is far behind
     return 100 + 7 * APPROACHES.index(name.removesuffix(", largest")) + len(model) + workers + (0.5 if largest else 0)
 
 
