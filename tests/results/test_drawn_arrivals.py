@@ -100,7 +100,7 @@ def test_distances_of_weights_are_of_their_method_and_horizon() -> None:
 
 
 def test_stale_weights_bounds_and_savings_follow_from_their_formulas() -> None:
-    """Half of the iterations at 2K + 1 times the speed; GPipe's speed of two equal stages; a share of PipeDream's bytes."""
+    """Half of the iterations at 2K + 1 times the speed; GPipe on two equal stages; savings, of PipeDream's bytes."""
     rows = {
         row["quantity"]: row for row in cells(made("stale_weights", "text_hybrid_speedup_bound", carried_out, "quick"))
     }
