@@ -224,3 +224,15 @@ def test_an_axis_is_logarithmic_where_it_says_so(log: bool) -> None:
     assert (axes.get_xscale(), axes.get_yscale()) == (scale, scale)
     (axes,) = Bars(Axis("share", log=log), "gpus").draw(frame).axes
     assert axes.get_yscale() == scale
+
+
+def test_lines_and_bars_have_the_colours_that_they_are_given() -> None:
+    """One of an arm in all its figures, whichever else they show."""
+    from matplotlib.colors import to_hex
+
+    fig = Lines("epoch", "accuracy", line="arm", styles={"a": (3, 2), "b": (5, 0)}).draw(CURVES)
+    lines = {line.get_label(): line.get_color() for line in fig.axes[0].get_lines()}
+    assert (lines["a"], lines["b"]) == (COLOURS[3], COLOURS[5])
+    fig = Bars("accuracy", "task", "arm", colours={"a": 3, "b": 5}).draw(CURVES)
+    seen = {to_hex(patch.get_facecolor()).upper() for patch in fig.axes[0].patches}
+    assert seen == {COLOURS[3].upper(), COLOURS[5].upper()}
