@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import stdev
 
 import pandas as pd
 import pytest
@@ -206,3 +207,32 @@ def test_a_title_is_not_broken_between_a_number_and_its_unit() -> None:
     title = "Transformer (small), Multi30k de-en, 33 stages"
     assert wrapped(title, 3.0).split("\n") == ["Transformer (small), Multi30k de-en,", "33 stages"]
     assert wrapped("GNMT-8 4 layers", 0.9).split("\n") == ["GNMT-8", "4 layers"]
+
+
+def test_a_spread_over_seeds_is_the_samples_standard_deviation() -> None:
+    """Of bands and whiskers, as tables have it: over n - 1, for seeds are a sample of all there could be."""
+    frame = pd.DataFrame({"epoch": [1, 1, 1, 2], "seed": [0, 1, 2, 0], "accuracy": [1.0, 2.0, 6.0, 5.0]})
+    spreads = over_seeds(frame, "epoch", "accuracy")["std"]
+    assert list(spreads) == pytest.approx([stdev([1.0, 2.0, 6.0]), 0.0])
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_an_axis_is_logarithmic_where_it_says_so(log: bool) -> None:
+    frame = pd.DataFrame({"gpus": [1, 2, 4], "share": [1.0, 10.0, 100.0]})
+    scale = "log" if log else "linear"
+    (axes,) = Lines(Axis("gpus", log=log, ticks=(1, 2, 4)), Axis("share", log=log)).draw(frame).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == (scale, scale)
+    (axes,) = Bars(Axis("share", log=log), "gpus").draw(frame).axes
+    assert axes.get_yscale() == scale
+
+
+def test_lines_and_bars_have_the_colours_that_they_are_given() -> None:
+    """One of an arm in all its figures, whichever else they show."""
+    from matplotlib.colors import to_hex
+
+    fig = Lines("epoch", "accuracy", line="arm", styles={"a": (3, 2), "b": (5, 0)}).draw(CURVES)
+    lines = {line.get_label(): line.get_color() for line in fig.axes[0].get_lines()}
+    assert (lines["a"], lines["b"]) == (COLOURS[3], COLOURS[5])
+    fig = Bars("accuracy", "task", "arm", colours={"a": 3, "b": 5}).draw(CURVES)
+    seen = {to_hex(patch.get_facecolor()).upper() for patch in fig.axes[0].patches}
+    assert seen == {COLOURS[3].upper(), COLOURS[5].upper()}

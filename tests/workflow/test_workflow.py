@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelag.experiments import arms, load_paper, load_scale, papers, run_dir
-from pipelag.results.named import drawing_code, report_code
+from pipelag.results.named import drawing_code, drawing_files, report_code
 from pipelag.runs.folder import digest_of, seal
 from tests.workflow import forked
 
@@ -161,16 +161,78 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
     ("results/judging.py", True, False),
     ("report/tables.py", True, True),
     ("report/templates/index.html", False, True),
+    ("runs/speedup.py", True, False),
+    ("experiments/specs.py", True, False),
+    ("timing/timed.py", True, False),
+    ("methods/pipemare.py", True, False),
+    ("runs/rates.py", False, False),
 ])  # fmt: skip
 def test_what_draws_a_papers_results_and_what_shows_them(tmp_path: Path, file: str, drawn: bool, shown: bool) -> None:
     package = tmp_path / "pipelag"
-    for name in ("results", "report"):
-        shutil.copytree(ROOT / "src/pipelag" / name, package / name)
+    shutil.copytree(ROOT / "src/pipelag", package)
     before = drawing_code("pipedream", package), report_code(package)
     assert before == (drawing_code("pipedream"), report_code())
     (package / file).write_text((package / file).read_text() + "\n")
     after = drawing_code("pipedream", package), report_code(package)
     assert [a != b for a, b in zip(after, before, strict=True)] == [drawn, shown]
+
+
+def test_what_works_out_what_is_drawn_is_known_to_draw_it() -> None:
+    """What results and report import of ours counts as drawing, or names, reads and keeps, and works nothing out."""
+    keeps = "errors|files|plugins|data.files|runs.(spec|folder)|experiments(.(schema|expand))?|partitioner.advice"
+    counted = {str(path.relative_to(ROOT / "src/pipelag")) for path in drawing_files("pipemare")}
+    unknown = set()
+    for path in [*(ROOT / "src/pipelag/results").rglob("*.py"), *(ROOT / "src/pipelag/report").rglob("*.py")]:
+        for module in re.findall(r"^ *from pipelag(?:\.| import )([\w.]+)", path.read_text(), re.MULTILINE):
+            file = module.replace(".", "/")
+            if not module.startswith(("results", "report")) and not {f"{file}.py", f"{file}/__init__.py"} & counted:
+                unknown |= set() if re.fullmatch(keeps, module) else {f"{path.name} imports {module}"}
+    assert not unknown
+
+
+def test_what_a_result_shows_of_others_draws_it_again(project: Path) -> None:
+    """Another result's printed numbers stand beside its own; a footer says how far its runs are from the paper's."""
+    target, words = "stale_weights_text_headline_speedup", ("--config", "scale=published", "--")
+    done = snakemake(project, *words, target)
+    assert done.returncode == 0 and planned(project, *words, target) == {}, done.stderr
+    changes = [
+        ("papers/stale_weights.yaml", "speedup_pipelined: 1.82", "speedup_pipelined: 1.83"),  # in table 5
+        ("scales/paper.yaml", "setups:\n", "setups:\n  stale_weights: {resnet20_speed: {batch: 7}}\n"),
+    ]
+    for name, before, after in changes:
+        file = project / "config" / name
+        text = file.read_text()
+        file.write_text(text.replace(before, after, 1))
+        assert file.read_text() != text
+        try:
+            assert planned(project, *words, target) == {"table": 1, target: 1, "total": 2}, name
+        finally:
+            file.write_text(text)
+
+
+def test_what_the_site_says_beside_its_records_makes_it_again(project: Path) -> None:
+    paper, scale = project / "config/papers/at_scale.yaml", project / "results/published/cpu/scale.yaml"
+    whole = paper.read_text()
+    paper.write_text(whole.replace("table_3: {kind: table, optional: true,", "table_3: {kind: table,", 1))  # all of it
+    words = ("--config", "scale=published", "papers=[at_scale]", "--", "figures/published/at_scale/index.html")
+    try:
+        done = snakemake(project, *words)
+        assert done.returncode == 0 and planned(project, *words) == {}, done.stderr
+        changes = [
+            (paper, "short: At scale", "short: Large"),
+            (scale, "title: real data on two", "title: real data on four"),
+            (scale, "for a small part of", "for a part of"),
+        ]
+        for file, before, after in changes:
+            text = file.read_text()
+            file.write_text(text.replace(before, after, 1))
+            assert file.read_text() != text
+            try:
+                assert planned(project, *words) == {"page": 1, "total": 1}, before
+            finally:
+                file.write_text(text)
+    finally:
+        paper.write_text(whole)
 
 
 def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_told(project: Path) -> None:

@@ -138,9 +138,13 @@ def asked_for(paper, result):
 
 def digest_of(paper, result):
     """Changes when what the config says of a result changes, or a scale of its runs, or the code that draws and judges
-    it, so that it is drawn again."""
-    content = [experiments.load_paper(paper).results[result].model_dump_json(exclude={"optional"})]
+    it, so that it is drawn again. With it the paper's other printed numbers, which it may show beside its own, and its
+    runs at the paper's scale, of which it says how far these fall short."""
+    results = experiments.load_paper(paper).results
+    content = [results[result].model_dump_json(exclude={"optional"})]
     content += [repr((arm.spec.id, arm.left_out, arm.note)) for arm in plan[paper, result]]
+    content += [repr([(name, each.reported) for name, each in results.items()])]
+    content += [arm.spec.id for arm in experiments.arms(experiments.load_paper(paper), result, paper_scale)]
     content += [repr(scale.least_seeds.get(paper)), code_of(paper)]
     return hashlib.sha256("".join(content).encode()).hexdigest()[:12]
 
@@ -149,9 +153,11 @@ code_of = functools.cache(drawing_code)  # of a paper, once for all its results
 
 
 def head_digest():
-    """Changes when what the site says beside its records does: titles and citations of papers, docs/ambiguities.md; or
-    the code that makes it."""
-    heads = [experiments.load_paper(name).model_dump_json(include={"title", "citation"}) for name in config["papers"]]
+    """Changes when what the site says beside its records does: names and citations of papers, what the scale is,
+    docs/ambiguities.md; or the code that makes it."""
+    said = {"title", "short", "year", "citation"}
+    heads = [experiments.load_paper(name).model_dump_json(include=said) for name in config["papers"]]
+    heads += [scale.title, scale.note]
     sheet = Path("docs/ambiguities.md")
     heads += [sheet.read_text() if sheet.exists() else "", report_code()]
     return hashlib.sha256("".join(heads).encode()).hexdigest()[:12]
@@ -218,6 +224,7 @@ check_config(config)
 try:
     use_plugins(config["plugins"])
     scale = experiments.load_scale(config["scale"], config["published"])
+    paper_scale = experiments.load_scale("paper")
     plan = plan_of(config, scale)
     check_names(scale, plan)
 except PipelagError as error:

@@ -15,12 +15,21 @@ from pipelag.experiments.schema import Paper
 from pipelag.plugins import plugged_in
 
 PACKAGE = Path(__file__).parents[1]
+# Beside results and report: speedups of timed blocks, layers dealt out to stages, times of a method's schedule.
+WORKED_OUT_BY = ("runs/speedup.py", "experiments/specs.py", "timing/*.py", "methods/*.py", "schedules/*.py")
 
 
 def drawing_code(paper: str, package: Path = PACKAGE) -> str:
-    """Changes when the code that draws and judges a paper's results does, its own or what all papers share."""
+    """Changes when the code that draws and judges a paper's results does, its own or what all papers share, or what
+    works out the times and speedups that are drawn."""
+    return _sum(drawing_files(paper, package))
+
+
+def drawing_files(paper: str, package: Path = PACKAGE) -> list[Path]:
+    """The sources of it."""
     results = package / "results"
-    return _sum([*results.glob("*.py"), *(results / paper).rglob("*.py"), *(package / "report").glob("*.py")])
+    shared = [path for folder in WORKED_OUT_BY for path in package.glob(folder)]
+    return [*results.glob("*.py"), *(results / paper).rglob("*.py"), *(package / "report").glob("*.py"), *shared]
 
 
 def report_code(package: Path = PACKAGE) -> str:

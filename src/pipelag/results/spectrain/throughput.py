@@ -215,7 +215,7 @@ def figure_11(context: Context) -> Drawn:
             for part, share in shares(row).items():
                 time = share * row["seconds"] / base["seconds"]
                 rows.append({"model": model, "scheme": name, "part": PARTS[part], "time": time})
-    y = Axis("time", "time (Data P. = 1)", limits=(0, 1.2))
+    y = Axis("time", "time (Data P. = 1)", limits=(0, None))
     chart = Bars(y, "scheme", stack="part", panel="model", colours=PARTS_COLOURS, shared_y=True, height=2.5)
     return Drawn.of(chart, rows, note=f"{methods_timed(context)} {least_drawn(rows)}".strip())
 
