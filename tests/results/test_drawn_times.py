@@ -76,7 +76,7 @@ def places(arm: Arm) -> dict[str, str]:
 
 def plans(arm: Arm) -> RunLog | None:
     """A plan's log; of the paper's 64 samples a minibatch, a thousandth of a second per unit of `seconds`."""
-    if arm.spec.kind != "plan":
+    if arm.spec.kind != "partition":
         return None
     rows = []
     for plan in PLANS:
@@ -455,7 +455,7 @@ def rate(name: str, model: str, workers: int = 4) -> float:
 
 def approaches(arm: Arm) -> RunLog | None:
     """A plan's log by approach."""
-    if arm.spec.kind != "plan":
+    if arm.spec.kind != "partition":
         return None
     rows = []
     for name in arm.spec.options["arms"]:

@@ -170,7 +170,7 @@ def epochs(**rates: tuple[float, float]) -> Pair:
 
     def make(which: int) -> Make:
         own = {"GPipe": 89.0} | {name: pair[which] for name, pair in rates.items()}
-        return lambda arm: po.plan_log(arm, own, po.BATCHES, po.COPIES) if arm.spec.kind == "plan" else None
+        return lambda arm: po.plan_log(arm, own, po.BATCHES, po.COPIES) if arm.spec.kind == "partition" else None
 
     return both("pipeoptim", "table_6", make(0), make(1))
 
