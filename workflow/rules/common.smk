@@ -140,11 +140,11 @@ def digest_of(paper, result):
     """Changes when what the config says of a result changes, or a scale of its runs, or the code that draws and judges
     it, so that it is drawn again. With it the paper's other printed numbers, which it may show beside its own, and its
     runs at the paper's scale, of which it says how far these fall short."""
-    results = experiments.load_paper(paper).results
-    content = [results[result].model_dump_json(exclude={"optional"})]
+    of = experiments.load_paper(paper)
+    content = [of.results[result].model_dump_json(exclude={"optional"})]
     content += [repr((arm.spec.id, arm.left_out, arm.note)) for arm in plan[paper, result]]
-    content += [repr([(name, each.reported) for name, each in results.items()])]
-    content += [arm.spec.id for arm in experiments.arms(experiments.load_paper(paper), result, paper_scale)]
+    content += [repr([(name, each.reported) for name, each in of.results.items()])]
+    content += [arm.spec.id for arm in experiments.arms(of, result, paper_scale)]
     content += [repr(scale.least_seeds.get(paper)), code_of(paper)]
     return hashlib.sha256("".join(content).encode()).hexdigest()[:12]
 

@@ -158,6 +158,8 @@ class LastGradient(Memory):
 class Reading:
     """What a pass reads instead of the live weights."""
 
+    laborious = True  # several cost little more to make than one, which is worth keeping them until they are read
+
     def __init__(self, stage: StageWeights) -> None:
         self.stage = stage
 
@@ -174,8 +176,6 @@ class Reading:
         """What `add_all` makes the same of, as far as it is such sums: those of all stages take a few calls."""
         self.write_all(outs)
         return []
-
-    laborious = True  # making several costs little more than making one, which is worth keeping them
 
     def does_as(self, other: Reading) -> bool:
         """Whether it makes the same as another of this stage, so that one `write_all` serves both."""
@@ -234,6 +234,7 @@ class ByRule(Sum):
     def __init__(self, stage: StageWeights, rule: Rule) -> None:
         super().__init__(stage)
         self.rule = rule
+        self.laborious = rule not in AT_HAND  # of the state's own tensors two predictions share no work
 
     def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
         """Repeat the step s times. It is computed once for all s, and over Adam that is most of the work.
@@ -258,11 +259,6 @@ class ByRule(Sum):
                 "rule reads, or let the rule read what is there"
             )
         return terms
-
-    @property
-    def laborious(self) -> bool:  # type: ignore[override]
-        """Of the state's own tensors two predictions share no work."""
-        return self.rule not in AT_HAND
 
     def does_as(self, other: Reading) -> bool:
         """By the same rule."""
