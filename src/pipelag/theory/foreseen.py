@@ -14,6 +14,7 @@ from typing import Any
 from pipelag.errors import PipelagError, unknown
 
 SIZE = 64  # weights
+DAMPENING, DECAY = 0.9, 0.1  # of the optimizers whose name says so
 
 
 def optimizers() -> Mapping[str, Callable[[Any], Any]]:
@@ -22,10 +23,10 @@ def optimizers() -> Mapping[str, Callable[[Any], Any]]:
 
     return {
         "SGDM": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
-        "SGDM, dampened": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.9),
+        "SGDM, dampened": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, dampening=DAMPENING),
         "Adam": lambda params: torch.optim.Adam(params, lr=0.001),
         "AdamW": lambda params: torch.optim.AdamW(params, lr=0.001, weight_decay=0.0),
-        "AdamW, decay": lambda params: torch.optim.AdamW(params, lr=0.001, weight_decay=0.1),
+        "AdamW, decay": lambda params: torch.optim.AdamW(params, lr=0.001, weight_decay=DECAY),
         "NAdam": lambda params: torch.optim.NAdam(params, lr=0.001),
     }
 

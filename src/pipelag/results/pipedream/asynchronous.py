@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from pipelag.report.tables import Col, table
@@ -15,6 +16,7 @@ from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"
+PLANNED = "31-1"  # the paper's plan on 32 GPUs, among those given
 
 
 def asp(context: Context) -> Efficiency:
@@ -29,7 +31,13 @@ def asp_speed(context: Context) -> float:
     """How many times as long an epoch of PipeDream takes as one of ASP, which only computes, on all 32 GPUs."""
     log = log_of(context, what="plan")
     computing = (log.summary["forward_ms"] + log.summary["backward_ms"]) / 1e3 / log.summary["workers"]
-    return float(plan_in(log, "31-1", "PipeDream's 31-1")["timed"]) / computing
+    return float(plan_in(log, PLANNED, f"PipeDream's {PLANNED}")["timed"]) / computing
+
+
+def workers(context: Context) -> str:
+    """How many of the cluster's workers ASP is trained on."""
+    trained = context.select(arm="ASP", model=VGG)[0].arm.spec.phases[0].stages
+    return f"{trained} of {log_of(context, what='plan').summary['workers']} workers"
 
 
 def asp_ratio(context: Context) -> Gain:
@@ -62,10 +70,14 @@ def text_asp(context: Context) -> Drawn:
         Col("ours", "ratio", "{:.1f}x", "time, ASP over PipeDream"),
     ]
     short = context.shortfall(model=VGG)
-    notes = [
-        "ASP is simulated with 16 of the 32 workers; its time per epoch is that of computing alone on 32 GPUs, without "
-        "any communication; PipeDream is trained as 15-1 and its time simulated as 31-1"
-    ]
+    notes = []
+    with suppress(NotLogged):
+        piped = context.select(arm=PIPED, model=VGG)[0].arm.spec.phases[0]
+        shape = "-".join(map(str, piped.replicas or (1,) * piped.stages))
+        notes = [
+            f"ASP is trained with {workers(context)}; its time per epoch is that of computing alone on all of them, "
+            f"without any communication; PipeDream is trained as {shape} and its time simulated as {PLANNED}"
+        ]
     notes += [f"trained not as in the paper: {short}"] if short else []
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
@@ -90,5 +102,5 @@ def seven_times(context: Context) -> Finding:
     ratio, printed = asp_ratio(context), context.result.reported["ratio"]
     above, below = ratio.above(printed / SPEED), ratio.below(printed * SPEED)
     holds = False if below is False else True if above and below else None
-    why = f"{ratio.text()} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with 16 of 32 workers"
+    why = f"{ratio.text()} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with {workers(context)}"
     return sized(context, holds, why, f"{SPEED_WORDS}; below that it cannot be told; {BETWEEN}", model=VGG)

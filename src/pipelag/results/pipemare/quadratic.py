@@ -8,7 +8,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import exact
+from pipelag.results.judging import exact, listing
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -26,9 +26,10 @@ def losses(context: Context) -> Drawn:
             if row["loss"] is None or row["loss"] > HUGE:
                 break
             rows.append(dict(item.arm.labels) | {"step": row["step"], "loss": max(row["loss"], 1e-6)})
+    runs = listing(dict.fromkeys(item.arm.spec.options["runs"] for item in context.items))
     chart = Lines(
         Axis("step"),
-        Axis("loss", "mean loss of 20 runs", log=True, limits=(1e-3, 1e6)),
+        Axis("loss", f"mean loss of {runs} runs", log=True, limits=(1e-3, 1e6)),
         line="arm",
         panel="panel" if context.values("panel") else "",
         shared_y=True,

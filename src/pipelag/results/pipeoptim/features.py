@@ -15,6 +15,7 @@ from pipelag.results.pipeoptim.batches import weight_bytes
 from pipelag.results.pipeoptim.throughput import STASHING, arm_rows
 from pipelag.results.timelines import FOLLOWED, passes
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+from pipelag.theory import foreseen
 
 PAPER = "pipeoptim"
 PREDICTED = ("SGDM", "Adam", "AdamW")  # the optimizers of table I
@@ -40,11 +41,14 @@ def table_1(context: Context) -> Drawn:
     cols = [Col("optimizer", "optimizer"), Col("direction of an update (paper)", "printed")]
     horizons = sorted({key for row in rows for key in row if isinstance(key, int)})
     cols += [Col(f"s = {s}", _entry(s), "{:.1e}", "distance from the true weights") for s in horizons]
+    updates = listing(dict.fromkeys(item.arm.spec.options["steps"] for item in context.items))
     notes = [
-        "Distances are root mean squares over 64 weights and the last third of 600 updates along a constant gradient, "
-        "over what the weights moved in s updates; 1 is what reading the old weights would give.",
-        "Dampened: tau = 0.9. Without decay AdamW makes Adam's own updates, so that its row says no more than Adam's.",
-        "Decay: AdamW with a decoupled weight decay of 0.1, which table I leaves out; the trainings' is in Table 3.",
+        f"Distances are root mean squares over {foreseen.SIZE} weights and the last third of {updates} updates along a "
+        "constant gradient, over what the weights moved in s updates; 1 is what reading the old weights would give.",
+        f"Dampened: tau = {foreseen.DAMPENING:g}. Without decay AdamW makes Adam's own updates, so that its row says "
+        "no more than Adam's.",
+        f"Decay: AdamW with a decoupled weight decay of {foreseen.DECAY:g}, which table I leaves out; the trainings' "
+        "is in Table 3.",
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
