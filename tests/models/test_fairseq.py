@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
@@ -109,3 +112,17 @@ def test_without_fairseq_it_says_what_to_do() -> None:
         adapter.imported()
     with pytest.raises(PipelagError, match="fairseq cannot be imported"):
         load("fairseq", folder="nowhere")
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+def test_fairseq_is_imported_where_typing_io_is_gone() -> None:
+    """Python 3.13 has no `typing.io`, for which hydra's parser asks; nothing of it is left behind."""
+    code = """
+        import sys, typing
+        sys.modules.pop("typing.io", None)
+        from pipelag.compat.fairseq import imported
+        imported()
+        assert "typing.io" not in sys.modules
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

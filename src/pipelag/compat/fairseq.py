@@ -4,7 +4,8 @@ What is made of it: `pipelag.models.fairseq_model` (the whole network, its weigh
 `pipelag.models.fairseq_layers` (a row of layers that a pipeline trains), `pipelag.data.text.binarised` (its data).
 
 fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
-they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`.
+they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`. hydra's
+parser asks for `typing.io`, which Python 3.13 has no more: it is there as long.
 
 `make env` builds it, before torch is there, or its extension fails to build (`workflow/envs/fairseq*.lock`); without
 a C++ compiler it is left out. Where it is missing, `pipelag.models.transformer` is the same network and
@@ -16,10 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
+import typing
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
+from types import ModuleType
 from typing import Any
 
 from pipelag.errors import PipelagError
@@ -27,7 +31,7 @@ from pipelag.errors import PipelagError
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """For the import: dataclasses that Python 3.11 takes, and the program's logging and warnings left as they are."""
+    """For the import: what newer Pythons refuse or lack, and the program's logging and warnings left as they are."""
     plain, root = dataclasses.dataclass, logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
 
@@ -42,6 +46,9 @@ def _as_before() -> Iterator[None]:
         return decorated if cls is None else decorated(cls)
 
     dataclasses.dataclass = hashable  # type: ignore[assignment]
+    lacking = ModuleType("typing.io")
+    lacking.TextIO = typing.TextIO  # type: ignore[attr-defined]
+    given = sys.modules.setdefault("typing.io", lacking)
     logging.disable(logging.INFO)
     try:
         with warnings.catch_warnings():
@@ -49,6 +56,8 @@ def _as_before() -> Iterator[None]:
             yield
     finally:
         dataclasses.dataclass = plain
+        if given is lacking:
+            del sys.modules["typing.io"]
         logging.disable(disabled)
         root.handlers[:] = handlers
         root.setLevel(level)
