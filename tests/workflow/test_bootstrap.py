@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,35 @@ def test_it_is_made_again_when_any_of_what_it_is_made_from_changes(tmp_path: Pat
     later = (tmp_path / "venv/.installed").stat().st_mtime + 1
     os.utime(project / changed, (later, later))
     assert asked(tmp_path, project=project).returncode == 0 and log.exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        ({"python3": (3, 12, 1), "python3.13": (3, 13, 0)}, "python3"),
+        ({"python3": (3, 14, 0), "python3.11": (3, 11, 2), "python3.13": (3, 13, 0)}, "python3.11"),
+        ({"python3": (3, 9, 2), "python3.11": (3, 11, 2)}, "python3.11"),
+        ({"python3": (3, 14, 0)}, "python3"),
+        ({"python3": (3, 10, 9)}, None),
+    ],
+)
+def test_a_python_is_taken_for_which_all_that_is_locked_has_wheels(
+    tmp_path: Path, there: dict[str, tuple[int, ...]], taken: str | None
+) -> None:
+    """Stand-ins that know their version and the question; nothing else is on the path but the shell's tools."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "find", "mktemp", "awk", "grep", "touch"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    for name, version in there.items():
+        stand_in = f"""#!{shutil.which("bash")}
+            [ "$1" = -c ] && exec {sys.executable} -c "import sys; sys.version_info = {version}; ${{2#import sys; }}"
+            echo "this is {name}"
+        """
+        (tools / name).write_text(stand_in)
+        (tools / name).chmod(0o755)
+    done = asked(tmp_path, PATH=str(tools))
+    if taken is None:
+        assert done.returncode == 1 and "pipelag needs Python 3.11 or newer" in done.stderr
+    else:
+        assert done.returncode == 0 and f"with this is {taken}:" in done.stdout

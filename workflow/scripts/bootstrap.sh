@@ -8,11 +8,13 @@ venv=$1
 envs=$(dirname "$0")/../envs
 
 python=""
-for candidate in python3 python3.11 python3.12 python3.13; do
-  if "$candidate" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null; then
-    python=$candidate
-    break
-  fi
+for before in "(3, 14)" "(4,)"; do # a newer Python lacks wheels: where there is no other
+  for candidate in python3 python3.11 python3.12 python3.13; do
+    [ -n "$python" ] && break
+    if "$candidate" -c "import sys; raise SystemExit(not (3, 11) <= sys.version_info < $before)" 2>/dev/null; then
+      python=$candidate
+    fi
+  done
 done
 if [ -z "$python" ]; then
   echo "pipelag needs Python 3.11 or newer, and neither python3 nor python3.11 to python3.13 is that: install one" >&2
