@@ -92,7 +92,11 @@ def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = N
         raise PipelagError(
             f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export leaves out; remove them"
         )
-    sizes = tuple(tuple(torch.export.Dim.AUTO for _ in example.shape) for example in examples)
+    auto, fixed = (
+        torch.export.Dim.AUTO,
+        torch.export.Dim.STATIC,
+    )  # of a size of 1, which torch fixes, and warns if untold
+    sizes = tuple(tuple(fixed if size == 1 else auto for size in example.shape) for example in examples)
     try:
         program = torch.export.export(called, (examples,), dynamic_shapes={"given": sizes}, strict=False)
     except PipelagError:
