@@ -48,6 +48,20 @@ def test_links_lead_to_files(path: str) -> None:
     assert [link for link in lead if not ((ROOT / path).parent / link).exists()] == []
 
 
+def test_the_tests_that_the_promises_name_are_there() -> None:
+    """Files below tests/ (of two tables, below tests/distributed), and `..parts..` of tests' names in their order."""
+    text = (ROOT / "docs/reliability.md").read_text()
+    files = set(re.findall(r"`((?:\w+/)*test_\w+\.py)`", text))
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    known = {str(path.relative_to(ROOT / "tests" / below)) for below in ("", "distributed") for path in tests
+             if path.is_relative_to(ROOT / "tests" / below)}  # fmt: skip
+    names = [name for content in tests.values() for name in re.findall(r"^def (test_\w+)", content, re.M)]
+    said = set(re.findall(r"`\.\.(\w[\w.]*)`", text))
+    assert len(files) > 20 and sorted(files - known) == [] and len(said) > 20
+    patterns = {one: re.compile(".*".join(filter(None, one.split("..")))) for one in said}
+    assert sorted(one for one, pattern in patterns.items() if not any(map(pattern.search, names))) == []
+
+
 def test_the_hook_keeps_links_to_pages_alone(hook: Any) -> None:
     class Files:
         def get_file_from_path(self, path: str) -> str | None:

@@ -110,6 +110,12 @@ def test_counting_words_does_not_solve_opinions_and_reading_them_reaches_the_noi
     assert 0.45 < float(text.train_labels.float().mean()) < 0.55
 
 
+def test_no_opinion_is_in_training_and_test() -> None:
+    text = data.load("opinions", train=1500, test=500, clauses=[2, 2])  # of which some are drawn twice
+    rows = [*map(tuple, text.train.tolist()), *map(tuple, text.test.tolist())]
+    assert len(rows) == 2000 == len(set(rows))
+
+
 def test_opinions_follow_their_seed_and_refuse_what_cannot_be() -> None:
     first, second = (data.load("opinions", train=50, test=10, seed=3) for _ in range(2))
     assert torch.equal(first.train, second.train) and torch.equal(first.test_labels, second.test_labels)
@@ -179,6 +185,9 @@ def test_both_layouts_of_imdb_give_the_same_texts(tmp_path: Path, monkeypatch: p
     lines = jsonl_xz([folder / path for path in files])
     assert {part: sorted(rows) for part, rows in published.items()} == lines
 
+    archive = mirror(tmp_path / "p", {"a.tar.gz": tar(members)}, name="imdb", layout="aclimdb-tar", note="")
+    monkeypatch.setenv("PIPELAG_MIRROR", str(archive))
+    archived = data.load("imdb", length=3)
     monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
     text = data.load("imdb", length=3)
     assert [[text.words[i] for i in row] for row in text.train.tolist()] == [
@@ -187,6 +196,7 @@ def test_both_layouts_of_imdb_give_the_same_texts(tmp_path: Path, monkeypatch: p
         ["<pad>", "bad", "bad"],
     ]
     assert text.train_labels.tolist() == [0, 1, 0] and text.test_labels.tolist() == [0, 1]
+    assert all(torch.equal(getattr(archived, part), getattr(text, part)) for part in ("train", "train_labels", "test"))
     assert text.note == "as lines" and not text.official and text.summary()["unknown"] == pytest.approx(1 / 3, abs=1e-4)
     monkeypatch.setattr("pipelag.data.sets.imdb.LAYOUTS", {"jsonl-xz": None})  # not read again
     fewer = data.load("imdb", length=3, test=1)

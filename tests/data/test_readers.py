@@ -137,6 +137,17 @@ def test_image_folders_in_one_zip_or_two(tmp_path: Path) -> None:
         assert decoded.test_images[0, :, 0, 0].tolist() == [99, 1, 2]
 
 
+def test_pixels_stay_where_they_are(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(4, 4, 3), dtype=np.uint8)
+    files = write(tmp_path, {"a.zip": image_zip({"train/a/0.png": pixels, "test/a/0.png": pixels})})
+    decoded = readers.image_folder_zip(files)
+    assert torch.equal(decoded.train_images[0], torch.from_numpy(pixels).permute(2, 0, 1))
+    grey = pixels[None, :, :, 0]
+    contents = {"images-idx3-ubyte.gz": idx(grey), "labels-idx1-ubyte.gz": idx(np.zeros(1, np.uint8))}
+    four = {f"{part}-{name}": content for part in ("train", "t10k") for name, content in contents.items()}
+    assert torch.equal(readers.idx_gz(write(tmp_path, four)).test_images[0, 0], torch.from_numpy(grey[0]))
+
+
 @pytest.mark.parametrize(
     ("images", "complaint"),
     [

@@ -48,6 +48,15 @@ def test_the_trained_network_is_the_profiled_one_with_two_vocabularies() -> None
     assert not any(isinstance(module, nn.Dropout) for module in profiled.modules())
 
 
+def test_inputs_are_added_from_the_third_lstm_of_each_side_on() -> None:
+    for options in ({"words": 20}, {"source_words": 20, "target_words": 18}):
+        added = [each.label for each in models.build("gnmt", size=4, **options) if getattr(each, "residual", False)]
+        assert added == ["encoder 3", "encoder 4", "decoder 3", "decoder 4"]
+    layer = Recurrent("", 8, 4, residual=True, joined=True).eval()
+    x, attended = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    torch.testing.assert_close(layer((x, attended))[0], x + layer.lstm(torch.cat((x, attended), -1))[0])
+
+
 def test_padding_changes_neither_scores_nor_gradients() -> None:
     model = build()
     wider = nn.functional.pad(SOURCE, (0, 4), value=PAD)

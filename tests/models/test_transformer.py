@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -63,6 +65,19 @@ def test_a_pipeline_of_parts_trains_as_the_whole_does() -> None:
         train(model, batches, cuts=cuts, method="gpipe", microbatches=2, **sgd)
         ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*ends)
+
+
+def test_words_are_scaled_and_placed_as_in_fairseq() -> None:
+    """Vectors times the root of their size; sines, then cosines, of places counted from 2."""
+    first = build()[0].eval()
+    words = torch.tensor([[5, 6, 5]])
+    x, hidden, _ = first((words, words))
+    size = x.shape[-1]
+    for place, word in enumerate(words[0].tolist()):
+        angles = [(place + 2) / 10_000 ** (i / (size // 2 - 1)) for i in range(size // 2)]
+        waves = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])
+        torch.testing.assert_close(x[0, place], first.module.weight[word] * size**0.5 + waves)
+    assert not hidden.any()
 
 
 def test_padding_and_later_words_change_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -181,6 +182,30 @@ def test_inputs_it_was_not_laid_out_for_are_refused() -> None:
         )
         with pytest.raises(PipelagError, match=sentence):
             masked((words(), wrong))
+
+
+class Scaled(nn.Module):
+    """Of dicts: a weight of one number for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, image: torch.Tensor, scale: torch.Tensor, shift: float = 0.0) -> torch.Tensor:
+        scores: torch.Tensor = self.two(torch.tanh(self.one(image * scale)) + shift)
+        return scores
+
+
+def test_a_size_of_one_is_fixed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """torch warned, twice, that it had not been told so."""
+    logger = logging.getLogger("torch._export.non_strict_utils")
+    logger.addHandler(caplog.handler)
+    row = pipelag.linearise(Scaled(), inputs={"image": torch.ones(4, 3), "scale": torch.ones(4, 1)})
+    logger.removeHandler(caplog.handler)
+    assert [one.message for one in caplog.records if one.levelno >= logging.WARNING] == [] and len(row) == 2
+    assert row({"image": torch.ones(6, 3), "scale": torch.ones(6, 1)}).shape == (6, 2)
+    with pytest.raises(PipelagError, match="scale"):
+        row({"image": torch.ones(6, 3), "scale": torch.ones(6, 3)})
 
 
 def test_it_computes_where_its_inputs_lie() -> None:

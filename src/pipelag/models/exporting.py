@@ -92,7 +92,9 @@ def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = N
         raise PipelagError(
             f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export leaves out; remove them"
         )
-    sizes = tuple(tuple(torch.export.Dim.AUTO for _ in example.shape) for example in examples)
+    # A size of 1 torch fixes whatever is said, and warns where it was not told so.
+    auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
+    sizes = tuple(tuple(fixed if size == 1 else auto for size in example.shape) for example in examples)
     try:
         program = torch.export.export(called, (examples,), dynamic_shapes={"given": sizes}, strict=False)
     except PipelagError:
