@@ -98,6 +98,14 @@ def test_cifar_as_a_newer_numpy_pickles_it(tmp_path: Path) -> None:
         assert torch.equal(decoded.train_images, torch.from_numpy(pixels(2, 0)).view(2, 3, 32, 32))
 
 
+def test_a_batch_that_is_missing_among_cifars_is_said(tmp_path: Path) -> None:
+    batch = pickle.dumps({"data": pixels(2, 0), "labels": [0, 1]})
+    content = {name: batch for name in ("data_batch_1", "data_batch_3", "test_batch")}
+    content["batches.meta"] = pickle.dumps({"label_names": ["a", "b"]})
+    with pytest.raises(PipelagError, match="lacks batches of CIFAR: data_batch_2$"):
+        readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar(content)}))
+
+
 class Exploit:
     """Unpickling it would create a file."""
 
@@ -116,7 +124,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tar_without_batches_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelagError, match="no CIFAR batches: batches.meta, test_batch is missing"):
+    with pytest.raises(PipelagError, match="lacks batches of CIFAR: batches.meta, test_batch, data_batch_1"):
         readers.cifar_python_tar(write(tmp_path, {"cifar.tar.gz": tar({"hello": b"x"})}))
 
 

@@ -84,7 +84,8 @@ WORDS = (
 
 def verdict(rows: Sequence[Ranked], accept: float | None, memory: float) -> str:
     """One sentence: what to use, and why."""
-    bound = f"a loss of at most {accept:g} points" if accept is not None else "any loss of accuracy"
+    points = "point" if accept == 1 else "points"
+    bound = f"a loss of at most {accept:g} {points}" if accept is not None else "any loss of accuracy"
     if not rows or not rows[0].accepted(accept):
         why = "none fits into a GPU's memory" if not any(row.choice.usable for row in rows) else f"none has {bound}"
         return f"None can be advised: {why}."

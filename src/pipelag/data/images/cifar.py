@@ -148,10 +148,11 @@ def read(archive: Path) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
             contents[name] = batch_of(content, f"{archive}, {path}")
     fine = "meta" in contents
     meta, test = ("meta", "test") if fine else ("batches.meta", "test_batch")
-    train = ["train"] if fine else sorted(name for name in contents if name.startswith("data_batch_"))
+    last = max((int(name[-1]) for name in contents if name.startswith("data_batch_")), default=1)
+    train = ["train"] if fine else [f"data_batch_{number}" for number in range(1, last + 1)]
     missing = [name for name in (meta, test, *train) if name not in contents]
-    if missing or not train:
-        raise PipelagError(f"{archive} holds no CIFAR batches: {', '.join(missing) or 'data_batch_1'} is missing")
+    if missing:
+        raise PipelagError(f"{archive} lacks batches of CIFAR: {', '.join(missing)}")
     key = "fine_label_names" if fine else "label_names"
     classes = contents[meta].get(key)
     if not isinstance(classes, list) or not classes or not all(type(each) is str for each in classes):
