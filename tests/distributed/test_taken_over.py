@@ -13,8 +13,8 @@ from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Assignment, in_flight
-from pipelag.distributed.workers.pipeline import merged_losses
+from pipelag.distributed.workers.base import Assignment, Record, in_flight
+from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
 from pipelag.methods import get
 from pipelag.models.cut import stages
 from pipelag.schedules import Action
@@ -130,6 +130,13 @@ def test_statistics_are_those_of_the_moment_at_which_they_were_noted(tmp_path: P
 def test_parts_of_a_minibatchs_loss_are_added() -> None:
     parts = [{0: torch.tensor(1.0), 1: torch.tensor(2.0)}, {1: torch.tensor(3.0), 2: torch.tensor(4.0)}]
     assert {t: float(value) for t, value in merged_losses(parts).items()} == {0: 1.0, 1: 5.0, 2: 4.0}
+
+
+def test_a_minibatchs_loss_is_the_sum_of_its_microbatches_parts() -> None:
+    worker: Any = SimpleNamespace(record=Record(), assignment=SimpleNamespace(phase=SimpleNamespace(microbatches=2)))
+    for m, value in enumerate((1.0, 2.0, 4.0)):
+        PipelineWorker.note_loss(worker, m, torch.tensor(value))
+    assert {t: float(value) for t, value in worker.record.losses.items()} == {0: 3.0, 1: 4.0}
 
 
 def test_what_is_under_way_is_between_its_forward_or_recomputation_and_its_backward() -> None:
