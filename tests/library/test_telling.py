@@ -96,6 +96,13 @@ def test_evaluations_are_those_of_the_model_at_that_step(tmp_path: Path) -> None
         train(folder=tmp_path)
 
 
+def test_a_log_holds_no_nan_which_json_has_not(tmp_path: Path) -> None:
+    run = train(folder=tmp_path, validation=HELD_OUT, metrics={"mine": lambda output, targets: float("nan")})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["mine"] is None and "NaN" not in line
+    assert run.evaluations[0]["mine"] != run.evaluations[0]["mine"]
+
+
 def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     with pytest.raises(pipelag.PipelagError, match=r"metrics.jsonl' cannot be written \(No such file or directory\)"):
