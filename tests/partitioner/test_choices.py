@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipelag.methods import METHODS
-from pipelag.partitioner.advice import Choice, best, choices, plans_of, timed
+from pipelag.partitioner.advice import Choice, best, choices, computing, plans_of, timed
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.cluster import flat
 from pipelag.partitioner.laid import Laid
@@ -115,7 +115,7 @@ def test_times_found_before_are_of_the_same_passes() -> None:
     def laid(name: str, memory: float = ENDLESS, **more: Any) -> Laid:
         return Laid(Arm.of(name, {"method": name, **more}), replace(place, memory=memory), plan)
 
-    names = ("pipedream", "stale_weights")
+    names = ("1f1b", "pipedream")
     held = {name: timed(laid(name), {}).fullest.total() for name in names}
     memory = max(held.values()) - 1
     assert min(held.values()) < memory
@@ -126,3 +126,10 @@ def test_times_found_before_are_of_the_same_passes() -> None:
     assert [one.seconds for one in found] == [one.seconds for one in alone] and found[0].seconds != found[1].seconds
     parts = [timed(laid("gpipe", microbatches=n), clock).seconds for n in (2, 4)]
     assert parts == [timed(laid("gpipe", microbatches=n), {}).seconds for n in (2, 4)] and parts[0] != parts[1]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_no_schedule_is_quicker_than_its_slowest_stage_computes_however_a_minibatch_is_split(parts: int) -> None:
+    """29 ms of five layers for eight samples; their replicas take turns with whole minibatches."""
+    assert computing(ground(2), Plan((PlanStage(1, 5), PlanStage(6, 6))), parts) == pytest.approx(29e-3)
+    assert computing(ground(3), Plan((PlanStage(1, 5, 2), PlanStage(6, 6))), parts) == pytest.approx(29e-3 / 2)
