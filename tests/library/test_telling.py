@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
-from pipelag.library.validation import Validation
+from pipelag.library.validation import Validation, accuracy
 from tests.toy import Noise, convolutional, equal, sgd
 
 HELD_OUT = [Noise(seed=9)[t] for t in range(3)]
@@ -125,6 +125,19 @@ def test_accuracy_is_in_percent_and_epochs_are_counted() -> None:
     assert [row["epoch"] for row in run.evaluations] == [0.5, 1.0, 1.5, 2.0]
     with pytest.raises(pipelag.PipelagError, match=r"accuracy compares classes with targets of shape \[2\]"):
         pipelag.train(still, data, validation=[(x[:2], x[:2])], metrics=["accuracy"], loss=nn.functional.mse_loss)
+
+
+def test_a_metric_may_be_of_every_word_of_a_sentence() -> None:
+    """Two sentences of three words, then one: of nine words six are right, whatever the minibatches."""
+    from pipelag.library.supply import Supply
+
+    words = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 1, 1]])
+    said = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 1, 1]])  # 3 of 6, then 3 of 3
+    outputs = 9.0 * nn.functional.one_hot(said, 3).transpose(1, 2)
+    batches = [(outputs[:2], words[:2]), (outputs[2:], words[2:])]
+    measured = Validation(Supply(batches), nn.functional.cross_entropy, {"accuracy": accuracy}, 0)
+    row = measured.measure(nn.Sequential(nn.Identity()), torch.device("cpu"))
+    assert row["accuracy"] == pytest.approx(100 * 6 / 9)
 
 
 def test_callbacks_hear_of_every_step_in_order() -> None:
