@@ -139,6 +139,15 @@ def test_a_minibatchs_loss_is_the_sum_of_its_microbatches_parts() -> None:
     assert {t: float(value) for t, value in worker.record.losses.items()} == {0: 3.0, 1: 4.0}
 
 
+def test_a_checkpoint_has_the_losses_since_the_one_before() -> None:
+    """A worker began at the run's step 10, the last checkpoint was after 14, and now eight minibatches are done."""
+    losses = {t: torch.tensor(float(t)) for t in range(9)}  # a ninth forward is further than its update
+    worker: Any = SimpleNamespace(record=Record(losses=losses), start=10, mates={})
+    state: Any = SimpleNamespace(writer=SimpleNamespace(last=14), stage=1)
+    assert [float(loss) for loss in PipelineWorker.losses_of_all(worker, state, 8)] == [4.0, 5.0, 6.0, 7.0]
+    assert state.writer.last == 18
+
+
 def test_what_is_under_way_is_between_its_forward_or_recomputation_and_its_backward() -> None:
     row = [Action(kind, 1, m) for kind, m in (("F", 0), ("F", 1), ("R", 0), ("F", 2), ("B", 0), ("R", 1), ("B", 1))]  # type: ignore[arg-type]
     assert (in_flight(row), in_flight(row, "R")) == (3, 1)
