@@ -94,9 +94,13 @@ def test_a_server_counts_the_updates_that_a_gradient_misses() -> None:
     server = ParameterServer(model, assignment, 2, done.append)
     gradient = [torch.ones_like(buffer) for buffer in server.flat.buffers]
     answers = [server.exchange(gradient, [1.0], version, 0.5) for version in (0, 0, 1, 1, 4)]
+    for updates, (_, _, (sent,)) in enumerate(answers, start=1):  # as they were then, though the server has gone on
+        expected = before - sum(1 / (1 + step) for step in range(10, 10 + updates))
+        torch.testing.assert_close(sent[: before.numel()].view_as(before), expected)
+    server.exchange(gradient, [0.0], 5, 0.5)  # of what was not used
     assert [answer[:2] for answer in answers] == [(2, 1), (3, 2), (4, 3), (NONE, 4), (NONE, 5)]
-    assert server.ages == [0, 1, 1, 2, 0]
-    assert done == [11, 12, 13, 14, 15]
+    assert server.ages == [0, 1, 1, 2, 0, 0]
+    assert done == [11, 12, 13, 14, 15, 16]
     torch.testing.assert_close(before - model.weight, torch.full((1, 2), sum(1 / (1 + step) for step in range(10, 15))))
 
 

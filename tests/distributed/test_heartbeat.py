@@ -122,8 +122,8 @@ class FakeStore:
         return [self.values[key] for key in keys]
 
 
-def ear(**more: Any) -> Heartbeat:
-    heart = Heartbeat(FakeStore(), 0, 3, 30.0, lambda rank, why: None, **more)
+def ear(patience: float = 30.0, **more: Any) -> Heartbeat:
+    heart = Heartbeat(FakeStore(), 0, 3, patience, lambda rank, why: None, **more)
     heart.stop()
     return heart
 
@@ -155,6 +155,92 @@ def test_who_is_stuck_is_told_only_where_nobody_computes() -> None:
     assert heart.stuck() == (0, "no worker has computed anything for 300 s: all wait for one another")
     heart.heard[2] = Heard(BYE, now)  # it is done, and the others may have much to measure
     assert heart.stuck() is None
+
+
+def test_who_falls_silent_is_told_of_after_the_patience_and_only_new_beats_count() -> None:
+    heart = ear()
+    for rank in (1, 2):
+        heart.store.set(f"beat/{rank}", '{"n": 1}')
+    heart.listen()
+    first = heart.heard[1].at
+    heart.store.set("beat/2", '{"n": 2}')
+    heart.listen()
+    assert heart.heard[1].at == first < heart.heard[2].at
+    heart.reached = first + 31
+    assert heart.failed(first + 29) is None
+    silent = (1, "nothing has been heard of it for 30 s: it is stopped, hangs or has lost its network")
+    assert heart.failed(first + 31) == silent
+    assert ear(patience=2).every <= 1  # it beats more than once before others take it for dead
+
+
+class Watch:
+    """Seconds that pass as a thread waits, so many each time, and then it is over."""
+
+    def __init__(self, *waits: float, computing: float = 0.0) -> None:
+        self.now, self.used, self.left, self.computing = 1000.0, 0.0, list(waits), computing
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self.used
+
+    def thread_time(self) -> float:
+        return 0.0
+
+    def is_set(self) -> bool:
+        return not self.left
+
+    def wait(self, seconds: float) -> bool:
+        if self.left:
+            self.now, self.used = self.now + self.left.pop(0), self.used + self.computing
+            return False
+        return True
+
+
+@pytest.mark.parametrize(
+    ("waits", "lost"),
+    [([1.0] * 32, [1]), ([1.0] * 29, []), ([1000.0, 1.0, 1.0], [])],
+    ids=["silent", "not long", "this one was stopped"],
+)
+def test_a_process_that_was_stopped_itself_waits_anew(
+    waits: list[float], lost: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could hear nobody; rank 1 alone beats no more."""
+    heart, said, watch = ear(local=True), list[int](), Watch(*waits)
+    monkeypatch.setattr("pipelag.distributed.heartbeat.time", watch)
+    heart.over, heart.lost = watch, lambda rank, why: said.append(rank)  # type: ignore[assignment]
+    heart.heard = {0: Heard(BYE, 0), 1: Heard("{}", watch.now), 2: Heard(BYE, 0)}
+    heart.reached = watch.now + 10**6
+    heart.watch()
+    assert said == lost
+
+
+@pytest.mark.parametrize(("share", "idle"), [(0.0, 5.0), (0.015, 5.0), (0.025, 0.0)])
+def test_who_computes_is_not_idle_and_who_only_beats_is(
+    share: float, idle: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a core, in each of five seconds; beating alone takes less than a fiftieth."""
+    heart, watch = ear(), Watch(*[1.0] * 6, computing=share)
+    monkeypatch.setattr("pipelag.distributed.heartbeat.time", watch)
+    monkeypatch.setattr(os, "times", lambda: (0.0, 0.0, 0.0, 0.0, 0.0))
+    heart.over, heart.busy = watch, watch.now  # type: ignore[assignment]
+    heart.talk()
+    assert json.loads(heart.store.values["beat/0"])["idle"] == idle
+    assert json.loads(heart.store.values["beat/0"])["n"] == 6  # every beat is a new one
+
+
+def test_who_is_done_says_so_and_the_last_waits_until_all_have() -> None:
+    heart, asked = ear(), list[str]()
+    assert heart.store.values["beat/0"] == BYE.encode()
+
+    def get(key: str) -> bytes:
+        asked.append(key)
+        return BYE.encode() if key != "beat/2" or asked.count(key) > 2 else b"{}"
+
+    heart.store.get = get
+    heart.farewell()
+    assert asked.count("beat/2") == 3
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "soon"])

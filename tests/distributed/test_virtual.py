@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pipelag
-from pipelag.distributed.routes import routes_of, stages_on
+from pipelag.distributed.routes import conversations, routes_of, stages_on
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.schedules import check, delays
@@ -42,6 +42,17 @@ def test_both_directions_share_the_workers(stages: int, microbatches: int) -> No
         for m in range(microbatches):
             path = [schedule.places[pipelag.schedules.Action("F", stage, m)] for stage in range(1, stages + 1)]
             assert path == (list(range(stages)) if m % 2 == 0 else list(reversed(range(stages))))
+
+
+def test_no_two_routes_between_two_workers_share_a_connection() -> None:
+    """Of four stages on two workers outputs cross three times, and gradients: they come in no common order."""
+    routes = routes_of(Interleaved(2, True)(4, 2, 2))
+    assert [(one.kind, one.stage, one.source, one.target, one.count) for one in routes] == [
+        *(("B", stage, 1 - stage % 2, stage % 2, 4) for stage in (2, 3, 4)),
+        *(("F", stage, 1 - stage % 2, stage % 2, 4) for stage in (1, 2, 3)),
+    ]
+    assert [(one.kind, one.lane) for one in routes] == [*(("B", n) for n in range(3)), *(("F", n) for n in range(3))]
+    assert conversations(routes) == {(kind, lane): {(0, 1)} for kind in ("B", "F") for lane in range(3)}
 
 
 def test_two_directions_idle_less_than_one() -> None:

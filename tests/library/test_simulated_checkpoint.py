@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
+from pipelag.checkpoint import before
 from pipelag.errors import PipelagError
 from pipelag.library.simulated_checkpoint import NAME
 from tests.toy import Noise, convolutional, equal, sgd
@@ -279,6 +280,26 @@ def test_a_stop_while_told_again_gives_what_the_checkpoint_holds(tmp_path: Path)
     stopped = train(start=1, checkpoints=tmp_path, on_step=stop)
     assert stopped.metrics == whole.metrics and equal(stopped.model.state_dict(), whole.model.state_dict())
     assert [row["step"] for row in stopped.evaluations] == [3, 6]
+
+
+def test_what_was_measured_is_told_again_at_the_steps_that_are_asked_for_now(tmp_path: Path) -> None:
+    """Of a training measured after 3 and 6 steps, by one that measures after every second."""
+    train(steps=6, checkpoints=tmp_path)
+    how: dict[str, Any] = {"start": 1, "steps": 6, "evaluate_every": 2, "checkpoints": tmp_path}
+
+    def stop(step: int, loss: float) -> None:
+        raise pipelag.Stop
+
+    assert [row["step"] for row in train(**how, on_step=stop).evaluations] == [6]
+    assert [row["step"] for row in train(**(how | {"steps": 8})).evaluations] == [6, 8]
+
+
+def test_the_checkpoint_before_is_one_of_the_simulated_executor_too(tmp_path: Path) -> None:
+    train(steps=3, checkpoints=tmp_path)
+    before(tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes())
+    (tmp_path / NAME).unlink()
+    with pytest.raises(PipelagError, match="holds a checkpoint of the simulated executor; use executor='simulated'"):
+        train(checkpoints=tmp_path, executor="real")
 
 
 def test_one_that_broke_off_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:

@@ -75,6 +75,35 @@ def test_pipelags_own_minibatches_make_new_epochs_themselves() -> None:
     assert [pair[0].shape for pair in Supply(Counting(PAIRS), 2).first(10)] and asked == list(range(10))
 
 
+def test_what_unpack_draws_goes_by_the_seed_and_the_number_and_disturbs_nobody() -> None:
+    """So that a stage of real workers that looks up targets alone has the minibatch of those that take the inputs."""
+
+    def noisy(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return pair[0] + torch.randn(pair[0].shape), pair[1]
+
+    one, other = (Supply([PAIRS[0]] * 3, unpack=noisy, seed=seed) for seed in (1, 2))
+    torch.manual_seed(0)
+    left = torch.rand(1)
+    torch.manual_seed(0)
+    first, again, second = one[0][0], one[0][0], one[1][0]
+    assert torch.equal(torch.rand(1), left)
+    assert torch.equal(first, again) and not torch.equal(first, second) and not torch.equal(first, other[0][0])
+
+
+def test_what_is_gone_through_already_is_not_asked_again_for_every_epoch() -> None:
+    class Once:
+        asked = 0
+
+        def __iter__(self) -> Any:
+            self.asked += 1
+            yield from PAIRS if self.asked == 1 else ()
+
+    batches = Once()
+    with pytest.raises(pipelag.PipelagError, match="10 steps need 10 minibatches, and there were only 5"):
+        list(Supply(batches, epochs=1000).first(10))
+    assert batches.asked == 2
+
+
 class Scaled(nn.Module):
     """Takes a dict."""
 
@@ -241,6 +270,7 @@ def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
         (scheduled, "a scheduler of learning rates is attached"),
         (Odd(model.parameters(), 0.1), "what hidden the Odd was made with cannot be told"),
         (torch.optim.SGD(first, lr=0.1), "over other parameters than the model's"),
+        (torch.optim.SGD([*model.parameters(), nn.Parameter(X[0])], lr=0.1), "over other parameters than the model's"),
     ):
         with pytest.raises(pipelag.PipelagError, match=sentence):
             pipelag.train(model, PAIRS, optimizer=optimizer)

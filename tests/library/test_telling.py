@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
-from pipelag.library.validation import Validation
+from pipelag.library.validation import Validation, accuracy
 from tests.toy import Noise, convolutional, equal, sgd
 
 HELD_OUT = [Noise(seed=9)[t] for t in range(3)]
@@ -96,6 +96,13 @@ def test_evaluations_are_those_of_the_model_at_that_step(tmp_path: Path) -> None
         train(folder=tmp_path)
 
 
+def test_a_log_holds_no_nan_which_json_has_not(tmp_path: Path) -> None:
+    run = train(folder=tmp_path, validation=HELD_OUT, metrics={"mine": lambda output, targets: float("nan")})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["mine"] is None and "NaN" not in line
+    assert run.evaluations[0]["mine"] != run.evaluations[0]["mine"]
+
+
 def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     with pytest.raises(pipelag.PipelagError, match=r"metrics.jsonl' cannot be written \(No such file or directory\)"):
@@ -120,11 +127,24 @@ def test_accuracy_is_in_percent_and_epochs_are_counted() -> None:
         pipelag.train(still, data, validation=[(x[:2], x[:2])], metrics=["accuracy"], loss=nn.functional.mse_loss)
 
 
+def test_a_metric_may_be_of_every_word_of_a_sentence() -> None:
+    """Two sentences of three words, then one: of nine words six are right, whatever the minibatches."""
+    from pipelag.library.supply import Supply
+
+    words = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 1, 1]])
+    said = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 1, 1]])  # 3 of 6, then 3 of 3
+    outputs = 9.0 * nn.functional.one_hot(said, 3).transpose(1, 2)
+    batches = [(outputs[:2], words[:2]), (outputs[2:], words[2:])]
+    measured = Validation(Supply(batches), nn.functional.cross_entropy, {"accuracy": accuracy}, 0)
+    row = measured.measure(nn.Sequential(nn.Identity()), torch.device("cpu"))
+    assert row["accuracy"] == pytest.approx(100 * 6 / 9)
+
+
 def test_callbacks_hear_of_every_step_in_order() -> None:
     heard: list[Any] = []
     run = train(
         validation=HELD_OUT, evaluate_every=4, on_step=lambda step, loss: heard.append((step, loss)),
-        on_evaluation=lambda step, row: heard.append((step, row)),
+        on_evaluation=lambda step, row: (heard.append((step, dict(row))), row.clear()),
     )  # fmt: skip
     steps = [(row["step"], row["loss"]) for row in run.metrics]
     first, last = run.evaluations
@@ -179,6 +199,26 @@ def test_measuring_leaves_modes_as_they_were() -> None:
     measured = Validation(Supply(HELD_OUT), nn.functional.cross_entropy, {"look": look}, 0)
     measured.measure(model, torch.device("cpu"))
     assert not any(seen) and model.training and model[1].training and not model[0].training
+
+
+class Seen(nn.Module):
+    """Counts its forwards, also where it is measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return x
+
+
+def test_measuring_leaves_statistics_as_they_were() -> None:
+    from pipelag.library.supply import Supply
+
+    model = nn.Sequential(Seen(), nn.Flatten(), nn.Linear(192, 4))
+    Validation(Supply(HELD_OUT), nn.functional.cross_entropy, {}, 0).measure(model, torch.device("cpu"))
+    assert float(model[0].seen) == 0.0  # type: ignore[arg-type]
 
 
 def test_a_bar_is_shown_on_demand_and_on_a_terminal_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from math import sqrt
 from typing import Any
 
@@ -135,3 +136,27 @@ def test_weights_that_this_machine_has_no_room_for_are_refused_before_they_begin
     monkeypatch.setitem(models.MODELS, "lone", lambda **options: nn.Linear(1, 1))
     with pytest.raises(PipelagError, match="model 'lone' gives a Linear; a model is an nn.Sequential"):
         models.build("lone")
+
+
+@pytest.mark.parametrize(("kept", "fits"), [("tied", True), ("replaced", True), ("apart", False)])
+def test_weights_are_counted_once_and_those_that_are_gone_not(
+    kept: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers of 400 bytes where there is room for 1,000."""
+
+    def made(**options: Any) -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(10, 10, bias=False))
+        for number in range(4):
+            layer = nn.Linear(10, 10, bias=False)
+            if kept == "tied":
+                layer.weight = model[0].weight
+            if kept == "replaced":
+                model[0] = layer
+            else:
+                model.add_module(str(number + 1), layer)
+        return model
+
+    monkeypatch.setitem(models.MODELS, "made", made)
+    monkeypatch.setattr(models, "machine_memory", lambda: 1000)
+    with nullcontext() if fits else pytest.raises(PipelagError, match="model 'made' with these options has more than"):
+        models.build("made")

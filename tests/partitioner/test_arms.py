@@ -17,6 +17,7 @@ from pipelag.experiments import load_paper, load_scale
 from pipelag.partitioner.arms import Arm, Ground, checked_arms
 from pipelag.partitioner.cluster import flat, summed_bytes
 from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions
+from pipelag.partitioner.pipelined import Pipelined, straight_plan
 from pipelag.partitioner.placed import Row
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch
 from pipelag.partitioner.side_by_side import arm_rows
@@ -399,3 +400,41 @@ def test_an_arm_says_how_it_runs() -> None:
     assert (arm.parts(8), arm.samples(8, 64)) == (4, 16)
     data = Arm.of("Data P.", {"method": "bsp", "batch": "largest"})
     assert (data.parts(8), data.samples(8, 64)) == (8, None)
+
+
+def test_the_largest_batch_is_of_all_microbatches() -> None:
+    """GPipe's four are under way on every stage, beside weights, gradients and momentum."""
+    arm = {"method": "gpipe", "microbatches": 4, "batch": "largest"}
+    row = rows({"GPipe": arm}, ground(memory=50_000.0), [4])["GPipe 4"]
+    samples = min(
+        (50_000 - 3 * weights) // (4 * (entering + kept))
+        for weights, entering, kept in zip(WEIGHTS, (7, 10, 20, 30), (100, 200, 300, 400), strict=True)
+    )
+    assert (row["largest"]["samples"], row["largest"]["batch"], row["batch"]) == (samples, 4 * samples, 4 * samples)
+    assert row["largest"]["stage"] == 4 and row["fits"]
+    assert row["samples_per_second"] == pytest.approx(4 * samples / row["seconds"])
+
+
+def test_the_fullest_stage_of_the_executors_here_is_by_what_they_hold() -> None:
+    """SpecTrain has 7, 5, 3 and 1 minibatches under way. With 46 samples stage 2, which has no weights, holds most; but
+    for what the executor keeps ready beside the third one's.
+    """
+    place = ground(memory=50_000.0)
+    placed = Pipelined(Arm.of("a", {"method": "spectrain"}), place, straight_plan(place, 4))
+    assert placed.under_way == [7, 5, 3, 1]
+    most, memory = placed.largest(executor=True), placed.memory(46)
+    assert (most["samples"], most["stage"]) == (46, 3)
+    assert memory[1].total() == memory[1].total(True) == 5 * 46 * (10 + 200)
+    assert memory[2].total() == 4 * 800 + 3 * 46 * (20 + 300)
+    assert memory[2].total() < memory[1].total() < memory[2].total() - memory[2].versions + memory[2].rings
+    row = rows({"a": {"method": "spectrain"}}, place, [4])["a 4"]
+    assert row["largest"]["samples"] == 50_000 // (5 * (10 + 200)) and row["largest_executor"] == most
+
+
+@pytest.mark.parametrize("moving", ["separate", "fused"])
+def test_what_is_charged_is_what_is_said_to_move(moving: str) -> None:
+    """At 100 bytes a second; predicting in one kernel moves less than in several."""
+    row = rows({"a": {"method": "xpipe"}}, ground(moving=moving), [4])["a 4"]
+    for stage in row["stages"]:
+        assert stage["seconds"]["policy"] == pytest.approx(stage["moved"][moving] / 100)
+        assert stage["moved"]["separate"] > stage["moved"]["fused"] > 0 or stage["stage"] == 2  # without weights

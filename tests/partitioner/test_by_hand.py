@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelag.partitioner.cluster import Cluster, Level, flat
-from pipelag.partitioner.options import PlanOptions
+from pipelag.partitioner.given import plan_given
+from pipelag.partitioner.options import GivenPlan, PlanOptions
 from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan, timed_period
 from pipelag.partitioner.plan_rows import plan_rows, under_gpipe
 from pipelag.partitioner.published import chain, read_graph
 from pipelag.timing.breakdown import Unsettled
+from pipelag.timing.layers import Profile
 from tests.partitioner.test_partitioner import GRAPH, layers
 
 TWO_SERVERS = Cluster((Level(2, 8e6), Level(2, 1e6)))
@@ -75,3 +78,59 @@ def test_a_published_layer_has_its_own_times_and_keeps_what_it_writes(tmp_path: 
     profile, _ = chain(read_graph(tmp_path / "graph.txt"))
     assert [(layer.forward_ms, layer.backward_ms) for layer in profile.layers] == [(1, 2), (2, 4), (0.5, 0.5), (1, 1)]
     assert [layer.kept_bytes for layer in profile.layers] == [10, 16, 0, 6]  # in place nothing is written anew
+
+
+def rows_of(profile: Profile, bandwidth: float, **options: Any) -> dict[str, dict[str, Any]]:
+    """Of two workers, by the plans' names."""
+    settings = {"cluster": {"levels": [{"workers": 2, "bandwidth": bandwidth}]}, "search": False} | options
+    rows = plan_rows(profile, flat(2, bandwidth), PlanOptions.model_validate(settings))
+    return {row["plan"]: row for row in rows}
+
+
+def test_model_parallelism_and_rounds_have_one_minibatch_under_way() -> None:
+    """Two stages of 6 ms: pipelined one minibatch every 6, else every 12; one stage on both workers is no plan here."""
+    rows = rows_of(layers(*[(1.0, 2.0, 0, 0, 0)] * 4), 1e9, compare=True)
+    assert {name: (row["config"], row["timed"]) for name, row in rows.items()} == {
+        "several stages": ("straight", pytest.approx(6e-3)),
+        "several stages, not pipelined": ("straight", pytest.approx(12e-3)),
+        "straight": ("straight", pytest.approx(6e-3)),
+        "model parallel": ("straight", pytest.approx(12e-3)),
+    }
+
+
+def test_a_depth_has_its_own_pace_versions_and_memory() -> None:
+    """Two layers a stage, each with 40 bytes of weights and 7 of activations; 100 between the stages."""
+    rows = rows_of(layers(*[(1.0, 2.0, 100, 7, 40)] * 4), 1e9, depths=[1, 2])
+    first, second = rows["depth 1"], rows["depth 2"]
+    assert (first["versions"], second["versions"]) == ((1, 1), (2, 1))
+    assert (first["timed"], second["timed"]) == (pytest.approx(12e-3, rel=1e-3), pytest.approx(6e-3, rel=1e-3))
+    last = (100 + 80 + 14) + 80
+    assert (first["memory"], second["memory"]) == ([94 + 80, last], [2 * 94 + 80, last])
+
+
+def test_each_form_of_the_cost_has_its_own_plan_told_stage_by_stage() -> None:
+    """12 ms over two replicas, whose 9,000 bytes take 9 ms in a ring and 18 as printed; two stages of 7 and 5 ms."""
+    rows = rows_of(layers((3.0, 4.0, 5, 0, 9000), (2.0, 3.0, 5, 0, 0)), 1e6, search=True)
+    assert {name: row["config"] for name, row in rows.items()} == {
+        "data parallel": "2",
+        "PipeDream": "straight",
+        "PipeDream, ring": "2",
+    }
+    assert rows["data parallel"]["predicted"] == {"paper": pytest.approx(9e-3), "ring": pytest.approx(6e-3)}
+    assert rows["PipeDream"]["predicted"] == {"paper": pytest.approx(7e-3), "ring": pytest.approx(7e-3)}
+    names = ("stage", "first", "last", "replicas", "forward_ms", "backward_ms", "weight_bytes", "output_bytes")
+    stages = [(1, 1, 1, 1, 3.0, 4.0, 9000, 5), (2, 2, 2, 1, 2.0, 3.0, 0, 0)]
+    assert rows["PipeDream"]["stages"] == [
+        dict(zip(names, stage, strict=True)) | {"versions": versions}
+        for stage, versions in zip(stages, (2, 1), strict=True)
+    ]
+
+
+def test_a_plan_written_down_is_cut_before_a_named_layer_or_by_a_rings_cost() -> None:
+    """Two replicas and one: of layer 2 a ring takes 10 / 2 ms, less than 8 of two layers; as printed, twice that."""
+    profile = layers((1.0, 3.0, 0, 0, 0), (1.0, 3.0, 0, 0, 10_000), (1.0, 3.0, 0, 0, 0))
+    cluster = flat(3, 1e6)
+    assert plan_given(profile, cluster, "x", GivenPlan(replicas=[2, 1])).cuts == (2,)
+    named = plan_given(profile, cluster, "x", GivenPlan(replicas=[2, 1], cuts=["Layer 2"]))
+    assert named.stages == (PlanStage(1, 1, 2), PlanStage(2, 3, 1))
+    assert plan_given(profile, cluster, "x", GivenPlan(replicas=[1, 1, 1], cuts=[1, 2])).cuts == (1, 2)

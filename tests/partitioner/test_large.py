@@ -138,3 +138,93 @@ def test_what_the_first_stages_forwards_miss() -> None:
     layout = Layout((2, 4, 6), 4, 1, 8, recompute=False)
     assert fleet("pipedream").late(layout) == 3 and fleet("spectrain").late(layout) == 6
     assert fleet(None).late(layout) == fleet("gpipe").late(layout) == 0
+
+
+# By hand: eight layers of 1 and 2 ms a sample on four stages, so 2 and 4 ms; links of 1e6 bytes a second --------------
+
+SLOW = replace(MACHINE, sheet=Device(1e12, 1e6, 1e9), inside=1e6, latency=0.0)
+CUTS = (2, 4, 6)
+
+
+def sending(size: int, first: int = 4000) -> Work:
+    """Outputs of so many bytes; the first layer has weights of its own size, the others 4,000 bytes."""
+    rows = [LayerTime(n, "", 1.0, 2.0, size, 0, first if n == 1 else 4000) for n in range(1, 9)]
+    return Work(lambda samples: Profile(tuple(rows)), batch=4, element=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "milliseconds"),
+    [
+        ("gpipe", 3, 4 * 6 + 2 * 3 * 3 + 3 * (3 + 4)),  # one there and back, three more behind a message and a pass
+        ("1f1b_flush", 1, 4 * 6 + 2 * 3 * 1 + 3 * (24 + 6 * 1) / 4),  # four are under way in 24 ms of passes
+        ("pipedream", 3, 4 * (24 + 6 * 3) / 4),
+        ("spectrain", 5, 4 * (24 + 6 * 5) / 7),  # seven are under way at the first of four stages
+        ("spectrain", 30, 4 * 30),  # the link is what is slowest
+    ],
+)
+def test_messages_take_their_time_on_paper(name: str, message: int, milliseconds: float) -> None:
+    """Of four microbatches, without what an update takes."""
+    one = fleet(name, 4, SLOW, sending(1000 * message))
+    costs = [replace(cost, update=0.0) for cost in one.costs(Layout(CUTS, 1, 4, 1, recompute=False))]
+    assert one.seconds(Layout(CUTS, 1, 4, 1, recompute=False), costs) == pytest.approx(milliseconds / 1e3)
+    if name != "1f1b_flush":  # whose microbatches come in at unequal distances
+        assert one.timed(Layout(CUTS, 1, 4, 1, recompute=False), costs) == pytest.approx(milliseconds / 1e3, rel=0.03)
+
+
+@pytest.mark.parametrize(("name", "passes"), [("gpipe", 7 * 6), ("1f1b_flush", 7 * 6), ("pipedream", 4 * 6)])
+def test_the_longest_update_is_waited_for_on_paper(name: str, passes: int) -> None:
+    """28 bytes a parameter at 1e6 a second: 28 ms for each 1,000 parameters, of which the first stage has 4,000."""
+    one, layout = fleet(name, 4, SLOW, sending(0, first=12_000)), Layout(CUTS, 1, 4, 1, recompute=False)
+    costs = one.costs(layout)
+    assert [cost.update for cost in costs] == pytest.approx([4 * 28e-3, 2 * 28e-3, 2 * 28e-3, 2 * 28e-3])
+    assert one.seconds(layout, costs) == pytest.approx((passes + 4 * 28) / 1e3)
+
+
+def test_data_parallelism_computes_all_microbatches_and_sends_no_output() -> None:
+    """Whatever a message would take, here a second."""
+    one = fleet(None, 1, replace(SLOW, latency=1.0), sending(10**6))
+    layout = Layout((), 1, 4, 1, recompute=False)
+    seconds = 4 * 8 * 3e-3 + 8 * 28e-3
+    assert one.timed(layout, one.costs(layout)) == pytest.approx(seconds)
+    assert one.seconds(layout, one.costs(layout)) == pytest.approx(seconds)
+
+
+def test_memory_counts_every_version() -> None:
+    """PipeDream's first of four stages holds four of its 8,000 bytes, and 16 bytes of each of 2,000 parameters."""
+    assert fleet("pipedream", 4, SLOW, sending(0)).memory(Layout(CUTS, 1, 1, 4, False)) == 4 * 8000 + 2000 * 16
+
+
+def test_a_server_in_the_midst_sends_both_ways_and_a_gpu_where_there_is_one_server() -> None:
+    layout = Layout((1, 2, 3, 4, 5, 6, 7), 2, 4, 4, recompute=False)
+    one = fleet("1f1b_flush", 16, replace(MACHINE, server=2))
+    assert one.leaving(layout, one.costs(layout)) == 4 * (8 + 8) + 2 * 4000
+    alone = fleet("1f1b_flush", 4, SLOW, sending(100))
+    assert alone.leaving(Layout(CUTS, 1, 4, 1, False), alone.costs(Layout(CUTS, 1, 4, 1, False))) == 4 * (100 + 100)
+
+
+def test_every_equal_division_is_a_layout_with_and_without_recomputation() -> None:
+    """Six GPUs and a minibatch of 18: a power of two is no more equal than a three."""
+    six = fleet("pipedream", 6, work=replace(WORK, batch=18))
+    shapes = [(one.stages, one.replicas, one.microbatches, one.samples) for one in six.layouts() if not one.recompute]
+    shares = {2: (3, 6), 3: (2, 9), 6: (1, 18)}  # by stages: the replicas, and each one's samples
+    assert shapes == [
+        (stages, replicas, share // samples, samples)
+        for stages, (replicas, share) in shares.items()
+        for samples in range(1, share + 1)
+        if share % samples == 0
+    ]
+    assert sum(one.recompute for one in six.layouts()) == len(shapes)
+    assert {one.replicas for one in fleet("pipedream", 16, work=replace(WORK, batch=20)).layouts()} == {4, 2}
+
+
+def test_what_is_least_late_is_not_taken_where_it_is_much_slower() -> None:
+    """Two stages are one update late, and their replicas sum 1 MB of the first layer for a millisecond more than the
+    six that four stages take, which are two late.
+    """
+    layers = lambda n: Profile(tuple(LayerTime(i, "", n, 2 * n, 0, 0, 10**6) for i in range(1, 5)))  # noqa: E731
+    one = Fleet(MACHINE, Work(layers, batch=2, element=4), get("pipedream"), NUMBERS, 4)
+    found = one.best()
+    assert found is not None and found.seconds == pytest.approx(6e-3, rel=0.02)
+    assert (found.layout.stages, one.late(found.layout)) == (4, 2)
+    (slower,) = (each for each in one.layouts() if each.stages == 2 and not each.recompute)
+    assert one.late(slower) == 1 and one.timed(slower, one.costs(slower)) == pytest.approx(7e-3, rel=0.02)

@@ -213,8 +213,9 @@ def test_straight_plans_have_a_stage_per_worker() -> None:
 def test_noam_and_versions() -> None:
     plan = Plan((PlanStage(1, 1, 2), PlanStage(2, 2, 1)))
     assert (plan.config, plan.noam, plan.versions()) == ("2-1", 2, (2, 1))
+    assert [Plan((PlanStage(1, 2, count),)).config for count in (1, 16)] == ["1", "16"]
     line = Plan(tuple(PlanStage(i, i) for i in range(1, 5)))
-    assert line.versions() == (4, 3, 2, 1)
+    assert (line.config, line.versions()) == ("straight", (4, 3, 2, 1))
     assert line.versions(1) == (1, 1, 1, 1)
     assert line.versions(2) == (2, 2, 1, 1)
     assert line.versions(3) == (3, 3, 2, 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -92,10 +93,16 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
 def fitting(name: str) -> Iterator[None]:
     """Refuse a model whose weights would not fit into this machine's memory, before they are written to."""
     room, taken = machine_memory(), 0
+    there: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 
     def count(module: nn.Module, parameter_name: str, parameter: nn.Parameter | None) -> None:
         nonlocal taken
-        taken += parameter.nbytes if parameter is not None and not parameter.is_meta else 0
+        if parameter is None or parameter.is_meta:
+            return
+        there[id(parameter)] = parameter
+        taken += parameter.nbytes
+        if taken > room:  # tied weights were counted for each layer, and those of layers that are gone by now
+            taken = sum(one.nbytes for one in there.values())
         if taken > room:
             raise PipelagError(
                 f"model '{name}' with these options has more than {taken / 2**30:,.0f} GiB of weights, and this "

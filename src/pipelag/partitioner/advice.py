@@ -249,22 +249,20 @@ def timed(laid: Laid, clock: Clock) -> Choice:
 
 def replicated(arm: Arm, ground: Ground) -> Iterator[Choice]:
     """Data parallelism: a minibatch divided over all GPUs, and a minibatch on each; gradients are summed in a ring
-    while the backward runs.
+    while the backward runs. Recomputing would hold as much: one pass is under way on a GPU, and all of it is kept.
     """
     count = ground.cluster.workers
+    replicas = Replicated(arm, ground, count)
+    plan = Plan((PlanStage(1, replicas.stages[0].last, count),))
     for samples in dict.fromkeys(
         (ground.batch, ground.batch // count) if not ground.batch % count else (ground.batch,)
     ):
-        forms = [arm, Arm(arm.name, arm.method, arm.options.model_copy(update={"recompute": True}))]
-        plain, recomputing = (Replicated(form, ground, count) for form in forms)
-        fits, fits_recomputing = (fit(replicas.memory(samples), ground) for replicas in (plain, recomputing))
-        chosen = recomputing if fits_recomputing and not fits else plain
-        held, layers = tuple(chosen.memory(samples)), chosen.stages[0].last
+        held = tuple(replicas.memory(samples))
+        fits = fit(held, ground)
         together = samples * count // ground.batch  # minibatches of an update
-        seconds = float(chosen.timed(samples)["seconds"]) / together
-        plan = Plan((PlanStage(1, layers, count),))
-        how = (ground.batch, 1, chosen.options.recompute)
-        yield Choice(arm.method, plan, *how, seconds, held, fits, fits_recomputing, (0,), (0,), (together,))
+        seconds = float(replicas.timed(samples)["seconds"]) / together
+        how = (ground.batch, 1, False)
+        yield Choice(arm.method, plan, *how, seconds, held, fits, fits, (0,), (0,), (together,))
 
 
 def fit(held: Iterable[StageMemory], ground: Ground) -> bool:

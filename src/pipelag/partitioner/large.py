@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import ceil, log2
+from math import ceil, isqrt, log2
 
 from pipelag.methods import Method
 from pipelag.partitioner.cluster import ring_seconds, wait_free
@@ -157,16 +157,17 @@ class Fleet:
         self.machine, self.work, self.method, self.numbers, self.gpus = machine, work, method, numbers, gpus
 
     def layouts(self) -> Iterator[Layout]:
-        """Powers of two: stages (2 or more of a method), microbatches; with and without recomputation."""
+        """Every equal division of the GPUs into stages (2 or more of a method) and replicas, and of a replica's share
+        into microbatches; with and without recomputation.
+        """
         profile = self.work.profile(1)
-        most = min(self.gpus, len(profile.layers))
-        for stages in [1] if self.method is None else powers(2, most):
-            replicas, odd = divmod(self.gpus, stages)
-            share, rest = divmod(self.work.batch, replicas)
-            for samples in powers(1, share) if not (odd or rest) else ():
-                if share % samples == 0:
-                    for recompute in (False, True):
-                        yield Layout(cuts_of(profile, stages), replicas, share // samples, samples, recompute)
+        for stages in divisors(self.gpus):
+            if stages > len(profile.layers) or (stages == 1) != (self.method is None):
+                continue
+            share, rest = divmod(self.work.batch, replicas := self.gpus // stages)
+            for samples in divisors(share) if not rest else ():
+                for recompute in (False, True):
+                    yield Layout(cuts_of(profile, stages), replicas, share // samples, samples, recompute)
 
     def best(self) -> Found | None:
         """The layout to take; None where none fits into memory.
@@ -257,11 +258,10 @@ class Fleet:
         return most
 
 
-def powers(first: int, last: int) -> Iterator[int]:
-    """Of two, from one of them up to `last`."""
-    while first <= last:
-        yield first
-        first *= 2
+def divisors(number: int) -> list[int]:
+    """Of a number, from 1 up to itself; 0 has none."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 @lru_cache(maxsize=256)

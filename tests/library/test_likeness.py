@@ -1,0 +1,75 @@
+"""What a checkpoint tells of rates, loss and data: enough to know another from them, and no more."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipelag.library.likeness import data_told, loss_told, rates_told, warn_of_others
+
+
+def factors(rate: Callable[[int], float], total: int) -> list[list[float]]:
+    return json.loads(rates_told(rate, total)["rates"])  # type: ignore[no-any-return]
+
+
+def test_rates_are_told_of_each_of_a_thousand_steps_and_then_of_every_hundredth() -> None:
+    assert factors(lambda step: 1.0 if step < 999 else 0.5, 2000) == [[0, 1.0], [999, 0.5]]
+    assert factors(lambda step: 1.0 if step < 1250 else 0.5, 2000) == [[0, 1.0], [1300, 0.5]]
+    assert factors(lambda step: 1.0 if step < 3 else 0.5, 3) == [[0, 1.0]]
+    assert rates_told(lambda step: 1 / 0, 3) == {}
+
+
+def warned(before: dict[str, str], now: dict[str, str], done: int) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_others("here", before, now, done)
+    return [str(one.message) for one in caught]
+
+
+def test_only_rates_of_steps_that_are_done_are_compared() -> None:
+    plain, halved = (rates_told(lambda step, at=at: 0.5 if at <= step else 1.0, 20) for at in (99, 6))  # type: ignore[misc]
+    dipped = rates_told(lambda step: 0.25 if step == 3 else 1.0, 20)
+    assert warned(plain, halved, 6) == warned(halved, plain, 6) == []
+    for one, other, sentence in (
+        (plain, halved, "1 times its rate at step 6, and this one has 0.5 times it"),
+        (halved, plain, "0.5 times its rate at step 6, and this one has 1 times it"),
+        (halved, dipped, "1 times its rate at step 3, and this one has 0.25 times it"),
+    ):
+        assert warned(one, other, 7) == [
+            f"the checkpoints in here are of a training with {sentence}: what comes of going on is neither"
+        ]
+    assert warned({}, halved, 7) == []  # an older checkpoint says nothing
+
+
+def scaled(factor: float) -> Callable[..., torch.Tensor]:
+    return lambda output, target: factor * (output - target).square().mean()
+
+
+def test_a_loss_is_told_by_its_settings() -> None:
+    def told(loss: Any) -> str:
+        return loss_told(loss)["loss"]
+
+    assert told(scaled(1.0)) == told(scaled(1.0)) != told(scaled(2.0))
+    assert told(nn.CrossEntropyLoss(label_smoothing=0.1)) != told(nn.CrossEntropyLoss())
+    assert told(nn.CrossEntropyLoss().eval()) == told(nn.CrossEntropyLoss())
+    assert told(nn.functional.cross_entropy) == "cross_entropy"
+    assert told(partial(nn.functional.cross_entropy, label_smoothing=0.1)) == "cross_entropy(label_smoothing=0.1)"
+
+
+@pytest.mark.parametrize("kind", [tuple, dict])
+def test_data_are_told_by_what_is_in_their_first_minibatch(kind: Any) -> None:
+    def told(*values: torch.Tensor) -> dict[str, str]:
+        inputs = tuple(values) if kind is tuple else {str(n): value for n, value in enumerate(values)}
+        return data_told(5, (inputs, torch.ones(2)))
+
+    one = told(torch.zeros(2, 3))
+    assert one["minibatches in an epoch"] == "5" and "[2, 3] float32, [2] float32 (" in one["a first minibatch"]
+    assert one == told(torch.zeros(2, 3)) and one != told(torch.zeros(2, 3) + 1e-6) and one != told(torch.zeros(3, 2))
+    assert "minibatches in an epoch" not in data_told(None, (torch.zeros(1), torch.zeros(1)))

@@ -1,0 +1,135 @@
+"""What `pipelag advise` chooses from, by hand: plans that one of the methods may be quickest with, and what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pipelag.methods import METHODS
+from pipelag.partitioner.advice import Choice, best, choices, computing, plans_of, timed
+from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.cluster import flat
+from pipelag.partitioner.laid import Laid
+from pipelag.partitioner.plan import Plan, PlanStage
+from pipelag.partitioner.replicated import Replicated
+from pipelag.timing.by_batch import Profiles
+from pipelag.timing.layers import LayerTime, Profile
+from pipelag.timing.sheets import Device
+from tests.partitioner.test_advise import ground
+
+ENDLESS = float("inf")
+
+
+def of_three(*rows: tuple[float, float, int], memory: float = ENDLESS) -> Ground:
+    """Layers of (forward ms, backward ms, bytes of weights) on two GPUs whose links cost nothing; minibatches of 1."""
+    layers = tuple(LayerTime(n, f"layer {n}", f, b, 0, 0, w) for n, (f, b, w) in enumerate(rows, start=1))
+    return Ground(Profiles(lambda _: Profile(layers)), flat(2), Device(1.0, 1.0), memory, sgd, 1, "free")
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all methods these."""
+    names = ("bsp", "pipedream", "gpipe", "hogwild")
+    monkeypatch.setattr("pipelag.partitioner.advice.METHODS", {name: METHODS[name] for name in names})
+
+
+@pytest.fixture
+def chosen() -> Choice:
+    (one,) = (each for each in best(choices(ground(2), one_minibatch=True)[0]) if each.method.name == "pipedream")
+    return one
+
+
+def test_recomputing_may_want_other_cuts() -> None:
+    """4, 2 and 6 ms are two halves behind layer 2; with the forwards again 8, 4 and 6 are nearest to it behind 1."""
+    place = of_three((4.0, 0.0, 0), (2.0, 0.0, 0), (0.0, 6.0, 0))
+    straight = [plan.cuts for plan in plans_of(place) if max(stage.replicas for stage in plan.stages) == 1]
+    assert straight == [(2,), (1,)]
+
+
+def test_what_fits_is_chosen_though_another_plan_were_quicker() -> None:
+    """Layer 2's 1,000 bytes are there three times on the first stage (two versions and gradients), behind it twice,
+    where 8 ms go by instead of 6.
+    """
+    rows = ((0.0, 4.0, 0), (0.0, 2.0, 1000), (0.0, 6.0, 0))
+    assert [plan.cuts for plan in plans_of(of_three(*rows)) if plan.config == "straight"] == [(2,)]
+    (one,) = (each for each in best(choices(of_three(*rows, memory=2500.0))[0]) if each.method.name == "pipedream")
+    assert (one.usable, one.plan.cuts, one.seconds) == (True, (1,), pytest.approx(8e-3))
+    assert one.fullest.total() == 2000
+
+
+def test_of_what_does_not_fit_the_one_that_holds_least_is_told(chosen: Choice) -> None:
+    small, large = chosen.memory[0], replace(chosen.memory[0], weights=10**9)
+    quick = replace(chosen, fits=False, fits_recomputing=False, seconds=1.0, memory=(large,))
+    slow = replace(quick, seconds=2.0, memory=(small,))
+    fits = replace(slow, fits=True, seconds=3.0, memory=(large,))
+    assert best([quick, slow]) == [slow] and best([quick, slow, fits]) == [fits]
+    assert best([replace(fits, seconds=2.5), fits]) == [replace(fits, seconds=2.5)]
+
+
+def test_what_is_usable_stale_and_named(chosen: Choice) -> None:
+    apart = replace(chosen, fits=False, fits_recomputing=True)
+    assert replace(apart, recompute=True).usable and not apart.usable
+    still = replace(chosen, staleness=(0, 0), stale_backward=(0, 0))
+    assert not still.stale and replace(still, stale_backward=(0, 1)).stale and replace(still, staleness=(1, 0)).stale
+    assert replace(chosen, plan=Plan((PlanStage(1, 6),))).config == "1 GPU"
+    bsp = replace(chosen, method=METHODS["bsp"], plan=Plan((PlanStage(1, 6, 4),)), updates=(1,))
+    assert bsp.config == "divided over 4" and replace(bsp, updates=(4,)).config == "4"
+
+
+def test_data_parallelism_has_all_of_a_pass_whether_it_is_computed_again_or_not() -> None:
+    """13 ms of forwards and 18 of backwards, on both of two GPUs for two minibatches or on each for a half."""
+    place = ground(2, bandwidth=1e18)
+    together, divided = (one for one in choices(place)[0] if one.method.name == "bsp")
+    assert (together.updates, divided.updates) == ((2,), (1,))
+    assert together.seconds == pytest.approx(31e-3 / 2) and divided.seconds == pytest.approx(31e-3 / 2)
+    kept = 6 * 250 * 8  # bytes of a minibatch, beside weights, gradients and momentum
+    assert (together.fullest.total(), divided.fullest.total()) == (3 * 8400 + kept, 3 * 8400 + kept / 2)
+    half = replace(place, memory=divided.fullest.total())
+    usable = [(one.fits, one.fits_recomputing) for one in choices(half)[0] if one.method.name == "bsp"]
+    assert usable == [(False, False), (True, True)]
+    again = Arm.of("bsp", {"method": "bsp", "recompute": True})
+    assert Replicated(again, place, 2).memory(8) == list(together.memory)
+
+
+def test_every_update_is_of_one_minibatch_where_that_is_asked_for() -> None:
+    allowed, without = choices(ground(2), one_minibatch=True)
+    assert {max(one.updates) for one in allowed} == {1}
+    assert {one.method.name for one in allowed} >= {"bsp", "pipedream", "gpipe"} and "hogwild" in without
+    odd = replace(ground(3), batch=8)
+    assert without.keys() < choices(odd, one_minibatch=True)[1].keys()
+    assert choices(odd, one_minibatch=True)[1]["bsp"] == "a minibatch of 8 cannot be divided over 3 GPUs"
+
+
+def test_times_found_before_are_of_the_same_passes() -> None:
+    """Methods that differ in what they hold share them: not where one of them has to recompute, nor across parts."""
+    plan = Plan((PlanStage(1, 5), PlanStage(6, 6)))
+    place = ground(2)
+
+    def laid(name: str, memory: float = ENDLESS, **more: Any) -> Laid:
+        return Laid(Arm.of(name, {"method": name, **more}), replace(place, memory=memory), plan)
+
+    names = ("1f1b", "pipedream")
+    held = {name: timed(laid(name), {}).fullest.total() for name in names}
+    memory = max(held.values()) - 1
+    assert min(held.values()) < memory
+    clock: Any = {}
+    found = [timed(laid(name, memory), clock) for name in names]
+    assert sorted(one.recompute for one in found) == [False, True]
+    alone = [timed(laid(name, memory), {}) for name in names]
+    assert [one.seconds for one in found] == [one.seconds for one in alone] and found[0].seconds != found[1].seconds
+    parts = [timed(laid("gpipe", microbatches=n), clock).seconds for n in (2, 4)]
+    assert parts == [timed(laid("gpipe", microbatches=n), {}).seconds for n in (2, 4)] and parts[0] != parts[1]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_no_schedule_is_quicker_than_its_slowest_stage_computes_however_a_minibatch_is_split(parts: int) -> None:
+    """29 ms of five layers for eight samples; their replicas take turns with whole minibatches."""
+    assert computing(ground(2), Plan((PlanStage(1, 5), PlanStage(6, 6))), parts) == pytest.approx(29e-3)
+    assert computing(ground(3), Plan((PlanStage(1, 5, 2), PlanStage(6, 6))), parts) == pytest.approx(29e-3 / 2)
