@@ -64,6 +64,14 @@ def test_what_fits_is_chosen_though_another_plan_were_quicker() -> None:
     assert one.fullest.total() == 2000
 
 
+def test_what_fits_with_the_optimizers_state_is_chosen() -> None:
+    """The same with momentum, another 1,000 bytes: 4,000 on the first stage, 3,000 behind it."""
+    rows = ((0.0, 4.0, 0), (0.0, 2.0, 1000), (0.0, 6.0, 0))
+    place = replace(of_three(*rows, memory=3500.0), optimizer=lambda params: torch.optim.SGD(params, 0.1, momentum=0.9))
+    (one,) = (each for each in best(choices(place)[0]) if each.method.name == "pipedream")
+    assert (one.usable, one.plan.cuts, one.fullest.total()) == (True, (1,), 3000)
+
+
 def test_of_what_does_not_fit_the_one_that_holds_least_is_told(chosen: Choice) -> None:
     small, large = chosen.memory[0], replace(chosen.memory[0], weights=10**9)
     quick = replace(chosen, fits=False, fits_recomputing=False, seconds=1.0, memory=(large,))

@@ -70,17 +70,23 @@ def test_equals_exhaustive_search(profile: Profile, workers: int, form: str, dat
     assert searched.workers == workers
 
 
-@given(profiles, st.integers(2, 4), st.floats(2e3, 3e5))
+@given(profiles, st.integers(2, 4), st.floats(2e3, 3e5), st.sampled_from((0.0, 1.0, 2.0)))
 @settings(max_examples=40, deadline=None)
-def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, memory: float) -> None:
+def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, memory: float, state: float) -> None:
+    """With the state of SGD, with momentum, of Adam."""
     cluster = Cluster((Level(workers, 1e6),), memory)
-    fitting = [p for p in all_plans(len(profile.layers), workers) if max(memory_of(profile, p)) <= memory]
+
+    def most(plan: Plan) -> float:
+        weights = [sum(layer.weight_bytes for layer in profile.layers[s.first - 1 : s.last]) for s in plan.stages]
+        return max(held + state * own for held, own in zip(memory_of(profile, plan), weights, strict=True))
+
+    fitting = [p for p in all_plans(len(profile.layers), workers) if most(p) <= memory]
     if not fitting:
         with pytest.raises(PipelagError, match="no plan fits"):
-            partition(profile, cluster, "paper")
+            partition(profile, cluster, "paper", state=state)
         return
-    searched = partition(profile, cluster, "paper")
-    assert max(memory_of(profile, searched)) <= memory
+    searched = partition(profile, cluster, "paper", state=state)
+    assert most(searched) <= memory and max(memory_of(profile, searched, state=state)) == pytest.approx(most(searched))
     assert searched.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
 
 

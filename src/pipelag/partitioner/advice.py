@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method
 from pipelag.partitioner.arms import Arm, Ground
@@ -16,6 +17,7 @@ from pipelag.partitioner.plan import Plan, PlanStage, predict
 from pipelag.partitioner.replicated import Replicated
 from pipelag.partitioner.search import partition
 from pipelag.timing.memory import StageMemory
+from pipelag.timing.rehearsal import rehearse
 
 Clock = dict[tuple[Any, ...], float]
 
@@ -133,11 +135,13 @@ def plans_of(ground: Ground) -> Iterator[Plan]:
     line = cluster.line(straight)
     profiles = profile, recomputed(profile)
     asked = [(times, where, where is line) for times in profiles for where in (unlimited, line)]
+    state = 0.0
     if ground.memory < float("inf"):
         asked.append((profile, limited, False))
+        state = rehearse(methods.get("pipedream"), ground.optimizer, 1, 2).state
     for times, where, only_straight in asked:
         try:
-            plan = partition(times, where, "ring", straight=only_straight, data_parallel=False)
+            plan = partition(times, where, "ring", straight=only_straight, data_parallel=False, state=state)
         except PipelagError:
             if where is not limited:
                 raise

@@ -124,18 +124,20 @@ def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
     return sent
 
 
-def memory_of(profile: Profile, plan: Plan, depth: int | None = None) -> list[float]:
-    """Peak bytes of a worker of each stage: weights and activations of every minibatch under way, and gradients.
+def memory_of(profile: Profile, plan: Plan, depth: int | None = None, state: float = 0.0) -> list[float]:
+    """Peak bytes of a worker of each stage: weights and activations of every minibatch under way, gradients, state.
 
     Args:
         depth: minibatches in flight per input replica instead of NOAM.
+        state: bytes of the optimizer's state per byte of weights.
     """
     held: list[float] = []
     for stage, versions in zip(plan.stages, plan.versions(depth), strict=True):
         layers = profile.layers[stage.first - 1 : stage.last]
         weights = sum(layer.weight_bytes for layer in layers)
         entering = profile.layers[stage.first - 2].output_bytes if stage.first > 1 else 0
-        held.append(versions * (weights + entering + sum(layer.kept_bytes for layer in layers)) + weights)
+        kept = entering + sum(layer.kept_bytes for layer in layers)
+        held.append(versions * (weights + kept) + weights * (1 + state))
     return held
 
 

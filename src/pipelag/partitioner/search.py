@@ -24,6 +24,7 @@ def partition(
     straight: bool = False,
     hierarchical: bool | None = None,
     data_parallel: bool = True,
+    state: float = 0.0,
 ) -> Plan:
     """The plan with the shortest predicted time per minibatch.
 
@@ -34,6 +35,7 @@ def partition(
         hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
             collapsed cluster, where replicas may cross servers (15-1); None: the better of the two.
         data_parallel: whether the whole model on every worker is a plan too; without, there are at least two stages.
+        state: bytes of the optimizer's state per byte of weights, as Adam's 2: with a limit on memory they count.
 
     Raises:
         PipelagError: a profile without times, fewer layers than workers for a straight plan, or no plan that fits
@@ -66,11 +68,11 @@ def partition(
         )
     plans = []
     if straight or limited or hierarchical is False or len(cluster.levels) == 1:
-        plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel))
+        plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel, state))
     else:
-        plans.append(_search(profile, cluster, communication, straight, data_parallel))
+        plans.append(_search(profile, cluster, communication, straight, data_parallel, state))
         if hierarchical is None:
-            plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel))
+            plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel, state))
     fitting = [plan for plan in plans if plan is not None]
     if not fitting:
         raise PipelagError(
@@ -97,7 +99,9 @@ def check_times(profile: Profile) -> None:
         )
 
 
-def _search(profile: Profile, cluster: Cluster, communication: str, straight: bool, data_parallel: bool) -> Plan | None:
+def _search(
+    profile: Profile, cluster: Cluster, communication: str, straight: bool, data_parallel: bool, state: float
+) -> Plan | None:
     layers = profile.layers
     count = len(layers)
     time = np.concatenate([[0.0], np.cumsum([layer.total_ms / 1e3 for layer in layers])])
@@ -111,7 +115,7 @@ def _search(profile: Profile, cluster: Cluster, communication: str, straight: bo
     solved: list[_Level] = []
     for number, level in enumerate(cluster.levels):
         top = number == len(cluster.levels) - 1
-        limit = _Limit(profile, cluster) if top and cluster.memory < float("inf") else None
+        limit = _Limit(profile, cluster, state) if top and cluster.memory < float("inf") else None
         stage = _Stage(level, inner, between, sync_of(communication), straight)
         solved.append(_Level(stage, 2 * output / level.bandwidth, top, limit))
         inner = solved[-1].best[:, level.workers]
@@ -140,25 +144,26 @@ class _Stage:
 
 
 class _Limit:
-    """Which stages fit into memory: as `plan.memory_of` counts, versions of weights and activations, and gradients.
+    """Which stages fit into memory: as `plan.memory_of` counts, versions of weights and activations, gradients, state.
 
     A stage holds ceil(workers from here on / its replicas) versions.
     """
 
-    def __init__(self, profile: Profile, cluster: Cluster) -> None:
+    def __init__(self, profile: Profile, cluster: Cluster, state: float) -> None:
         layers = profile.layers
         weights = np.concatenate([[0.0], np.cumsum([float(layer.weight_bytes) for layer in layers])])
         activations = np.concatenate([[0.0], np.cumsum([float(layer.kept_bytes) for layer in layers])])
         entering = np.array([0.0, *(float(layer.output_bytes) for layer in layers[:-1])])
         self.weights = weights[1:][None, :] - weights[:-1][:, None]
         self.stashed = self.weights + activations[1:][None, :] - activations[:-1][:, None] + entering[:, None]
+        self.once = self.weights * (1 + state)
         self.memory, self.workers = cluster.memory, cluster.workers
 
     def keep(self, seconds: np.ndarray, i: Any, j: Any, before: int) -> np.ndarray:
         """These stages' seconds, [m, layers], infinite of those that do not fit with so many workers before them."""
         replicas = np.arange(1, len(seconds) + 1)[:, None]
         versions = -(-(self.workers - before) // replicas)
-        return np.where(versions * self.stashed[i, j] + self.weights[i, j] <= self.memory, seconds, np.inf)
+        return np.where(versions * self.stashed[i, j] + self.once[i, j] <= self.memory, seconds, np.inf)
 
 
 class _Level:
