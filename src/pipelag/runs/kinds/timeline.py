@@ -32,8 +32,8 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
             own clock does, a cycle per turn.
         topology: the links (`Topology`), with costs only.
         clock: with costs, "free" (the default) or "lockstep": all workers begin every time unit together.
-        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only. Each goes on at once, as in the
-            paper's figure 8, while an update of theirs is of a round of all: so their rows name no versions.
+        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only. Each goes on at once, as in
+            the paper's figure 8, while an update of theirs is of a round of all: so their rows name no versions.
     """
     if len(spec.phases) > 1:
         raise PipelagError(
