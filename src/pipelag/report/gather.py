@@ -207,9 +207,12 @@ class Chapter:
         return sorted({text for entry in self.entries if entry.record for text in getattr(entry.record, what)})
 
 
-def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
-    """The records of some papers under a scale's folder of figures; optional results only where they have been made."""
-    chapters = []
+def gather(names: Iterable[str], scale: Scale, folder: Path, beyond: str = "") -> list[Chapter]:
+    """The records of some papers under a scale's folder of figures; optional results only where they have been made.
+
+    beyond: what Snakemake has to be told beside the scale to make them.
+    """
+    chapters, how = [], scale.asked_beside(beyond)
     for name in names:
         paper = load_paper(name)
         results = [
@@ -217,7 +220,7 @@ def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
             for result in reading_order(paper)
             if not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
         ]
-        chapters.append(Chapter(paper, [read(folder, paper, result, scale.asked) for result in results]))
+        chapters.append(Chapter(paper, [read(folder, paper, result, how) for result in results]))
     return chapters
 
 
