@@ -407,7 +407,12 @@ def test_replicas_of_a_timeline_count_in_its_delays_and_its_rows_claim_no_versio
     own = [row for row in rows if row["stage"] == 3 and row["kind"] in "FB"]
     assert all(row["reads"] == row["minibatch"] for row in own) and len(own) == 24
     within = {"replicas": [3, 2, 1]}
-    for odd, why in ((phase | within, "options.replicas"), (phase | {"microbatches": 2}, "whole minibatches")):
+    unfit = {
+        "options.replicas": phase | within,
+        "whole minibatches": phase | {"microbatches": 2},
+        "do not make whole rounds": phase | {"steps": 13},
+    }
+    for why, odd in unfit.items():
         wrong = RunSpec.model_validate({"kind": "timeline", "phases": [odd], "options": options})
         with pytest.raises(PipelagError, match=why):
             carry_out(wrong, tmp_path / "wrong", "cpu", 1)

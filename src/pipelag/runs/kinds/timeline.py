@@ -15,6 +15,7 @@ from pipelag.runs.spec import PhaseSpec, RunSpec
 from pipelag.schedules import Schedule, check, schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.delays import update_cycles
+from pipelag.schedules.replicated import check_replicas
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
@@ -97,6 +98,7 @@ def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOpti
             raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
         if phase.microbatches > 1:
             raise PipelagError("the replicas of 1F1B-RR take whole minibatches; leave out the microbatches")
+        check_replicas(options.replicas, stages, phase.steps)
         return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options.replicas)
     return method.schedule(stages, phase.steps, phase.microbatches)
 
