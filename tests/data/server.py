@@ -18,10 +18,11 @@ class Site:
     """What the server gives, and what it was asked.
 
     files: content by path; cut_after: bytes sent before each of the next connections is cut; status: instead of 200;
-    silent_after: bytes, after which each connection says nothing for so many seconds (`silence`) and is cut;
-    trickle: seconds before each single byte, of the head too with `slow_head`; ranges:
-    whether it knows them; stamp: "ETag" or "Last-Modified", by which a file is known again (If-Range); changes:
-    files that are others from a request on, the first being 1; asked: (path, Range header) of every request.
+    silent_after: bytes, after which each connection says nothing for so many seconds (`silence`) and is cut; silent:
+    has a permit for each connection that has sent them; trickle: seconds before each single byte, of the head too with
+    `slow_head`; ranges: whether it knows them; stamp: "ETag" or "Last-Modified", by which a file is known again
+    (If-Range); changes: files that are others from a request on, the first being 1; asked: (path, Range header) of
+    every request.
     """
 
     files: dict[str, bytes]
@@ -32,6 +33,7 @@ class Site:
     changes: dict[int, dict[str, bytes]] = field(default_factory=dict)
     silent_after: int = 0
     silence: float = 0.0
+    silent: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     trickle: float = 0.0
     slow_head: bool = False
     asked: list[tuple[str, str | None]] = field(default_factory=list)
@@ -93,6 +95,7 @@ def serving(**files: bytes) -> Iterator[Site]:
             if site.silent_after:
                 self.wfile.write(body[: site.silent_after])
                 self.wfile.flush()
+                site.silent.release()
                 time.sleep(site.silence if body[site.silent_after :] else 0.0)
                 return
             self.wfile.write(body[: site.cut_after.pop(0)] if site.cut_after else body)

@@ -69,6 +69,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (TIMELINE | {"phases": [PHASE, PHASE]}, "a timeline is of one phase, and the run has 2"),
     (TIMELINE | {"options": {"costs": {"forward": 0, "backward": 0}}}, "no pass takes any time"),
     (TIMELINE | {"model": {"name": "lenet5"}}, "a run of kind 'timeline' has no model"),
+    (TIMELINE | {"options": {"costs": {"forward": 1}, "replicas": [10**6, 1, 1]}}, "'replicas.0' of a timeline run is"),
     (trained({"name": "digits"}, tokens=400), "option 'tokens' is of parallel text, and 'digits' gives images"),
     (trained({"name": "digits"}, length=9), "option 'length' is of running text, and 'digits' gives images"),
     (trained({"name": "phrases"} | FEW, standardise=False), "is of images, and 'phrases' gives parallel text"),

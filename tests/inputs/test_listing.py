@@ -176,6 +176,13 @@ def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is
     assert text.endswith("'qqq'; `pipelag schedules` and `pipelag methods` list them\n")
 
 
+def test_a_name_too_long_for_a_file_is_an_unknown_name(capsys: Captured) -> None:
+    name = "x" * 300
+    assert "unknown schedule or method 'xxx" in printed(capsys, "timeline", name, "--out", "x.svg", code=2)
+    words = ("list", "stale_weights", "--scale", "published", "--published", name)
+    assert "unknown published device 'xxx" in printed(capsys, *words, code=2)
+
+
 def test_an_unknown_data_sheet_is_named_before_missing_data(capsys: Captured) -> None:
     text = printed(capsys, "profile", "lenet5", "--sheet", "v200", "--out", "x.jsonl", code=2)
     assert "unknown device 'v200' with a data sheet; did you mean 'v100'?" in text

@@ -612,13 +612,14 @@ def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
 
 def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discrepancy() -> None:
     rows = {}
-    for name in ("gpipe", "pipedream", "1f1b"):
+    for name in ("gpipe", "pipedream", "1f1b", "hogwild"):
         training = SimulatedTraining(convolutional(), [Phase(get(name), 12, CUTS)], sgd, loss_of)
         watch = Discrepancy(training.pipeline, every=2)
         for t in range(12):
             training.step(*Noise()[t])
         rows[name] = watch.row()
     assert set(rows["gpipe"]["forward_distance"]) == {0.0}
+    assert {*rows["hogwild"]["forward_distance"], *rows["hogwild"]["discrepancy"]} == {0.0}  # its gradients are late
     assert rows["pipedream"]["discrepancy"] == [0.0] * 4
     assert rows["pipedream"]["forward_distance"][0] > rows["pipedream"]["forward_distance"][2] > 0
     assert rows["1f1b"]["discrepancy"] == pytest.approx(rows["1f1b"]["forward_distance"])

@@ -453,3 +453,14 @@ def test_what_the_config_does_not_say_is_part_of_the_command(
     monkeypatch.setenv("PIPELAG_PLUGINS", "mine")
     config_words = f"""--config plugins='["mine"]' papers='["{PAPER}"]'"""
     assert command() == f"snakemake --cores all {config_words} -- {PAPER}_{CURVES}"
+    Path(f"figures/quick/{PAPER}/table_1.json").unlink()
+    capsys.readouterr()
+    assert main(["report", PAPER]) == 0
+    assert f"draw it first: snakemake --cores all {config_words} -- {PAPER}_table_1" in capsys.readouterr().err
+    # What is told stands in the place of what the config says, so all of them are.
+    config.write_text(config.read_text().replace("plugins: []", "plugins: [also]"))
+    Path("also.py").write_text("")
+    monkeypatch.setenv("PIPELAG_PLUGINS", "also,mine")
+    assert main(["report", PAPER, "pipedream"]) == 0
+    page = unescape(Path(f"figures/quick/{PAPER}/{CURVES}.html").read_text())
+    assert f"""--config plugins='["also", "mine"]' papers='["{PAPER}", "pipedream"]' -- {PAPER}_{CURVES}""" in page

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from pipelag.experiments import load_paper, papers
 from pipelag.experiments.schema import Paper
 from pipelag.report.gather import Cells, title_of
@@ -121,3 +123,19 @@ def test_a_long_cell_makes_no_text_of_the_numbers_it_stands_among() -> None:
     assert kind("58.45 ± 2.52", long) == "text"  # as many sentences as numbers
     assert kind("1 x 64", "2 x 32", "4 x 16", "a minibatch has too few samples for so many replicas") == "text"
     assert (kind("a", "b"), kind("–", ""), kind("1", "2")) == ("word", "number", "number")
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["≥ 0.008", "≥ 0.004", "0.002"], True),
+        (["91.65", "not run here"], True),
+        (["–", "diverged"], False),
+        (["–", "N/A"], True),
+        (["1,040 pipelined + 520 non-pipelined", "1,560 pipelined"], False),
+    ],
+)
+def test_pages_and_markdown_agree_on_which_columns_are_of_numbers(cells: list[str], numbers: bool) -> None:
+    shown = table([{"cell": cell} for cell in cells], [Col("name", lambda row: "a"), Col("title", "cell")])
+    assert shown.right == [False, numbers]
+    assert (Cells(**shown.texts()).kinds[1] == "number") == numbers

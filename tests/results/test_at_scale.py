@@ -8,7 +8,7 @@ import pytest
 
 from pipelag.experiments import load_paper, load_scale
 from pipelag.report.tables import Table
-from pipelag.results.at_scale.cost import verdict
+from pipelag.results.at_scale.cost import measures, verdict
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
@@ -38,6 +38,22 @@ def test_the_timed_executor_says_whether_asynchrony_pays_and_what_paper_would_sa
     assert alike["pays"] == "yes"
     back = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 3.0, 2.0)])
     assert back["pays"] == "no (on paper yes)" and "mend" not in back
+
+
+def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its_column() -> None:
+    row = {"timed": 4.0, "on_paper": 3.0, "ideal": 1.0, "memory": 3 * 2**30, "leaving": 7e9}
+    row |= {"stages": 8, "replicas": 2, "microbatches": 16, "samples": 4, "recompute": True}
+    assert measures(row, 64) == {
+        "samples_per_second": 16.0,
+        "share": 25.0,
+        "paper": 0.75,
+        "GiB": 3.0,
+        "GB": 7.0,
+        "layout": "8 x 2",
+        "parts": "16 of 4 (R)",
+    }
+    assert measures(row | {"recompute": False}, 64)["parts"] == "16 of 4"
+    assert measures({"why": "no layout fits"}, 64) == {}
 
 
 def drawn(result: str) -> Table:

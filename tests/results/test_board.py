@@ -12,6 +12,7 @@ import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
+from pipelag.results.leaderboard.board import averaged
 from pipelag.results.leaderboard.scores import meanings
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import verdicts
@@ -61,9 +62,18 @@ def test_sequential_trainings_memory_is_that_of_the_one_worker_which_speedups_ar
     by_method = {row["method"]: row for row in rows(context("leaderboard", result, make))}
     assert by_method["sequential"]["memory, MiB"] == pytest.approx(sum(range(1, 21)) + 20 / 1024)
     assert by_method["sequential"]["speedup: timed, 4 workers"] == pytest.approx(1)
+    assert by_method["1F1B, latest weights"]["speedup: timed, 4 workers"] == pytest.approx(20 / 7)  # over the slowest's
     stages = enumerate(pairwise((0, 5, 12, 17, 20)))
     fullest = max((4 - stage) * sum(range(a + 1, b + 1)) for stage, (a, b) in stages)
     assert by_method["1F1B, latest weights"]["memory, MiB"] == pytest.approx(fullest, abs=0.01)
+
+
+def test_a_distance_is_the_mean_over_stages_lines_and_seeds_that_do_not_diverge_in_thousandths() -> None:
+    runs = [trained(60.0), trained(60.0), trained(diverged_at=7)]
+    for run, distances in zip(runs, ([[0.001, 0.003], []], [[0.004, 0.008], [0.0, 0.002]], [[9.0, 9.0]]), strict=True):
+        run.rows[:] = [(run.rows or [{}])[-1] | {"forward_distance": of_stages} for of_stages in distances]
+    assert averaged(runs, "forward_distance") == pytest.approx(3.0)
+    assert averaged(runs, "discrepancy") is None and averaged(runs[2:], "forward_distance") is None
 
 
 def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:

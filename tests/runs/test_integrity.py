@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,37 @@ def test_what_a_run_says_of_itself_is_held_to_what_it_wrote(tmp_path: Path, unbr
         if name == "environment.json":
             with pytest.raises(PipelagError, match=r"the log in .* (is damaged|is not what its run wrote)"):
                 read_log(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:-9]], "damaged \\(metrics.jsonl, line {last}: .* at character"),
+        (lambda lines: [lines[0], "\n", *lines[1:]], "damaged \\(metrics.jsonl, line 2: .* at character 1\\)"),
+        (lambda lines: [*lines[:-1], "\0" + lines[-1]], "metrics.jsonl' is not a run's log: it is binary"),
+        (lambda lines: [lines[0], *lines], "not what its run wrote \\(metrics.jsonl\\)"),
+        (lambda lines: lines[::-1], "not what its run wrote \\(metrics.jsonl\\)"),
+    ],
+    ids=["cut", "blank line", "NUL", "a line twice", "another order"],
+)
+def test_a_damaged_line_of_a_log_is_named(
+    tmp_path: Path, unbroken: Path, damage: Callable[[list[str]], list[str]], sentence: str
+) -> None:
+    shutil.copytree(unbroken, tmp_path / "copy")
+    log = tmp_path / "copy/metrics.jsonl"
+    written = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(damage(written)))
+    with pytest.raises(PipelagError, match=sentence.format(last=len(written)) + ".*; delete the folder to make it"):
+        read_log(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("name", ["summary.json", "environment.json", "config.yaml"])
+def test_a_folder_in_the_place_of_a_logs_file_is_no_log(tmp_path: Path, unbroken: Path, name: str) -> None:
+    shutil.copytree(unbroken, tmp_path / "copy")
+    (tmp_path / "copy" / name).unlink()
+    (tmp_path / "copy" / name).mkdir()
+    with pytest.raises(PipelagError, match=f"{name}.*; delete the folder to make it"):
+        read_log(tmp_path / "copy")
 
 
 def test_every_byte_of_a_summary_counts(tmp_path: Path, unbroken: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipelag import checkpoint
+from pipelag import checkpoint, methods
 from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
@@ -390,6 +390,32 @@ def test_a_timeline_without_costs_needs_a_schedule_with_a_clock(tmp_path: Path) 
     spec = RunSpec(kind="timeline", phases=[{"method": "pipedream", "steps": 6, "cuts": [1, 2]}])  # type: ignore[list-item]
     with pytest.raises(PipelagError, match="the schedule '1f1b' has no clock, .*; give the timeline costs"):
         carry_out(spec, tmp_path / spec.id, "cpu", 1)
+
+
+def test_replicas_of_a_timeline_count_in_its_delays_and_its_rows_claim_no_version_of_theirs(tmp_path: Path) -> None:
+    """Stages of 3, 2 and 1 workers: alone they lag by 2, 1, 0 updates; a round of several minibatches is one update."""
+    phase = {"method": "pipedream", "steps": 12, "cuts": [1, 2]}
+    options = {"costs": {"forward": 1, "backward": 1}, "replicas": [3, 2, 1]}
+    spec = RunSpec.model_validate({"kind": "timeline", "phases": [phase], "options": options})
+    summary = carry_out(spec, tmp_path, "cpu", 1)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    of_rounds = methods.get("pipedream").delays(3, 1, (3, 2, 1))
+    assert summary["forward_delays"] == list(of_rounds.forward) == [1, 1, 0]
+    assert summary["backward_delays"] == list(of_rounds.backward)
+    assert summary["weight_copies"] == list(methods.get("pipedream").weight_copies(3, 1, (3, 2, 1)))
+    assert {row["stage"] for row in rows if "reads" in row} == {3}
+    own = [row for row in rows if row["stage"] == 3 and row["kind"] in "FB"]
+    assert all(row["reads"] == row["minibatch"] for row in own) and len(own) == 24
+    within = {"replicas": [3, 2, 1]}
+    unfit = {
+        "options.replicas": phase | within,
+        "whole minibatches": phase | {"microbatches": 2},
+        "do not make whole rounds": phase | {"steps": 13},
+    }
+    for why, odd in unfit.items():
+        wrong = RunSpec.model_validate({"kind": "timeline", "phases": [odd], "options": options})
+        with pytest.raises(PipelagError, match=why):
+            carry_out(wrong, tmp_path / "wrong", "cpu", 1)
 
 
 def test_graphs_are_asked_for_on_a_gpu_unless_told_otherwise(

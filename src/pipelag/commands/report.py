@@ -37,11 +37,13 @@ def asked_for() -> list[str]:
 
 
 def beyond(shown: Sequence[str]) -> str:
-    """What Snakemake has to be told of these papers and of the plugins that config/config.yaml does not say."""
-    in_config, usual = configured(), asked_for()
-    more = {"plugins": [name for name in named_plugins() if name not in in_config]}
-    more["papers"] = [name for name in shown if name not in usual]
-    return " ".join(f"{key}={shlex.quote(json.dumps(names))}" for key, names in more.items() if names)
+    """What Snakemake has to be told of these papers and of the plugins where config/config.yaml does not say them all.
+
+    What it is told stands in the place of what the config says: so all are named where one is not there.
+    """
+    pairs = {"plugins": (named_plugins(), configured()), "papers": (list(shown), asked_for())}
+    more = {key: names for key, (names, known) in pairs.items() if set(names) - set(known)}
+    return " ".join(f"{key}={shlex.quote(json.dumps(names))}" for key, names in more.items())
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,18 +53,23 @@ def main(args: argparse.Namespace) -> int:
     """
     scale = load_scale(args.scale, args.published)
     folder = Path(scale.figures)
-    chapters = gather(args.papers or asked_for(), scale, folder)
+    names = args.papers or asked_for()
+    told = beyond(names)
+    chapters = gather(names, scale, folder, told)
     entries = [entry for chapter in chapters for entry in chapter.entries]
     if not any(entry.record for entry in entries):
         raise PipelagError(entries[0].trouble if entries else "there is no result to show; name a paper that has some")
     if args.pdf:
         from pipelag.report.typeset import typeset
 
-        written, troubles = typeset(scale, chapters, folder), [entry.trouble for entry in entries if entry.trouble]
+        written, troubles = (
+            typeset(scale, chapters, folder, told),
+            [entry.trouble for entry in entries if entry.trouble],
+        )
     else:
         from pipelag.report.site import Site
 
-        site = Site(scale, chapters, folder, args.typeset_beside, beyond([chapter.paper.id for chapter in chapters]))
+        site = Site(scale, chapters, folder, args.typeset_beside, told)
         written, troubles = [site.write()], site.troubles
     total = sum((chapter.counts for chapter in chapters), Counter[str]())
     print(f"{', '.join(map(str, written))}: {', '.join(f'{n} {word}' for word, n in sorted(total.items()))}")

@@ -96,11 +96,12 @@ def main(args: argparse.Namespace) -> int:
     folder = Path(args.source)
     if args.until is not None and args.out.suffix == ".json":
         raise PipelagError("--until is of a drawing, and a trace has all; leave it out, or draw a .pdf, .svg or .png")
-    if not folder.is_dir() and (os.sep in args.source or folder.exists()):
+    is_folder = os.path.isdir(folder)  # false of too long a name, too
+    if not is_folder and (os.sep in args.source or os.path.exists(folder)):
         raise PipelagError(
             f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"
         )
-    if folder.is_dir():
+    if is_folder:
         unasked = argparse.ArgumentParser()
         configure(unasked)
         for name in OF_SCHEDULES:
@@ -111,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
         args.stages = args.stages or len(args.replicas) or 4
         rows, unit = planned(args), "time (one forward pass = 1)" if args.forward == 1 else "time"
     if args.out.suffix == ".json":
-        if folder.is_dir():
+        if is_folder:
             with written(args.out) as aside:
                 shutil.copyfile(folder / "trace.json", aside)
         else:
@@ -121,7 +122,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         draw(rows, args.out, unit, args.until)
     print(f"{args.out}: {len(rows)} actions of {1 + max(row['worker'] for row in rows)} workers")
-    if not folder.is_dir():
+    if not is_folder:
         print(staleness(args))
     return 0
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipelag.experiments import load_paper
 from pipelag.experiments.schema import Paper, Scale, reading_order
 from pipelag.report.conditions import Notes
+from pipelag.report.tables import kind_of
 
 HOLDS, FAILS, OPEN = WORDS = ("holds", "fails", "cannot be judged")
 NO_LOG = "no log"  # the status of a run that is asked for and not there; of one left out it is the reason
@@ -30,7 +31,6 @@ JUDGING = (
     "their mean difference is above nought. In verdicts ± is half such an interval, of one seed that of the test set's "
     "samples; in tables ± is what they say it is."
 )
-LINE = 34  # characters of a cell that stay in one line on a page
 FIGURE_FILES, TABLE_FILES = ("svg", "pdf", "png", "csv"), ("csv", "md", "tex")
 
 
@@ -102,7 +102,7 @@ class Cells(Part):
     @cached_property
     def kinds(self) -> list[str]:
         """By column: "number" (a cell may still have more to say), "word", or "text" where cells need several lines."""
-        return [_kind([row[i] for row in self.rows if i < len(row)]) for i in range(len(self.titles))]
+        return [kind_of([row[i] for row in self.rows if i < len(row)]) for i in range(len(self.titles))]
 
 
 class Record(Part):
@@ -207,9 +207,12 @@ class Chapter:
         return sorted({text for entry in self.entries if entry.record for text in getattr(entry.record, what)})
 
 
-def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
-    """The records of some papers under a scale's folder of figures; optional results only where they have been made."""
-    chapters = []
+def gather(names: Iterable[str], scale: Scale, folder: Path, beyond: str = "") -> list[Chapter]:
+    """The records of some papers under a scale's folder of figures; optional results only where they have been made.
+
+    beyond: what Snakemake has to be told beside the scale to make them.
+    """
+    chapters, how = [], scale.asked_beside(beyond)
     for name in names:
         paper = load_paper(name)
         results = [
@@ -217,7 +220,7 @@ def gather(names: Iterable[str], scale: Scale, folder: Path) -> list[Chapter]:
             for result in reading_order(paper)
             if not paper.results[result].optional or (folder / paper.id / f"{result}.json").exists()
         ]
-        chapters.append(Chapter(paper, [read(folder, paper, result, scale.asked) for result in results]))
+        chapters.append(Chapter(paper, [read(folder, paper, result, how) for result in results]))
     return chapters
 
 
@@ -272,18 +275,3 @@ def title_of(paper: Paper, result: str) -> str:
     if kind == "text":
         return f"In the text: {title or rest.replace('_', ' ')}"
     return title or f"{kind.capitalize()} {rest.replace('_', ' ')}".strip()
-
-
-def _kind(cells: Sequence[str]) -> str:
-    """Of a column: numbers where most cells begin as a number does; dashes count for neither.
-
-    Of long ones all must, and they must be few: "46.14 ± 0.80 (2 of 3 seeds, one diverges)" makes no text of the
-    numbers that it stands among.
-    """
-    filled = [cell for cell in cells if cell.strip("–- ") and cell != "N/A"]
-    numbers = [cell for cell in filled if cell.lstrip("+-−±<>≥≤~ ")[:1].isdigit()]
-    long = [cell for cell in filled if len(cell) > LINE]
-    few = set(long) <= set(numbers) and 4 * len(long) <= len(filled)
-    if not filled or few and 2 * len(numbers) > len(filled):
-        return "number"
-    return "text" if long else "word"

@@ -21,8 +21,9 @@ from pipelag.experiments.schema import Scale
 from pipelag.files import write_whole
 from pipelag.report import explore
 from pipelag.report.ambiguities import Ambiguity, linker, marked, read_sheet
-from pipelag.report.gather import FAILS, HOLDS, JUDGING, LINE, OPEN, Chapter, Entry, Run, logged, unlike
+from pipelag.report.gather import FAILS, HOLDS, JUDGING, OPEN, Chapter, Entry, Run, logged, unlike
 from pipelag.report.search import searched
+from pipelag.report.tables import LINE
 
 RULES = Path("docs/judging.md")
 CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}

@@ -27,22 +27,29 @@ WHY = {NO_LOG: "they are not made yet", NOT_READ: "what is there is damaged, or 
 TALLEST = 44  # rows of a wide table on one page
 
 
-def typeset(scale: Scale, chapters: Sequence[Chapter], folder: Path) -> list[Path]:
-    """Write <folder>/<paper>.pdf for each paper and, of several, <folder>/pipelag.pdf over all; returns the paths."""
+def typeset(scale: Scale, chapters: Sequence[Chapter], folder: Path, beyond: str = "") -> list[Path]:
+    """Write <folder>/<paper>.pdf for each paper and, of several, <folder>/pipelag.pdf over all; returns the paths.
+
+    beyond: what Snakemake has to be told beside the scale to draw them.
+    """
     papers = [chapter_of(chapter) for chapter in chapters]
     written = []
     for paper in papers:
         title = f"{paper['short']}, reproduced from logs"
         written.append(
-            compiled(folder / f"{paper['id']}.pdf", {"title": title, "whole": False, "chapters": [paper]}, scale)
+            compiled(
+                folder / f"{paper['id']}.pdf", {"title": title, "whole": False, "chapters": [paper]}, scale, beyond
+            )
         )
     if len(papers) > 1:
         title = "Papers on pipelined training with stale weights, reproduced from logs"
-        written.append(compiled(folder / "pipelag.pdf", {"title": title, "whole": True, "chapters": papers}, scale))
+        written.append(
+            compiled(folder / "pipelag.pdf", {"title": title, "whole": True, "chapters": papers}, scale, beyond)
+        )
     return written
 
 
-def compiled(path: Path, data: dict[str, Any], scale: Scale) -> Path:
+def compiled(path: Path, data: dict[str, Any], scale: Scale, beyond: str) -> Path:
     """Compile one report, tagged so that it can be read out (PDF/UA-1).
 
     Fonts are those of typst and matplotlib alone, and no date is in it: equal records are equal files.
@@ -59,7 +66,7 @@ def compiled(path: Path, data: dict[str, Any], scale: Scale) -> Path:
         compiler.compile(output=path, timestamp=0, pdf_standards="ua-1")
     except typst.TypstError as error:
         why = " ".join(error.message.split())
-        again = f"snakemake --cores all --forcerun figure {scale.asked.removesuffix('-- ')}".strip()
+        again = f"snakemake --cores all --forcerun figure {scale.asked_beside(beyond).removesuffix('-- ')}".strip()
         raise PipelagError(f"{path} cannot be typeset ({why}); draw the figures again: {again}") from error
     return path
 

@@ -74,29 +74,41 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
         PipelagError: a log that is not whole, or of another run.
     """
     lines, ending, machine = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
-    beside = (machine, folder / "config.yaml")
+    config = folder / "config.yaml"
     if not (lines.exists() and ending.exists()):
         return None
     try:
         text, summary_text = (read_text(path, "a run's log", MOST_BYTES) for path in (lines, ending))
-        summary = json.loads(summary_text)
-        rows = [json.loads(line) for line in text.splitlines()]
-        environment = json.loads(read_text(machine, "a run's environment")) if machine.exists() else {}
+        summary = _parsed(summary_text, ending)
+        rows = [_parsed(line, lines, number) for number, line in enumerate(text.splitlines(), start=1)]
+        environment = _parsed(read_text(machine, "a run's environment"), machine) if machine.exists() else {}
         sealed = seal(text)
-        objects = all(isinstance(part, dict) for part in (summary, environment, *rows))
     except (ValueError, RecursionError) as error:
         raise PipelagError(f"the log in {folder} is damaged ({error}); delete the folder to make it again") from error
-    whole = (
-        objects
-        and summary.get("log", sealed) == sealed
-        and is_as_written(summary)
-        and all(is_summed(summary, path) for path in beside)
-    )
-    if not whole:
-        raise PipelagError(f"the log in {folder} is not what its run wrote; delete the folder to make it again")
+    said = summary if isinstance(summary, dict) else {}
+    whole = {
+        ending: said is summary and is_as_written(said),
+        lines: all(isinstance(row, dict) for row in rows) and said.get("log", sealed) == sealed,
+        machine: isinstance(environment, dict) and is_summed(said, machine),
+        config: is_summed(said, config),
+    }
+    changed = [path.name for path, as_it_was in whole.items() if not as_it_was]
+    if changed:
+        raise PipelagError(
+            f"the log in {folder} is not what its run wrote ({changed[0]}); delete the folder to make it again"
+        )
     if spec is not None:
         _check_run(folder, summary, spec)
     return RunLog(folder, rows, summary, environment)
+
+
+def _parsed(text: str, path: Path, number: int = 1) -> Any:
+    """A file's JSON, or that of its line of this number; raises `ValueError` with the file and the line."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise ValueError(f"{path.name}, line {line}: {error.msg} at character {error.colno}") from error
 
 
 def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:

@@ -216,7 +216,7 @@ def sum_of(path: Path) -> str:
 def is_summed(summary: Mapping[str, Any], path: Path) -> bool:
     """Whether a file beside a run's log is the one whose sum the summary holds; older ones hold none."""
     sums = summary.get("files", {})
-    return isinstance(sums, dict) and (path.name not in sums or path.exists() and sum_of(path) == sums[path.name])
+    return isinstance(sums, dict) and (path.name not in sums or path.is_file() and sum_of(path) == sums[path.name])
 
 
 def seal(log: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Two questions, on every `every`-th minibatch of a phase:
 
 * per stage, the root mean square of (forward's weights - the weights that the minibatch's own update starts from), and
   of (forward's - backward's weights): staleness and discrepancy as distances, for any method. Of a minibatch in several
-  microbatches those of the first, whose forward reads the oldest weights: the delay that papers print is its own;
+  microbatches those of the first, whose forward reads the oldest weights: the delay that papers print is its own. Where
+  gradients are late and passes read live weights (`hogwild`), both are 0, and say nothing of that delay;
 * for methods that predict, SpecTrain's figure 9: RMSE of the weights foreseen s updates ahead against the true ones,
   beside RMSE of the weights as they were s updates ago, for each s of `horizons`.
 """

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipelag.errors import PipelagError, shown, unknown
 from pipelag.runs.objectives import LOSSES, METRICS
-from pipelag.typed import MOST_BATCH, MOST_PASSES, MOST_STAGES, MOST_STEPS, Cut, Typed
+from pipelag.typed import MOST_BATCH, MOST_PASSES, MOST_STAGES, MOST_STEPS, MOST_WORKERS, Cut, Typed
 
 
 class TaskOptions(Typed):
@@ -123,7 +123,7 @@ class TimelineOptions(Typed):
     costs: dict[str, Any] | list[dict[str, Any]] | None = None
     topology: dict[str, Any] = Field(default_factory=dict)
     clock: Literal["free", "lockstep"] = "free"
-    replicas: list[int] = Field(default_factory=list)
+    replicas: list[Annotated[int, Field(ge=1, le=MOST_WORKERS)]] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _timed(self) -> TimelineOptions:

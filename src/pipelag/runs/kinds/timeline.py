@@ -15,6 +15,7 @@ from pipelag.runs.spec import PhaseSpec, RunSpec
 from pipelag.schedules import Schedule, check, schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.delays import update_cycles
+from pipelag.schedules.replicated import check_replicas
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
@@ -32,13 +33,16 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
             own clock does, a cycle per turn.
         topology: the links (`Topology`), with costs only.
         clock: with costs, "free" (the default) or "lockstep": all workers begin every time unit together.
-        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only.
+        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only. Each goes on at once, as in
+            the paper's figure 8, while an update of theirs is of a round of all: so their rows name no versions.
     """
     if len(spec.phases) > 1:
         raise PipelagError(
             f"a timeline is of one phase, and the run has {len(spec.phases)}; give each a run of its own"
         )
     (phase,) = spec.phases
+    if phase.replicas:
+        raise PipelagError("a timeline's replicas are an option, options.replicas; give them there, not in the phase")
     method = methods.get(phase.method, **phase.options)
     stages = phase.stages
     options = spec.asked(TimelineOptions)
@@ -73,11 +77,11 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         "microbatches": plan.microbatches,
         "stages": stages,
     }
-    lags = method.delays(stages, phase.microbatches)
+    lags = method.delays(stages, phase.microbatches, options.replicas)
     summary |= {
         "forward_delays": list(lags.forward),
         "backward_delays": list(lags.backward),
-        "weight_copies": list(method.weight_copies(stages, phase.microbatches)),
+        "weight_copies": list(method.weight_copies(stages, phase.microbatches, options.replicas)),
     }
     folder.finish(summary, environment("cpu", 1))
     return summary
@@ -92,6 +96,9 @@ def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOpti
     if options.replicas:
         if method.name not in ("pipedream", "1f1b"):
             raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
+        if phase.microbatches > 1:
+            raise PipelagError("the replicas of 1F1B-RR take whole minibatches; leave out the microbatches")
+        check_replicas(options.replicas, stages, phase.steps)
         return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options.replicas)
     return method.schedule(stages, phase.steps, phase.microbatches)
 
@@ -169,6 +176,8 @@ class Readings:
         """The log line of a forward or backward."""
         kind, stage, m = action
         forward, per = kind == "F", self.plan.microbatches
+        if len(self.plan.replicas[stage - 1]) > 1:
+            return row_of(worker, action, start, end, per)
         minibatch, j = divmod(m, per)
         delay = (self.lags.forward_lags if forward else self.lags.backward_lags)[stage - 1][j]
         reads = self.method.forward_reads if forward else self.method.backward_reads
