@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelag.methods import carriers, get
+from pipelag.methods import carriers, get, prediction
 from pipelag.simulate import pipeline as pipelines
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage import together
@@ -85,13 +85,22 @@ def test_stages_together_do_what_each_does_alone(method: str, launched: bool, mo
 def test_steps_of_large_stages_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once, sizes = trained("pipemare", "sgd"), list[int]()
     subtract = torch._foreach_sub
-    monkeypatch.setattr(together, "SMALL", 300)
+    of = [weights.size for weights in training_of("pipemare", "sgd").pipeline.weights]
+    assert of[0] + of[1] + of[2] > of[2] + of[3]
+    monkeypatch.setattr(together, "SMALL", of[2] + of[3])
     monkeypatch.setattr(
         torch, "_foreach_sub", lambda a, b: sizes.append(sum(each.numel() for each in a)) or subtract(a, b)
     )
     in_batches = trained("pipemare", "sgd")
     assert all(map(torch.equal, at_once, in_batches))
-    assert len(set(sizes)) > 1 and len(sizes) > 12  # several batches in a step, not all of one size
+    assert sizes == [of[0] + of[1], of[2] + of[3]] * 12
+
+
+def test_two_predictions_share_their_work_where_their_rule_is_one() -> None:
+    stage = training_of("pipeoptim", "adam").pipeline.weights[0]
+    assert carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.adam))
+    assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.moments))
+    assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.Along(stage))
 
 
 @pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])
@@ -142,7 +151,7 @@ def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimize
     flat_step, state = training.pipeline.flat_step, training.optimizer.state  # type: ignore[union-attr]
     first = next(iter(state))
     key = next(key for key, value in state[first].items() if value.dim())
-    held, entry = state[first][key], state[first]
+    held, entry, all_of_it = state[first][key], state[first], dict(state)
 
     def watched() -> bool:
         with flat_step.watching():
@@ -160,5 +169,15 @@ def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimize
     state[first] = entry
     assert watched()
     del state[first]
+    assert not watched()
+    state.clear()
+    state.update(all_of_it)
+    assert watched()
+    last = list(state)[-1]
+    state[last]["more"] = held  # after all others, in the same dict
+    assert not watched()
+    del state[last]["more"]
+    assert watched()
+    del state[last]
     assert not watched()
     assert not any(weights.laid.watched for weights in flat_step.stages if weights.laid is not None)
