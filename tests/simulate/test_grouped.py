@@ -134,6 +134,21 @@ def test_a_layer_that_goes_by_the_microbatch_unseen_is_found_and_left_alone(laye
     assert ends[0][0] == ends[1][0] and equal(ends[0][1], ends[1][1])
 
 
+@pytest.mark.parametrize("cuts", [(), (1,), (1, 2)])
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("layer", [Centred, Counted, Functional])
+def test_it_is_found_in_every_stage_and_with_two_microbatches(
+    cuts: tuple[int, ...], parts: int, layer: type[nn.Module]
+) -> None:
+    """A trial that parts two microbatches takes no run of several."""
+    for at in range(len(cuts) + 1):
+        torch.manual_seed(0)
+        stages = [nn.Sequential(*[layer()][: at == n], nn.Linear(4, 4)) for n in range(len(cuts) + 1)]
+        training = training_of(nn.Sequential(*stages), [Phase(get("gpipe"), 2, cuts, microbatches=parts)], True)
+        training.step(torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 4)
+        assert training.without_groups(0), (at, layer)
+
+
 @pytest.mark.parametrize("stop", [1, 4, 7])
 def test_a_training_that_goes_on_ends_bit_for_bit_as_an_unbroken_one(stop: int) -> None:
     phases = [

@@ -142,6 +142,39 @@ def test_what_is_resumed_goes_on_as_it_would_have(at: int) -> None:
     assert any(lying(resumed))
 
 
+@pytest.mark.parametrize("method", ["sequential", "pipeoptim"])
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_state_that_is_emptied_begins_anew(method: str, at: int) -> None:
+    """`optimizer.state.clear()`, which leaves nothing to compare, also before anything was."""
+    emptied, plain = training(method, FLAT["momentum"]), training(method, FLAT["momentum"])
+    never(plain.pipeline.flat_step)
+    for t, (x, y) in enumerate(batches()):
+        for each in (emptied, plain):
+            assert each.optimizer is not None
+            if t == at:
+                each.optimizer.state.clear()
+            each.step(x, y)
+    assert same(ended(emptied), ended(plain))
+
+
+def test_a_state_put_back_is_not_taken_for_what_lies_flat_since() -> None:
+    """Another state for one step, then the very one of before: its tensors are those seen last, and lie nowhere."""
+    changed, plain = training("pipeoptim", FLAT["momentum"]), training("pipeoptim", FLAT["momentum"])
+    never(plain.pipeline.flat_step)
+    for t, (x, y) in enumerate(batches()[:-1]):
+        for each in (changed, plain):
+            assert each.optimizer is not None
+            state = each.optimizer.state
+            if t == 4:
+                before = dict(state)
+                for p in before:
+                    state[p] = {"momentum_buffer": torch.full_like(p, 0.01)}
+                each.step(x, y)
+                state.update(before)
+            each.step(x, y)
+    assert same(ended(changed), ended(plain))
+
+
 def test_a_hook_is_shown_the_optimizer_itself() -> None:
     """Added in the middle of a run."""
     hooked, plain, seen = training("pipeoptim", FLAT["adam"]), training("pipeoptim", FLAT["adam"]), []

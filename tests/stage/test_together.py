@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelag.methods import carriers, get
+from pipelag.methods import carriers, get, prediction
 from pipelag.simulate import pipeline as pipelines
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage import together
@@ -40,14 +40,26 @@ class OneByOne:
             together.after_step([stage])  # type: ignore[list-item]
 
 
+class OnGpu:
+    """A tensor that says that it is there."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.tensor, name)
+
+
+def training_of(method: str, optimizer: str, steps: int = 12, kind: torch.dtype = torch.float32) -> SimulatedTraining:
+    phases, loss = [Phase(get(method), steps, (1, 2, 4))], nn.functional.cross_entropy
+    return SimulatedTraining(convolutional(0).to(kind), phases, OPTIMIZERS[optimizer], loss)
+
+
 def trained(method: str, optimizer: str, steps: int = 12, kind: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """Losses, and the weights at the end."""
-    training = SimulatedTraining(
-        convolutional(0).to(kind),
-        [Phase(get(method), steps, (1, 2, 4))],
-        OPTIMIZERS[optimizer],
-        nn.functional.cross_entropy,
-    )
+    training = training_of(method, optimizer, steps, kind)
     batches = Noise()
     losses = [training.step(batches[t][0].to(kind), batches[t][1]) for t in range(steps)]
     training.close()
@@ -73,13 +85,22 @@ def test_stages_together_do_what_each_does_alone(method: str, launched: bool, mo
 def test_steps_of_large_stages_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once, sizes = trained("pipemare", "sgd"), list[int]()
     subtract = torch._foreach_sub
-    monkeypatch.setattr(together, "SMALL", 300)
+    of = [weights.size for weights in training_of("pipemare", "sgd").pipeline.weights]
+    assert of[0] + of[1] + of[2] > of[2] + of[3]
+    monkeypatch.setattr(together, "SMALL", of[2] + of[3])
     monkeypatch.setattr(
         torch, "_foreach_sub", lambda a, b: sizes.append(sum(each.numel() for each in a)) or subtract(a, b)
     )
     in_batches = trained("pipemare", "sgd")
     assert all(map(torch.equal, at_once, in_batches))
-    assert len(set(sizes)) > 1 and len(sizes) > 12  # several batches in a step, not all of one size
+    assert sizes == [of[0] + of[1], of[2] + of[3]] * 12
+
+
+def test_two_predictions_share_their_work_where_their_rule_is_one() -> None:
+    stage = training_of("pipeoptim", "adam").pipeline.weights[0]
+    assert carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.adam))
+    assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.moments))
+    assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.Along(stage))
 
 
 @pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])
@@ -100,18 +121,37 @@ def test_small_sums_of_a_gpu_alone_are_launched_together() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("most", [50, 700, 3000])
+def test_how_a_sum_is_rounded_does_not_go_by_where_the_optimizers_state_lies(
+    most: int, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By pieces or, after a restart and with hooks, by parameters: as on a GPU, up to `most` in one launch."""
+    launched = carriers.launched
+    monkeypatch.setattr(carriers, "FEW", most)
+    monkeypatch.setattr(carriers, "launched", lambda place: launched(OnGpu(place)))
+    flat, by_parameters = (training_of("pipeoptim", optimizer) for _ in range(2))
+    by_parameters.pipeline.flat_step.stages = []
+    batches, calls, in_one = Noise(), list[int](), carriers._in_one
+    monkeypatch.setattr(carriers, "_in_one", lambda terms: calls.append(len(terms)) or in_one(terms))
+    for t in range(8):
+        assert torch.equal(flat.step(*batches[t]), by_parameters.step(*batches[t]))
+    assert bool(calls) == (most > 50)
+    assert any(weights.laid is not None for weights in flat.pipeline.weights)
+    for ours, theirs in zip(flat.model.parameters(), by_parameters.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimizer: str) -> None:
     """`FlatStep.watching` asks by identity: a new tensor, a new dict, a new state, or one more parameter's."""
-    training = SimulatedTraining(
-        convolutional(0), [Phase(get("spectrain"), 9, (1, 2))], OPTIMIZERS[optimizer], nn.functional.cross_entropy
-    )
+    training = training_of("spectrain", optimizer)
     batches = Noise()
     for t in range(3):
         training.step(*batches[t])
     flat_step, state = training.pipeline.flat_step, training.optimizer.state  # type: ignore[union-attr]
     first = next(iter(state))
     key = next(key for key, value in state[first].items() if value.dim())
-    held, entry = state[first][key], state[first]
+    held, entry, all_of_it = state[first][key], state[first], dict(state)
 
     def watched() -> bool:
         with flat_step.watching():
@@ -129,5 +169,15 @@ def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimize
     state[first] = entry
     assert watched()
     del state[first]
+    assert not watched()
+    state.clear()
+    state.update(all_of_it)
+    assert watched()
+    last = list(state)[-1]
+    state[last]["more"] = held  # after all others, in the same dict
+    assert not watched()
+    del state[last]["more"]
+    assert watched()
+    del state[last]
     assert not watched()
     assert not any(weights.laid.watched for weights in flat_step.stages if weights.laid is not None)

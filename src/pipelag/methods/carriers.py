@@ -50,7 +50,13 @@ def add_all(terms: Sequence[Term]) -> None:
 def launched(place: torch.Tensor) -> bool:
     """Whether launching a sum there is what it costs. By what it is added to alone, as a stage's executor must not
     matter: these sums are rounded twice, and others once."""
-    return place.device.type == "cuda" and place.dtype in (torch.float32, torch.float64) and place.numel() <= FEW
+    return place.device.type == "cuda" and place.dtype in (torch.float32, torch.float64) and few(place)
+
+
+def few(place: torch.Tensor) -> bool:
+    """Of the flat buffer that it is a part of: whether a prediction goes by parameters or by larger pieces depends on
+    where the optimizer's state lies, which a restart changes, and must not change a bit."""
+    return place.untyped_storage().nbytes() <= FEW * place.element_size()
 
 
 def _in_one(terms: Sequence[Term]) -> None:

@@ -136,7 +136,8 @@ class FlatStep:
         flat = optimizer is not None and type(optimizer) in KINDS
         self.stages = [weights for weights in stages if flat and _small(weights)]
         self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, for the pieces
-        self.seen: tuple[list[State], list[Any]] = [], []  # the optimizer's state when it was that of all pieces
+        # The optimizer's state when it was that of all pieces; nothing before, for it may be empty, and they not.
+        self.seen: tuple[list[State], list[Any]] | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -154,9 +155,9 @@ class FlatStep:
     def _intact(self, laid: Sequence[FlatState]) -> bool:
         """Whether all of them hold: by the tensors' identities, without a question to each parameter."""
         assert self.optimizer is not None
-        states, values = self.seen
+        states, values = self.seen or ([], [])
         now: list[State] = list(self.optimizer.state.values())
-        if len(now) == len(states) and all(map(is_, now, states)):
+        if self.seen is not None and len(now) == len(states) and all(map(is_, now, states)):
             there = list(chain.from_iterable(map(dict.values, now)))
             if len(there) == len(values) and all(map(is_, there, values)):
                 return True
@@ -188,6 +189,8 @@ class FlatStep:
             _lay(weights)
             if weights.laid is None:
                 self.stages.remove(weights)
+            else:
+                self.seen = None  # what was seen lay in other pieces
         return True
 
     def _over_pieces(self, taken: Sequence[FlatState]) -> None:
