@@ -43,6 +43,10 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     (phase,) = spec.phases
     if phase.replicas:
         raise PipelagError("a timeline's replicas are an option, options.replicas; give them there, not in the phase")
+    if phase.recompute:
+        raise PipelagError(
+            "a timeline runs no forward again; add its time to the backward's costs, and leave recompute out"
+        )
     method = methods.get(phase.method, **phase.options)
     stages = phase.stages
     options = spec.asked(TimelineOptions)
