@@ -15,8 +15,11 @@ from pipelag.experiments.schema import Paper
 from pipelag.plugins import plugged_in
 
 PACKAGE = Path(__file__).parents[1]
-# Beside results and report: speedups of timed blocks, layers dealt out to stages, times of a method's schedule.
-WORKED_OUT_BY = ("runs/speedup.py", "experiments/specs.py", "timing/*.py", "methods/*.py", "schedules/*.py")
+# Beside results and report: speedups of timed blocks, layers dealt out to stages, the study of what optimizers foresee,
+# times of a method's schedule.
+WORKED_OUT_BY = (
+    "runs/speedup.py", "experiments/specs.py", "theory/foreseen.py", "timing/*.py", "methods/*.py", "schedules/*.py"
+)  # fmt: skip
 
 
 def drawing_code(paper: str, package: Path = PACKAGE) -> str:

@@ -15,7 +15,7 @@ from pipelag.results.pipeoptim.batches import weight_bytes
 from pipelag.results.pipeoptim.throughput import STASHING, arm_rows
 from pipelag.results.timelines import FOLLOWED, passes
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
-from pipelag.theory import foreseen
+from pipelag.theory.foreseen import DAMPENING, DECAY, SIZE
 
 PAPER = "pipeoptim"
 PREDICTED = ("SGDM", "Adam", "AdamW")  # the optimizers of table I
@@ -43,11 +43,11 @@ def table_1(context: Context) -> Drawn:
     cols += [Col(f"s = {s}", _entry(s), "{:.1e}", "distance from the true weights") for s in horizons]
     updates = listing(dict.fromkeys(item.arm.spec.options["steps"] for item in context.items))
     notes = [
-        f"Distances are root mean squares over {foreseen.SIZE} weights and the last third of {updates} updates along a "
+        f"Distances are root mean squares over {SIZE} weights and the last third of {updates} updates along a "
         "constant gradient, over what the weights moved in s updates; 1 is what reading the old weights would give.",
-        f"Dampened: tau = {foreseen.DAMPENING:g}. Without decay AdamW makes Adam's own updates, so that its row says "
+        f"Dampened: tau = {DAMPENING:g}. Without decay AdamW makes Adam's own updates, so that its row says "
         "no more than Adam's.",
-        f"Decay: AdamW with a decoupled weight decay of {foreseen.DECAY:g}, which table I leaves out; the trainings' "
+        f"Decay: AdamW with a decoupled weight decay of {DECAY:g}, which table I leaves out; the trainings' "
         "is in Table 3.",
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
