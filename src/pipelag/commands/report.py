@@ -62,10 +62,8 @@ def main(args: argparse.Namespace) -> int:
     if args.pdf:
         from pipelag.report.typeset import typeset
 
-        written, troubles = (
-            typeset(scale, chapters, folder, told),
-            [entry.trouble for entry in entries if entry.trouble],
-        )
+        written = typeset(scale, chapters, folder, told)
+        troubles = [entry.trouble for entry in entries if entry.trouble]
     else:
         from pipelag.report.site import Site
 

@@ -36,16 +36,12 @@ def typeset(scale: Scale, chapters: Sequence[Chapter], folder: Path, beyond: str
     written = []
     for paper in papers:
         title = f"{paper['short']}, reproduced from logs"
-        written.append(
-            compiled(
-                folder / f"{paper['id']}.pdf", {"title": title, "whole": False, "chapters": [paper]}, scale, beyond
-            )
-        )
+        data = {"title": title, "whole": False, "chapters": [paper]}
+        written.append(compiled(folder / f"{paper['id']}.pdf", data, scale, beyond))
     if len(papers) > 1:
         title = "Papers on pipelined training with stale weights, reproduced from logs"
-        written.append(
-            compiled(folder / "pipelag.pdf", {"title": title, "whole": True, "chapters": papers}, scale, beyond)
-        )
+        data = {"title": title, "whole": True, "chapters": papers}
+        written.append(compiled(folder / "pipelag.pdf", data, scale, beyond))
     return written
 
 

@@ -66,9 +66,7 @@ class Grouped:
         limit = ROUNDED if pipeline.rounded else FULL
         for first in range(1 if pipeline.microbatches > 2 else 2):  # of two, a run that is parted is none of several
             passes = Passes(pipeline, self.apart, t, lags, trial=True)
-            for index in range(
-                first, len(passes.runs), 2
-            ):  # while the pipeline fills, all microbatches read one version
+            for index in range(first, len(passes.runs), 2):  # while it fills, all microbatches read one version
                 passes.runs[index] = [range(1), range(1, passes.count)]
             try:
                 with left_as_it_was(pipeline):
