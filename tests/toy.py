@@ -51,6 +51,20 @@ def convolutional(seed: int = 0) -> nn.Sequential:
     return model.to(memory_format=torch.channels_last)
 
 
+class Counted(nn.Module):
+    """A buffer that says how often it was called."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x
+
+
 class Noise:
     """Learnable random minibatches by number: `inputs(t)`, `targets(t)` and `[t]`, the same numbers on every device."""
 

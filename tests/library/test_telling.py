@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
 from pipelag.library.validation import Validation, accuracy
-from tests.toy import Noise, convolutional, equal, sgd
+from tests.toy import Counted, Noise, convolutional, equal, sgd
 
 HELD_OUT = [Noise(seed=9)[t] for t in range(3)]
 HELD_OUT[2] = tuple(part[:3] for part in HELD_OUT[2])  # a smaller last minibatch, which weighs less
@@ -201,24 +201,12 @@ def test_measuring_leaves_modes_as_they_were() -> None:
     assert not any(seen) and model.training and model[1].training and not model[0].training
 
 
-class Seen(nn.Module):
-    """Counts its forwards, also where it is measured."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        return x
-
-
 def test_measuring_leaves_statistics_as_they_were() -> None:
     from pipelag.library.supply import Supply
 
-    model = nn.Sequential(Seen(), nn.Flatten(), nn.Linear(192, 4))
+    model = nn.Sequential(Counted(), nn.Flatten(), nn.Linear(192, 4))
     Validation(Supply(HELD_OUT), nn.functional.cross_entropy, {}, 0).measure(model, torch.device("cpu"))
-    assert float(model[0].seen) == 0.0  # type: ignore[arg-type]
+    assert float(model[0].calls) == 0.0  # type: ignore[arg-type]
 
 
 def test_a_bar_is_shown_on_demand_and_on_a_terminal_alone(

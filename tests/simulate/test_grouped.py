@@ -12,7 +12,7 @@ from torch import nn
 from pipelag.methods import METHODS, get
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
-from tests.toy import Noise, adamw, convolutional, equal, sgd, simulated
+from tests.toy import Counted, Noise, adamw, convolutional, equal, sgd, simulated
 
 CUTS, PARTS, STEPS = (1, 2, 4), 4, 9
 loss_of = nn.functional.cross_entropy
@@ -94,20 +94,6 @@ class Turned(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(0, 1)
-
-
-class Counted(nn.Module):
-    """A buffer that says how often it was called."""
-
-    calls: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return x
 
 
 @pytest.mark.parametrize(
