@@ -17,8 +17,8 @@ import torch
 from torch import fx, nn
 
 from pipelag.errors import PipelagError, a, unknown
-from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, mapped, refs
-from pipelag.models.tracing import BACKWARD_HOOKS, refuse_assigned, renamed
+from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, mapped, refs, renamed
+from pipelag.models.symbolic import BACKWARD_HOOKS, refuse_assigned
 from pipelag.tensors import alone
 
 GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # what torch.no_grad is to torch.export

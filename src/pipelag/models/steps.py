@@ -153,6 +153,20 @@ def mapped(value: Any, change: Any) -> Any:
     return change(value)
 
 
+def renamed(traced: Traced) -> Traced:
+    """Whoever uses a value after it was overwritten uses the operator's that did so."""
+    now: dict[str, str] = {}
+    rename = lambda value: mapped(value, lambda leaf: Ref(now.get(leaf, leaf)) if isinstance(leaf, Ref) else leaf)  # noqa: E731
+    steps = []
+    for step in traced.steps:
+        step = replace(step, args=rename(step.args), kwargs=rename(step.kwargs))
+        if step.inplace and step.uses:
+            old = step.uses[0]
+            now |= {name: step.name for name, current in now.items() if current == old} | {old: step.name}
+        steps.append(step)
+    return replace(traced, steps=tuple(steps), output=rename(traced.output))
+
+
 def filled(value: Any, values: Mapping[str, Any], training: bool, device: torch.device | None = None) -> Any:
     """Arguments with the values in place of their names."""
 

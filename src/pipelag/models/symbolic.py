@@ -1,0 +1,257 @@
+"""A model's operators by torch.fx, which runs its forward once on stand-ins that write down what is done to them."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.proxy import TraceError
+
+from pipelag.errors import PipelagError, unknown
+from pipelag.models.cut import HOOKS
+from pipelag.models.memory import OVERWRITING, PLAIN, assigned_in_place
+from pipelag.models.steps import Ref, Step, Traced, constant, mapped, renamed
+
+BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
+
+
+class _Value(fx.Proxy):
+    """torch.fx's, which remembers where `+=` and the like are in the forward, not `+`."""
+
+
+def _augmented(plain: Any) -> Any:
+    def assign(value: fx.Proxy, other: Any) -> fx.Proxy:
+        result: fx.Proxy = plain(value, other)
+        result.node.meta["augmented"] = True
+        return result
+
+    return assign
+
+
+for _target, _plain in PLAIN.items():
+    setattr(_Value, f"__{_target.__name__}__", _augmented(_plain))
+
+
+class _Tracer(fx.Tracer):
+    """torch.fx's, which remembers the module in which it failed, and where gradients or autocast were off or on."""
+
+    proxy_buffer_attributes = True  # else what is calculated from a buffer would be a constant of the trace
+
+    def __init__(self, whole: Sequence[str | type[nn.Module]]) -> None:
+        super().__init__()
+        self.names = {one for one in whole if isinstance(one, str)}
+        self.classes = tuple(one for one in whole if isinstance(one, type))
+        self.failed_in: str | None = None
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        named = module_qualified_name in self.names or isinstance(m, self.classes)
+        return named or super().is_leaf_module(m, module_qualified_name)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["gradients"], node.meta["autocast"] = torch.is_grad_enabled(), _autocast()
+        return node
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        path = self.path_of_module(m)
+        if not self.is_leaf_module(m, path) and any(getattr(m, name) for name in BACKWARD_HOOKS):
+            raise PipelagError(f"'{path}' has backward hooks, which a row of layers would leave out; move them inside")
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except PipelagError:
+            raise
+        except Exception:
+            self.failed_in = self.failed_in or f"'{self.path_of_module(m)}' ({type(m).__name__})"
+            raise
+
+
+def _autocast() -> tuple[bool, ...]:
+    return tuple(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+
+
+def traced(
+    model: nn.Module, whole: Sequence[str | type[nn.Module]], inputs: Sequence[str], output: str | None
+) -> Traced:
+    """The operators of a model, in the mode (training or evaluation) that it is in; arguments as of `trace`.
+
+    Raises:
+        PipelagError: a model that torch.fx cannot follow, or of which a row of layers would leave something out.
+    """
+    taken, fixed = _arguments(model, inputs)
+    if any(getattr(model, name) for name in HOOKS):
+        raise PipelagError(
+            f"{type(model).__name__} has hooks on the whole, which a row of layers would leave out; move them inside"
+        )
+    graph, constants = _followed(model, _Tracer(whole), fixed)
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.target not in taken:
+            _erase(graph, node)
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output") and not _idle(node)]
+    steps = [_step(node, model, constants) for node in nodes]
+    value = _tensors(model, _by_name(graph.output_node().args[0]), output)
+    if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
+        raise PipelagError(
+            f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "
+            "leave the precision to whoever trains it"
+        )
+    augmented = {node.name for node in graph.nodes if "augmented" in node.meta}
+    steps = list(assigned_in_place(model, steps, value, augmented))
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    asked = tuple(str(node.target) for node in placeholders)
+    return renamed(Traced(tuple(node.name for node in placeholders), tuple(steps), value, asked))
+
+
+def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[str, Any]]:
+    """Of a model's forward the names of the inputs, with defaults where they are asked for, and all other defaults."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
+        raise PipelagError(f"{type(model).__name__} is around the model; give the model itself")
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise PipelagError(
+            f"{type(model).__name__} takes arguments of any name, as models of transformers do; give examples of its "
+            "inputs, linearise(model, inputs={'input_ids': tensor})"
+        )
+    names = [p.name for p in parameters]
+    for name in asked:
+        if name not in names:
+            raise unknown(f"input of {type(model).__name__}", name, names)
+    fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in asked}
+    if len(fixed) == len(names):
+        those = f"name those it has: inputs=['{names[0]}']" if names else "let its forward take one"
+        raise PipelagError(f"{type(model).__name__} has no input without a default; {those}")
+    return set(names) - set(fixed), fixed
+
+
+def _followed(model: nn.Module, tracer: _Tracer, fixed: dict[str, Any]) -> tuple[fx.Graph, dict[str, Any]]:
+    """The graph of a model's forward, and by name the tensors that this makes without looking at its input.
+
+    torch.fx hangs these onto the model, and a forward may assign to its own modules: each gets back what it had.
+    """
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    for name in tracer.names:
+        if name not in modules:
+            raise PipelagError(f"whole: {type(model).__name__} has no module '{name}'")
+    before = {path: (vars(module).copy(), module._buffers.copy()) for path, module in modules.items()}
+    try:
+        with torch.enable_grad():
+            graph = tracer.trace(model, concrete_args=fixed or None)
+        attributes, _ = before[""]  # the model's own
+        constants = {name: value for name, value in vars(model).items() if name not in attributes}
+        assigned = {
+            f"{path}.{name}".removeprefix("."): modules[path]._buffers.get(name)
+            for path, (_, buffers) in before.items()
+            for name, buffer in buffers.items()
+            if modules[path]._buffers.get(name) is not buffer
+        }
+    except PipelagError:
+        raise
+    except Exception as error:
+        raise _untraceable(model, tracer, error) from error
+    finally:
+        for path, (attributes, buffers) in before.items():
+            module = modules[path]
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            vars(module).clear()
+            vars(module).update(attributes)
+    refuse_assigned(model, [name for name, value in assigned.items() if not _overwritten(value, name)])
+    return graph, constants
+
+
+def _step(node: fx.Node, model: nn.Module, constants: Mapping[str, Any]) -> Step:
+    """What a node of the graph computes."""
+    if node.op == "get_attr" and (made := constants.get(str(node.target))) is not None:
+        return Step(node.name, "call_function", constant, (made.detach(),), {})
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    args, kwargs = _by_name(node.args), dict(_by_name(node.kwargs))
+    step = Step(node.name, node.op, node.target, args, kwargs, gradients=node.meta["gradients"])
+    return replace(step, inplace=_overwrites(step, module))
+
+
+def _by_name(arguments: Any) -> Any:
+    """Arguments of a node, with names in place of the nodes among them."""
+    return mapped(arguments, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
+
+
+def _idle(node: fx.Node) -> bool:
+    """Whether it only fetches what nobody uses."""
+    return not node.users and (node.op == "get_attr" or node.target is operator.getitem)
+
+
+def _tensors(model: nn.Module, value: Any, keep: str | None) -> Any:
+    """What a model gives, a `Ref` or a tuple of them; of values by name the one to keep."""
+    if keep is not None:
+        if not isinstance(value, dict):
+            raise PipelagError(f"{type(model).__name__} gives no values by name to keep one; leave out output")
+        if keep not in value:
+            raise unknown(f"output of {type(model).__name__}", keep, value)
+        value = value[keep]
+    value = tuple(value) if isinstance(value, list) else value
+    if not isinstance(value, Ref) and not (isinstance(value, tuple) and all(isinstance(x, Ref) for x in value)):
+        what = "tuple of more than tensors" if isinstance(value, tuple) else type(value).__name__
+        one = f"; keep one: output='{next(iter(value), '')}'" if isinstance(value, dict) else ""
+        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{one}")
+    return value
+
+
+def refuse_assigned(model: nn.Module, buffers: Sequence[str]) -> None:
+    """Refuse a forward that puts other tensors into the place of its buffers."""
+    if buffers:
+        raise PipelagError(
+            f"{type(model).__name__} assigns its buffer '{buffers[0]}' in its forward, which a row of layers would "
+            "not; change the buffer in place (copy_)"
+        )
+
+
+def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> PipelagError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename and f.line]
+    where = ""
+    if frames:
+        last = frames[-1]
+        where = f" at '{last.line}' ({last.filename.rpartition('/')[2]}, line {last.lineno})"
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    what = "its control flow depends on the data" if isinstance(error, TraceError) else reason
+    place = tracer.failed_in or "its forward"
+    return PipelagError(
+        f"{type(model).__name__} cannot be traced by torch.fx: {place} fails{where}: {what}; "
+        "modules named in whole=(...), by path or class, are taken as one operator; with examples of its inputs, "
+        "inputs={'name': tensor}, torch.export lays out more"
+    )
+
+
+def _erase(graph: fx.Graph, node: fx.Node) -> None:
+    """A placeholder whose default was taken, and the checks that torch.fx made of it."""
+    for user in list(node.users):
+        _erase(graph, user)
+    graph.erase_node(node)
+
+
+def _overwrites(step: Step, module: nn.Module | None) -> bool:
+    if module is not None:
+        return bool(getattr(module, "inplace", False))
+    if step.op == "call_method":
+        return step.target.endswith("_") and not step.target.endswith("__")
+    try:
+        given: Mapping[str, Any] = inspect.signature(step.target).bind(*step.args, **step.kwargs).arguments
+    except (TypeError, ValueError):  # a builtin
+        given = step.kwargs
+    return step.target in OVERWRITING or bool(given.get("inplace")) or step.called.endswith("_")
+
+
+def _overwritten(value: Any, path: str) -> bool:
+    """Whether what a trace left at a buffer's path is that buffer, changed in place (`self.count += 1`)."""
+    node: Any = value.node if isinstance(value, fx.Proxy) else None
+    while node is not None and (node.target in OVERWRITING or "augmented" in node.meta):
+        node = node.args[0]
+    return node is not None and bool(node.op == "get_attr" and node.target == path)
