@@ -8,11 +8,11 @@ stage's state at that version alone, so executors that agree on versions agree b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,30 +21,23 @@ from torch.optim import Optimizer
 from pipelag.errors import PipelagError, shown
 from pipelag.methods import Method
 from pipelag.methods.carriers import Buffers, Memory, Reading, Term
-from pipelag.methods.prediction import coupled_decay
 from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage import together
+from pipelag.stage.optimized import OptimizedWeights
 from pipelag.stage.showing import ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
-from pipelag.tensors import as_real
-
-if TYPE_CHECKING:
-    from pipelag.stage.flat_step import FlatState
 
 Ring = list[Buffers]
-Group = dict[str, Any]  # settings, as of `torch.optim.Optimizer.param_groups`
 Content = tuple[str, int, float]  # ("live" | "F" | "B" | "R", version, amount)
 M = TypeVar("M", bound=Memory)
 
 
-class StageWeights:
+class StageWeights(OptimizedWeights):
     """What the passes of one stage read.
 
     Args:
-        flat: the stage's parameters. They are the live weights.
-        optimizer, parameters: the optimizer that updates this stage, and the parameters (in the order of `flat`,
-            sharing its storage) whose gradients and state it has.
+        flat, optimizer, parameters: the stage's parameters and their optimizer, as of `OptimizedWeights`.
         back: how many updates older than the live weights a version can be that is still loaded.
         method, stage, stages, delays: decide the policy.
         by_reference: show old weights without copying where that can be (`pipelag.stage.showing`): for executors that
@@ -66,43 +59,37 @@ class StageWeights:
         back: int,
         by_reference: bool = False,
     ) -> None:
-        self.flat, self.live, self.method = flat, flat.buffers, method
-        self.optimizer, self.parameters, self.back = optimizer, parameters, back
-        self.size = sum(buffer.numel() for buffer in flat.buffers)  # in numbers
-        self.complex = any(buffer.is_complex() for buffer in flat.buffers)
-        self.laid: FlatState | None = None  # the optimizer's state, where it lies flat (`pipelag.stage.flat_step`)
-        self.stage, self.delay = stage, delays.forward[stage - 1]
+        super().__init__(flat, stage, optimizer, parameters)
+        updated = bool(self.group_numbers)
+        self.method, self.back = method, back
+        self.delay = delays.forward[stage - 1]
         self.distance = self.delay - delays.backward[stage - 1]
         self.single = delays.periods[stage - 1] == 1
         self.version = self.first = 0
         self.memories: dict[str, Memory] = {}
-        self.along: list[torch.Tensor | None] = []  # see `gradients`
         self.steps = 0  # updates seen, for the bias correction of moments kept here
         self.prepared = False
-        groups = optimizer.param_groups if optimizer is not None else []
-        numbers = [number for number, group in enumerate(groups) if group["stage"] == stage]
-        active = bool(flat.buffers) and bool(numbers)
-        self.group_numbers = [numbers[group] for group in flat.groups] if active else []  # of each buffer
         self.stashed = method.backward_reads == "stashed" or method.random is not None
         # By how much the passes of each microbatch are changed, and what changes them.
         self.passes = {kind: method.passes(kind, stage, stages, delays) for kind in ("F", "B")}
         self.amounts: dict[str, Amounts] = {}
         self.readings: dict[str, Reading] = {}
-        if active:
+        if updated:
             self._read("F", method.forward_reads)
             if not self.stashed:
                 self._read("B", method.backward_reads)
-        self.change = method.update.change(self) if active and method.update is not None else None
-        if "F" in self.readings and not self.stashed and max(delays.backward_lags[stage - 1]):
+        self.change = method.update.change(self) if updated and method.update is not None else None
+        forward, backward = self.readings.get("F"), self.readings.get("B")
+        if forward is not None and not self.stashed and max(delays.backward_lags[stage - 1]):
             raise PipelagError(
                 f"method '{method.name}' predicts the forward's weights and reads old ones in the backward, which no "
                 "executor keeps; let the backward read live or stashed weights"
             )
-        moved = active and (back > 0 or bool(self.readings))
-        as_they_are = "F" not in self.readings or 0 in self.amounts["F"]  # some forward reads a version itself
-        self.plain: Ring = self._ring(back + 1 if as_they_are else 1) if moved else []
+        # Room for versions as they are, and by amount for what passes read of them.
+        as_they_are = forward is None or 0 in self.amounts["F"]  # some forward reads a version itself
+        kept = back + 1 if as_they_are else 1
+        self.plain: Ring = self._ring(kept) if updated and (back > 0 or self.readings) else []
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
-        forward, backward = self.readings.get("F"), self.readings.get("B")
         self.alike_made = forward is not None and backward is not None and forward.does_as(backward)
         ahead = (forward is not None and self.alike_made and forward.laborious) or not by_reference  # else as shown
         self.corrected: dict[float, Buffers] = self.ahead() if ahead else {}
@@ -114,62 +101,9 @@ class StageWeights:
         self.showing = ByReference(self) if by_reference else InPlace(self)
 
     @property
-    def groups(self) -> list[Group]:
-        """The optimizer's group of each of the weights' buffers.
-
-        Not kept: restoring an optimizer replaces its groups by new ones.
-        """
-        assert self.optimizer is not None
-        return [self.optimizer.param_groups[number] for number in self.group_numbers]
-
-    @property
-    def group(self) -> Group:
-        """The optimizer's group of this stage, where that has one.
-
-        Raises:
-            PipelagError: there are several, each of buffers of its own.
-        """
-        if len(set(self.group_numbers)) > 1:
-            raise PipelagError(
-                f"stage {self.stage} has parameter groups whose settings may differ; ask `groups`, one for each of the "
-                "weights' buffers, or `parameter_groups`"
-            )
-        return self.groups[0]
-
-    @property
-    def parameter_groups(self) -> list[Group]:
-        """The optimizer's group of each parameter, in the order of `parameters`."""
-        groups = self.groups
-        return [groups[self.flat.places[parameter][0]] for parameter in self.flat.parameters]
-
-    def state_beside(self, buffers: Sequence[Buffers], by_number: bool) -> Iterable[tuple[Any, ...]]:
-        """(the optimizer's state, the group, that part of each of the buffers), parameter by parameter.
-
-        by_number: or by larger pieces that the parameters lie in, for who treats every number by itself. A complex one
-            is two of them, as torch's optimizers have it.
-        """
-        assert self.optimizer is not None
-        parts: Iterable[tuple[Any, ...]]
-        if by_number and self.laid is not None and self.laid.holds():
-            parts = self.laid.parts(buffers)
-        else:
-            state = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
-            parts = zip(state, self.parameter_groups, *[self.flat.views(each) for each in buffers], strict=True)
-        return (tuple(map(as_real, part)) for part in parts) if by_number and self.complex else parts
-
-    def gradients(self) -> list[torch.Tensor | None]:
-        """Those of the coming update, as the optimizer steps along them; made once for all who remember them."""
-        self.along = self.along or coupled_decay(self.parameters, self.parameter_groups, self.optimizer)
-        return self.along
-
-    @property
     def prediction(self) -> Reading | None:
         """What foresees weights so many updates ahead, where the method predicts."""
         return self.readings.get("F") if isinstance(self.method.forward_reads, Predict) else None
-
-    def like(self) -> Buffers:
-        """Zeros in the layout of the weights."""
-        return self.flat.like()
 
     def remember(self, name: str, kind: Callable[[StageWeights], M]) -> M:
         """The memory of that name; whoever asks first makes it, by its class or any function of the stage.
