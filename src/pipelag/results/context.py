@@ -121,36 +121,16 @@ class Context:
 
     def _trained(self, shown_seeds: int, spread: str, whole: bool) -> str:
         """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
-        runs = [item for item in self.items if item.log is not None and item.arm.spec.kind == "train"]
-        steps_of: dict[str, list[int]] = {}  # by network and data
-        for item in runs:
-            spec, log = item.arm.spec, item.log
-            assert spec.model is not None and log is not None
-            data = log.summary.get("data") or {}
-            what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
-            steps_of.setdefault(what, []).append(spec.steps)
-        replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
-        unit = "minibatches (a stage with replicas updates once for as many)" if replicated else "updates"
-        lengths = [
-            f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + f" {unit}"
-            for what, steps in steps_of.items()
-        ]
-        if not lengths:
+        runs = [item for item in self.logged() if item.arm.spec.kind == "train"]
+        if not runs:
             return ""
-        seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {}  # by labels
-        for item in runs:
-            seeds_of.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
-        counts = [shown_seeds] if shown_seeds else [len(seeds) for seeds in seeds_of.values()]
-        fewest, most = min(counts), max(counts)
-        number = f"{fewest} to {most}" if fewest < most else str(most)
-        lengths.append(f"{number} seeds" + (f", {spread}" if spread else "") if most > 1 else "one seed")
-        if any(
-            phase.stages > 1 for item in runs if item.arm.spec.executor == "simulated" for phase in item.arm.spec.phases
-        ):
-            lengths.append("the stages' delays emulated in one process")
+        parts = [*_lengths(runs), _seeds(runs, shown_seeds, spread)]
+        simulated = [item.arm.spec for item in runs if item.arm.spec.executor == "simulated"]
+        if any(phase.stages > 1 for spec in simulated for phase in spec.phases):
+            parts.append("the stages' delays emulated in one process")
         short = self.shortfalls if whole else shortfall_of(self.beside_full(), shown=True)
         missing = "; ".join(text for text in (short, self.releases()) if text)
-        return "; ".join(lengths) + (f". {self.unlike}: {missing}." if missing else ".")
+        return "; ".join(parts) + (f". {self.unlike}: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
         """Which arms diverged, for their curves end early or are not there; or empty."""
@@ -229,6 +209,36 @@ class Context:
         return "; ".join(sorted(notes))
 
 
+def _lengths(runs: Sequence[Item]) -> list[str]:
+    """How long trained runs are, a network on its data each."""
+    steps_of: dict[str, list[int]] = {}  # by network and data
+    for item in runs:
+        spec, log = item.arm.spec, item.log
+        assert spec.model is not None and log is not None
+        data = log.summary.get("data") or {}
+        what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
+        steps_of.setdefault(what, []).append(spec.steps)
+    replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
+    unit = "minibatches (a stage with replicas updates once for as many)" if replicated else "updates"
+    return [
+        f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + f" {unit}"
+        for what, steps in steps_of.items()
+    ]
+
+
+def _seeds(runs: Sequence[Item], shown: int, spread: str) -> str:
+    """Over how many seeds: as many as are shown, or where none are, as runs of the same labels have."""
+    seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {}  # by labels
+    for item in runs:
+        seeds_of.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
+    counts = [shown] if shown else [len(seeds) for seeds in seeds_of.values()]
+    fewest, most = min(counts), max(counts)
+    if most <= 1:
+        return "one seed"
+    number = f"{fewest} to {most}" if fewest < most else str(most)
+    return f"{number} seeds" + (f", {spread}" if spread else "")
+
+
 def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
     """Some runs by what tells them from the others: their model or task, another label or a few, or their seeds.
 
@@ -238,15 +248,20 @@ def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
         return ""
     keys = [key for key in items[0].arm.labels if all(item.arm.labels.get(key) for item in items) and key != "what"]
     keys.sort(key=lambda key: (key not in ("model", "task"), len({shown_of(item, key) for item in items})))
-    for telling in (telling for size in (1, 2, 3) for telling in combinations(keys, size)):
-        labels = {tuple(shown_of(item, key) for key in telling) for item in items}
-        having = [other for other in others if all(key in other.arm.labels for key in telling)]
-        if not labels & {tuple(shown_of(other, key) for key in telling) for other in having}:
-            if len(telling) == 1 and all(value.replace(".", "").isdigit() for (value,) in labels):  # of what?
-                telling = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *telling)
-            return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in telling)
-    seeds = sorted({item.arm.seed for item in items})
-    return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
+    telling = next((some for size in (1, 2, 3) for some in combinations(keys, size) if _tell(some, items, others)), ())
+    if not telling:
+        seeds = sorted({item.arm.seed for item in items})
+        return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
+    if len(telling) == 1 and all(shown_of(item, telling[0]).replace(".", "").isdigit() for item in items):  # of what?
+        telling = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *telling)
+    return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in telling)
+
+
+def _tell(keys: Sequence[str], items: Iterable[Item], others: Iterable[Item]) -> bool:
+    """Whether none of the others that have these labels has values of them that one of the runs has."""
+    having = [other for other in others if all(key in other.arm.labels for key in keys)]
+    ours, theirs = ({tuple(shown_of(item, key) for key in keys) for item in each} for each in (items, having))
+    return ours.isdisjoint(theirs)
 
 
 def few(names: Iterable[str], most: int = 4) -> str:
