@@ -8,6 +8,7 @@ from typing import Any
 from pipelag.report.style import PAGE, figure
 
 Row = Mapping[str, Any]
+Box = tuple[float, float, float, float]  # left, top, width, height
 # Strong for the minibatch that is followed, pale for the others.
 STRONG = {"F": "#0072B2", "B": "#009E73", "R": "#E69F00", "send": "#7F7F7F"}
 PALE = {"F": "#C9DFF0", "B": "#C4E6DA", "R": "#F8E3B8", "send": "#D9D9D9"}
@@ -86,45 +87,32 @@ def _draw(
     from matplotlib.patches import Polygon, Rectangle
 
     shown = [row for row in rows if since <= row["start"] < end and row["worker"] < len(workers)]
+    passes, messages = ([row for row in shown if (row["kind"] == "send") == sent] for sent in (False, True))
     everything = not any(follow(row) for row in shown)
     for worker in range(len(workers)):
         axes.add_patch(Rectangle((since, worker + 0.08), end - since, 0.84, facecolor="#F4F4F4", edgecolor="none"))
-    longest = max((len(number(row)) for row in shown if row["kind"] != "send"), default=1)
+    longest = max((len(number(row)) for row in passes), default=1)
     together: dict[tuple[int, float], list[Row]] = {}
-    for row in shown:
-        if row["kind"] != "send":
-            together.setdefault((row["worker"], row["start"]), []).append(row)
-    for (worker, start), cell in together.items():
+    for row in passes:
+        together.setdefault((row["worker"], row["start"]), []).append(row)
+    for cell in together.values():
         for place, row in enumerate(cell):
-            x, y, width, height = _place(row, cell, place, start, worker)
+            x, y, width, height = _place(row, cell, place)
             cut, width = x + width > end + 1e-9, min(width, end - x)
             strong = everything or follow(row)
-            colour = (STRONG if strong else PALE)[row["kind"]]
-            right = (
-                _torn(x + width, y, height, 0.006 * (end - since)) if cut else [(x + width, y), (x + width, y + height)]
-            )
-            box = [(x, y), *right, (x, y + height)]
-            axes.add_patch(Polygon(box, facecolor=colour, edgecolor="white", linewidth=0.6))
-            text, below = number(row), label(row)
-            points = 72 * 6.2 * width / (end - since)  # how wide the box is on paper
-            size = min(7.5, points / (0.75 * longest), 10 * height + 1)
-            style = {"ha": "center", "va": "center", "color": "white" if strong else "#444444"}
-            beside = below and height < 0.5  # half a box is too low for two lines
-            offset = 0.32 if below and not beside else 0.5
-            place_x = x + (0.3 if beside else 0.5) * width
-            axes.text(place_x, y + offset * height, text, fontsize=size, weight="bold", **style)
-            if beside:
-                axes.text(x + 0.64 * width, y + 0.5 * height, below, fontsize=6, **style)
-            elif below:
-                plain = below.replace("$", "").replace("\\hat", "").replace("{", "").replace("}", "").replace("_", "")
-                fitting = min(6.5, points / (0.6 * len(plain)))
-                axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
-    for row in shown:
-        if row["kind"] == "send":
-            colour = (STRONG if everything or follow(row) else PALE)["send"]
+            tooth = 0.006 * (end - since) if cut else 0.0
+            box = [(x, y), *_right_edge(x + width, y, height, tooth), (x, y + height)]
             axes.add_patch(
-                Rectangle((row["start"], row["worker"] + 0.93), row["end"] - row["start"], 0.12, facecolor=colour)
+                Polygon(box, facecolor=(STRONG if strong else PALE)[row["kind"]], edgecolor="white", linewidth=0.6)
             )
+            points = 72 * 6.2 * width / (end - since)  # how wide the box is on paper
+            colour = "white" if strong else "#444444"
+            _inscribe(axes, (x, y, width, height), number(row), label(row), points, longest, colour)
+    for row in messages:
+        colour = (STRONG if everything or follow(row) else PALE)["send"]
+        axes.add_patch(
+            Rectangle((row["start"], row["worker"] + 0.93), row["end"] - row["start"], 0.12, facecolor=colour)
+        )
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(since, end)
     axes.set_ylim(len(workers) + 0.08, 0)
@@ -134,19 +122,37 @@ def _draw(
         axes.spines[side].set_visible(False)
 
 
-def _torn(x: float, y: float, height: float, tooth: float) -> list[tuple[float, float]]:
-    """The right edge of a box that goes on beyond what is shown, from above: torn, so that none thinks it whole."""
+def _inscribe(axes: Any, box: Box, text: str, below: str, points: float, longest: int, colour: str) -> None:
+    """Write into a box its number, as large as the longest of all fits, and below or in a low box beside it a label."""
+    x, y, width, height = box
+    style = {"ha": "center", "va": "center", "color": colour}
+    size = min(7.5, points / (0.75 * longest), 10 * height + 1)
+    beside = below and height < 0.5  # half a box is too low for two lines
+    across, down = 0.3 if beside else 0.5, 0.32 if below and not beside else 0.5
+    axes.text(x + across * width, y + down * height, text, fontsize=size, weight="bold", **style)
+    if beside:
+        axes.text(x + 0.64 * width, y + 0.5 * height, below, fontsize=6, **style)
+    elif below:
+        plain = below.replace("$", "").replace("\\hat", "").replace("{", "").replace("}", "").replace("_", "")
+        fitting = min(6.5, points / (0.6 * len(plain)))
+        axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
+
+
+def _right_edge(x: float, y: float, height: float, tooth: float) -> list[tuple[float, float]]:
+    """From above; torn where the box goes on beyond what is shown, so that none thinks it whole."""
+    if not tooth:
+        return [(x, y), (x, y + height)]
     return [(x - tooth * (i % 2), y + height * i / 8) for i in range(9)]
 
 
-def _place(row: Row, cell: Sequence[Row], place: int, start: float, worker: int) -> tuple[float, float, float, float]:
+def _place(row: Row, cell: Sequence[Row], place: int) -> Box:
     """Box of a pass. Two passes that begin together share the cell: of one minibatch in turn, of two at once."""
-    width, height = row["end"] - start, 0.84
+    start, top, width, height = row["start"], row["worker"] + 0.08, row["end"] - row["start"], 0.84
     if len(cell) == 1:
-        return start, worker + 0.08, width, height
+        return start, top, width, height
     if len({row["minibatch"] for row in cell}) == 1:
-        return start + place * width / len(cell), worker + 0.08, width / len(cell), height
-    return start, worker + 0.08 + place * height / len(cell), width, height / len(cell)
+        return start + place * width / len(cell), top, width / len(cell), height
+    return start, top + place * height / len(cell), width, height / len(cell)
 
 
 def _legend(fig: Any, rows: Sequence[Row]) -> None:
