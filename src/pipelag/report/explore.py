@@ -17,6 +17,7 @@ from pipelag.errors import PipelagError
 from pipelag.report.charts import GREEK
 from pipelag.report.frames import Axis, Lines, axis_of
 from pipelag.report.gather import Record
+from pipelag.report.panels import rows_of, values_of
 from pipelag.report.style import COLOURS, DASHES
 
 LINES = TypeAdapter(Lines)
@@ -59,14 +60,14 @@ def panels(chart: Lines, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """By panel: title, axes and lines, each with its points, their spread over seeds, colour and dashes."""
     if frame.empty:
         return
-    names = list(frame[chart.line].drop_duplicates()) if chart.line else [""]
-    for panel in list(frame[chart.panel].drop_duplicates()) if chart.panel else [""]:
-        part = frame[frame[chart.panel] == panel] if chart.panel else frame
+    names = values_of(frame, chart.line)
+    for panel in values_of(frame, chart.panel):
+        part = rows_of(frame, chart.panel, panel)
         x, y = axis_of(chart.x, str(panel)), axis_of(chart.y, str(panel))
         lines: list[dict[str, Any]] = []
         remarks: dict[str, None] = {}
         for number, name in enumerate(names):
-            rows = (part[part[chart.line] == name] if chart.line else part).dropna(subset=[y.column])
+            rows = rows_of(part, chart.line, name).dropna(subset=[y.column])
             if rows.empty:
                 continue
             points, remark = chart.smoothed(chart.points(rows, x, y))
@@ -142,8 +143,9 @@ def bars_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
     """A sentence per panel."""
     axis = chart["y"] if isinstance(chart["y"], dict) else {"column": chart["y"]}
     value, columns = axis["column"], [chart[key] for key in ("group", "bar", "stack") if chart.get(key)]
-    for panel in list(frame[chart["panel"]].drop_duplicates()) if chart.get("panel") else [""]:
-        part = frame[frame[chart["panel"]] == panel] if chart.get("panel") else frame
+    by = chart.get("panel", "")
+    for panel in values_of(frame, by):
+        part = rows_of(frame, by, panel)
         means = part.groupby(columns, sort=False)[value].mean().dropna()
         named = [f"{_words(key)} {_number(number)}" for key, number in means.items()]
         if len(named) > NAMED:
@@ -155,9 +157,10 @@ def bars_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
 def points_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
     """A sentence per group of points."""
     axes = [chart[key].get("column") if isinstance(chart[key], dict) else chart[key] for key in ("x", "y")]
-    for group in list(frame[chart["group"]].drop_duplicates()) if chart.get("group") else ["points"]:
-        part = frame[frame[chart["group"]] == group] if chart.get("group") else frame
-        where = f"{len(part)} points of {plain(str(group))}"
+    by = chart.get("group", "")
+    for group in values_of(frame, by):
+        part = rows_of(frame, by, group)
+        where = f"{len(part)} points of {plain(str(group)) if by else 'points'}"
         spans = [f"{name} {_number(part[name].min())} to {_number(part[name].max())}" for name in axes if name]
         yield f"{where}{': ' if spans else ''}{', '.join(spans)}."
 

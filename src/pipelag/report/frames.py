@@ -28,7 +28,9 @@ from pipelag.report.panels import (
     outlined,
     over_seeds,
     remark,
+    rows_of,
     running_mean,
+    values_of,
     with_all_seeds,
     wrapped,
 )
@@ -108,16 +110,16 @@ class Lines:
         """The figure of a frame; an empty frame says that nothing is logged."""
         if frame.empty:
             return empty("no run logged")
-        panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
-        names = list(frame[self.line].drop_duplicates()) if self.line else [""]
+        panels = values_of(frame, self.panel)
+        names = values_of(frame, self.line)
         width = COLUMN if len(panels) == 1 else PAGE
         fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
         for axes, panel in zip(grid[0], panels, strict=True):
-            part = frame[frame[self.panel] == panel] if self.panel else frame
+            part = rows_of(frame, self.panel, panel)
             x, y = axis_of(self.x, str(panel)), axis_of(self.y, str(panel))
             marked: dict[float, list[str]] = {}  # the colours of the lines that each vertical line is of
             for number, name in enumerate(names):
-                rows = part[part[self.line] == name] if self.line else part
+                rows = rows_of(part, self.line, name)
                 style = self.styles.get(name, (number,) * 2)
                 self._line(axes, rows, x, y, str(name), style)
                 drawn = rows.dropna(subset=[y.column])
@@ -229,23 +231,20 @@ class Bars:
         frame = frame.dropna(subset=[y.column]) if not frame.empty else frame
         if frame.empty:
             return empty("no run logged")
-        panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
-        count = sum(
-            len(part[[c for c in (self.group, self.bar) if c]].drop_duplicates())
-            for panel in panels
-            for part in [frame[frame[self.panel] == panel] if self.panel else frame]
-        )
+        panels = {panel: rows_of(frame, self.panel, panel) for panel in values_of(frame, self.panel)}
+        columns = [column for column in (self.group, self.bar) if column]
+        count = sum(len(rows[columns].drop_duplicates()) for rows in panels.values())
         width = COLUMN if count <= 8 and len(panels) == 1 else PAGE
-        groups = [frame[frame[self.panel] == panel][self.group].nunique() if self.panel else 1 for panel in panels]
+        groups = [rows[self.group].nunique() for rows in panels.values()]
         ratios = [max(number, 0.4 * max(groups)) for number in groups]  # bars of one panel as wide as another's
         options = {"ncols": len(panels), "sharey": self.shared_y, "squeeze": False, "width_ratios": ratios}
         fig, grid = figure(width, self.height, **options)
-        parts = list(frame[self.stack].drop_duplicates()) if self.stack else [""]
-        bars = list(frame[self.bar].drop_duplicates()) if self.bar else [""]
-        for axes, panel, ratio in zip(grid[0], panels, ratios, strict=True):
-            rows = frame[frame[self.panel] == panel] if self.panel else frame
+        bars, names = values_of(frame, self.bar), values_of(frame, self.stack or self.bar)
+        own = {name: 1 + number % (len(COLOURS) - 1) for number, name in enumerate(names)}
+        colours = {name: COLOURS[self.colours.get(name, number)] for name, number in own.items()}
+        for axes, (panel, rows), ratio in zip(grid[0], panels.items(), ratios, strict=True):
             inches = width * ratio / sum(ratios)
-            self._panel(axes, rows, y, bars, parts, inches, small=count > 24)
+            self._panel(axes, rows, y, bars, colours, inches, small=count > 24)
             axes.set_title(greek(wrapped(str(panel), TITLED * inches)))
             draw_levels(axes, self.levels)
             if "," in self.number and not y.log:  # the axis as the bars: 10,000
@@ -262,56 +261,33 @@ class Bars:
         rows: pd.DataFrame,
         y: Axis,
         bars: Sequence[Any],
-        parts: Sequence[Any],
+        colours: Mapping[Any, str],
         inches: float,
         small: bool,
     ) -> None:
-        groups = list(rows[self.group].drop_duplicates())
-        drawn = [bar for bar in bars if not self.bar or (rows[self.bar] == bar).any()]
+        """Bars and what stands above and below them; inches: the panel's width; small: its texts."""
+        groups = values_of(rows, self.group)
+        drawn = [bar for bar in bars if not rows_of(rows, self.bar, bar).empty]
         width = 0.82 / len(drawn)
         letters = 0.82 * inches * width / len(groups) / LETTER  # that fit above a bar
         for number, bar in enumerate(drawn):
-            of_bar = rows[rows[self.bar] == bar] if self.bar else rows
-            below = dict.fromkeys(groups, 0.0)
-            over: dict[Any, float] = {}
-            for layer, part in enumerate(parts):
-                of_part = of_bar[of_bar[self.stack] == part] if self.stack else of_bar
-                if of_part.empty:
-                    continue
-                points = over_seeds(of_part, self.group, y.column)
-                at = [groups.index(g) + (number - (len(drawn) - 1) / 2) * width for g in points.index]
-                own_number = 1 + (layer if self.stack else bars.index(bar)) % (len(COLOURS) - 1)
-                colour = COLOURS[self.colours.get(part if self.stack else bar, own_number)]
-                axes.bar(
-                    at,
-                    points["mean"],
-                    width * 0.92,
-                    bottom=[below[g] for g in points.index],
-                    color=colour,
-                    yerr=points["std"] if (points["std"] > 0).any() and not self.stack else None,
-                    error_kw={"linewidth": 0.6, "capsize": 1.5},
-                    label=greek(str(part if self.stack else bar)) or None,
-                    log=y.log,
+            of_bar = rows_of(rows, self.bar, bar)
+            there, aside = set(of_bar[self.group]), (number - (len(drawn) - 1) / 2) * width
+            places = {group: at + aside for at, group in enumerate(groups) if group in there}
+            tops, whiskers = self._stand(axes, of_bar, y, places, width, colours if self.stack else {bar: colours[bar]})
+            for group, top in tops.items():
+                text = self.number.format(top)
+                axes.annotate(
+                    text,
+                    (places[group], top + whiskers.get(group, 0.0)),
+                    textcoords="offset points",
+                    xytext=(0, 1.5),
+                    ha="center",
+                    va="bottom",
+                    fontsize=5.5 if small else 6,
+                    rotation=90 if small and len(text) > min(3, letters) else 0,
+                    path_effects=outlined() if self.levels else None,
                 )
-                for group, value in zip(points.index, points["mean"], strict=True):
-                    below[group] += value
-                if not self.stack:
-                    over = points["std"].to_dict()  # texts stand above the whiskers
-            for group, value in below.items():
-                if group in set(of_bar[self.group]):
-                    place = groups.index(group) + (number - (len(drawn) - 1) / 2) * width
-                    text = self.number.format(value)
-                    axes.annotate(
-                        text,
-                        (place, value + over.get(group, 0.0)),
-                        textcoords="offset points",
-                        xytext=(0, 1.5),
-                        ha="center",
-                        va="bottom",
-                        fontsize=5.5 if small else 6,
-                        rotation=90 if small and len(text) > min(3, letters) else 0,
-                        path_effects=outlined() if self.levels else None,
-                    )
         titles = [greek(str(group)) for group in groups]
         room = 0.82 * inches / len(groups)  # inches for a group
         crowded = max(len(line) for title in titles for line in title.split("\n")) * LETTER > room
@@ -320,6 +296,41 @@ class Bars:
         axes.set_xlabel(greek(self.x_title))
         y.apply(axes, "y")
         axes.margins(y=0.18 if small else 0.12)
+
+    def _stand(
+        self,
+        axes: Any,
+        rows: pd.DataFrame,
+        y: Axis,
+        places: Mapping[Any, float],
+        width: float,
+        colours: Mapping[Any, str],
+    ) -> tuple[dict[Any, float], dict[Any, float]]:
+        """One bar of each group, by the colours of its parts, from below; returns its top, and how far its whisker
+        goes beyond that where it is one part."""
+        tops = dict.fromkeys(places, 0.0)
+        whiskers: dict[Any, float] = {}
+        for name, colour in colours.items():
+            part = rows_of(rows, self.stack, name)
+            if part.empty:
+                continue
+            points = over_seeds(part, self.group, y.column)
+            if not self.stack:
+                whiskers = points["std"].to_dict()
+            axes.bar(
+                [places[group] for group in points.index],
+                points["mean"],
+                width * 0.92,
+                bottom=[tops[group] for group in points.index],
+                color=colour,
+                yerr=points["std"] if any(reach > 0 for reach in whiskers.values()) else None,
+                error_kw={"linewidth": 0.6, "capsize": 1.5},
+                label=greek(str(name)) or None,
+                log=y.log,
+            )
+            for group, value in points["mean"].items():
+                tops[group] += value
+        return tops, whiskers
 
 
 @dataclass(frozen=True)
@@ -344,15 +355,15 @@ class Scatter:
         x = self.x if isinstance(self.x, Axis) else Axis(self.x)
         if frame.empty:
             return empty("no run logged")
-        panels = list(frame[self.panel].drop_duplicates()) if self.panel else [""]
-        groups = list(frame[self.group].drop_duplicates()) if self.group else [""]
+        panels = values_of(frame, self.panel)
+        groups = values_of(frame, self.group)
         width = COLUMN if len(panels) == 1 else PAGE
         fig, grid = figure(width, self.height, ncols=len(panels), squeeze=False)
         for axes, panel in zip(grid[0], panels, strict=True):
-            part = frame[frame[self.panel] == panel] if self.panel else frame
+            part = rows_of(frame, self.panel, panel)
             y = axis_of(self.y, str(panel))
             for number, name in enumerate(groups):
-                rows = part[part[self.group] == name] if self.group else part
+                rows = rows_of(part, self.group, name)
                 if rows.empty:
                     continue
                 axes.scatter(

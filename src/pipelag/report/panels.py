@@ -1,4 +1,4 @@
-"""What the panels of a chart share: means over seeds, thin levels, texts beside points, titles in lines, one legend."""
+"""What the panels of a chart share: parts of a frame, means over seeds, thin levels, texts, titles, one legend."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 TIE = "\u00a0"  # a space at which no line is broken
 GREY = "#7F7F7F"
 TITLED = 0.85  # of a panel's room for its title, which is bold
+
+
+def values_of(frame: pd.DataFrame, column: str) -> list[Any]:
+    """The different values of a column, in the order of the frame; one that is empty where no column is named."""
+    return list(frame[column].drop_duplicates()) if column else [""]
+
+
+def rows_of(frame: pd.DataFrame, column: str, value: Any) -> pd.DataFrame:
+    """The rows that have a value in a column; all where no column is named."""
+    return frame[frame[column] == value] if column else frame
 
 
 def over_seeds(rows: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
