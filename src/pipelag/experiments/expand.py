@@ -215,26 +215,38 @@ def _arms(paper: Paper, result: str, scale: Scale, by_result: ByResult) -> list[
 def _of(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult) -> Iterator[Arm]:
     """What one entry of a result's runs stands for."""
     if runs.use:
-        used = [arm for arm in _arms(paper, runs.use, scale, by_result) if matches(arm.labels, runs.where)]
-        if not used:
-            raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
-        taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
-        yield from (replace(arm, labels={**arm.labels, **runs.labels}) for arm in taken)
+        yield from _used(runs, paper, result, scale, by_result)
         return
-    left_out = [each for each in scale.leave_out if each.paper == paper.id and each.result in ("", result)]
     for variables in runs.each or [{}]:
         one: Runs = validate(Runs, substitute(runs.model_dump(exclude={"each"}), variables), f"{paper.id}.{result}")
         setup = setup_of(paper, one.setup, scale)
+        seeds = one.seeds or setup.seeds or scale.seeds
         note = " ".join(filter(None, (one.note, setup.note)))
         for label, arm_config in one.arms.items():
             labels = {**one.labels, "arm": label}
-            named = [o for o in left_out if not o.setups or one.setup in o.setups]
-            fitting = [o for o in named if matches(labels, o.where)]
-            seeds = one.seeds or setup.seeds or scale.seeds
             spec = spec_of(setup, arm_config, seeds[0], f"{paper.id}.{result}.{label}")
             for seed in seeds:
-                why = next((o.why for o in fitting if not o.seeds or seed in o.seeds), "")
-                yield Arm(labels, seed, spec.model_copy(update={"seed": seed}), why or missing(spec), note)
+                why = _left_out(scale, paper.id, result, one.setup, labels, seed) or missing(spec)
+                yield Arm(labels, seed, spec.model_copy(update={"seed": seed}), why, note)
+
+
+def _used(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult) -> Iterator[Arm]:
+    """Runs of another result, with such labels and seeds."""
+    used = [arm for arm in _arms(paper, runs.use, scale, by_result) if matches(arm.labels, runs.where)]
+    if not used:
+        raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
+    taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
+    yield from (replace(arm, labels={**arm.labels, **runs.labels}) for arm in taken)
+
+
+def _left_out(scale: Scale, paper: str, result: str, setup: str, labels: Mapping[str, str], seed: int) -> str:
+    """Why a scale does not make a run, by the first entry that names it; empty where none does."""
+    for entry in scale.leave_out:
+        of_result = entry.paper == paper and entry.result in ("", result)
+        of_setup = not entry.setups or setup in entry.setups
+        if of_result and of_setup and matches(labels, entry.where) and (not entry.seeds or seed in entry.seeds):
+            return entry.why
+    return ""
 
 
 def missing(spec: RunSpec) -> str:

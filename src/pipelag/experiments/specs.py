@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pipelag.errors import PipelagError, shortened, shown, unknown
 from pipelag.experiments.names import check_names
-from pipelag.experiments.schema import ArmConfig, Setup, proper
+from pipelag.experiments.schema import ArmConfig, PhaseArm, Setup, proper
 from pipelag.runs.spec import RunSpec
 from pipelag.typed import MOST_STAGES, mistake
 
@@ -20,26 +20,14 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
     optimizer = setup.optimizer
     if optimizer is not None and arm.lr_times != 1.0:
         optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
-    phases: list[dict[str, Any]] = []
     if setup.kind in ("train", "speed") and not setup.steps:
         raise PipelagError(f"{where}: the setup does not say how many steps a run takes; give it steps")
+    base = optimizer.lr if optimizer is not None else 0.0
+    phases: list[dict[str, Any]] = []
     for phase in arm.phases or ([arm] if arm.method else []):
-        base = optimizer.lr if optimizer is not None else 0.0
-        everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
-        cuts = cuts_of(phase.cuts or setup.cuts, where)
-        factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
-        factors |= {stage: everywhere * _number(times, where) for stage, times in phase.stage_lr_times.items()}
-        rates = {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0}
         rest = setup.steps - sum(before["steps"] for before in phases)
-        steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
-        settings = {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()}
-        content: dict[str, Any] = {"method": phase.method, "options": settings}
-        content |= {
-            "microbatches": phase.microbatches or setup.microbatches,
-            "replicas": phase.replicas or setup.replicas,
-        }
-        content |= {"recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where)}
-        phases.append({**content, "steps": steps, "cuts": cuts, "stage_lr": rates})
+        everywhere = phase.lr_times if arm.phases else 1.0  # an arm of one phase has its factor in the optimizer
+        phases.append(_phase(phase, setup, rest, base, everywhere, where))
     schedule = setup.lr_schedule
     if schedule.milestones and schedule.horizon is None:
         schedule = schedule.model_copy(update={"horizon": setup.steps})
@@ -57,6 +45,29 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
         raise mistake(error, content, RunSpec).at(where) from error
     check_names(spec, where)
     return spec
+
+
+def _phase(phase: PhaseArm, setup: Setup, rest: int, base: float, everywhere: float, where: str) -> dict[str, Any]:
+    """A phase as a spec has it.
+
+    Args:
+        rest: the steps that the phases before it leave.
+        base, everywhere: the optimizer's rate, and the factor on it for all stages.
+    """
+    cuts = cuts_of(phase.cuts or setup.cuts, where)
+    factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
+    factors |= {stage: everywhere * _number(times, where) for stage, times in phase.stage_lr_times.items()}
+    steps = rest if phase.share == "rest" else _share(phase.share, setup.steps, setup, where)
+    return {
+        "method": phase.method,
+        "options": {key: _setting(value, steps, setup, where) for key, value in phase.settings.items()},
+        "microbatches": phase.microbatches or setup.microbatches,
+        "replicas": phase.replicas or setup.replicas,
+        "recompute": recompute_of(phase.recompute, len(cuts) + 1, setup, where),
+        "steps": steps,
+        "cuts": cuts,
+        "stage_lr": {stage: _rounded(base * times) for stage, times in factors.items() if times != 1.0},
+    }
 
 
 def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
