@@ -180,6 +180,7 @@ def train(
     >>> run.delays.forward
     (2, 0)
     """
+    # What can be checked by itself.
     if executor not in EXECUTORS:
         raise unknown("executor", str(executor), EXECUTORS)
     asked.check_numbers(seed, threads, workers, checkpoint_every)
@@ -200,20 +201,11 @@ def train(
         asked.check_travels(sequence, place)
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
+    # The phases: those given, or one of what is given instead.
     if phases is None:
         count = asked.steps_of(batches, steps, epochs)
-        phases = [
-            Phase(
-                methods.get("stale_weights" if method is None else method),
-                count,
-                cuts,
-                stage_rates,
-                microbatches,
-                recompute,
-                replicas,
-            )
-        ]
-        chosen = phases[0].method
+        chosen = methods.get("stale_weights" if method is None else method)
+        phases = [Phase(chosen, count, cuts, stage_rates, microbatches, recompute, replicas)]
         if method is not None and not cuts and workers is None and (chosen.pipelined or chosen.data_parallel):
             warnings.warn(
                 f"the method '{chosen.name}' has one stage here, as no cuts are given, so that no weights are late",
@@ -234,6 +226,7 @@ def train(
         cut_stages(sequence, phase.cuts)
         phase.check()
     asked.refuse_ignored(phases, executor, workers)
+    # What is measured and told meanwhile.
     measured, measures = None, metrics_of(metrics)
     if validation is not None:
         measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, measures, seed, bf16)
@@ -241,6 +234,7 @@ def train(
         raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
     wishes.check(checkpointed=checkpoints is not None)
+    # The minibatches, and the training.
     sends = any(phase.cuts and not phase.method.data_parallel for phase in phases)
     even = executor == "real" and not uneven and sends
     asked.check_sizes(batches, sum(phase.steps for phase in phases), phases, even)
