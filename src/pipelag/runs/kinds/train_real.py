@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +22,7 @@ from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
 from pipelag.runs.kinds.train_simulated import all_finite, describe_phases, in_bf16, phases_of, precision_of
 from pipelag.runs.spec import RunSpec
-from pipelag.runs.tasks import best_of, check_data, final_of, open_task, told_of_data
+from pipelag.runs.tasks import Task, best_of, check_data, final_of, open_task, told_of_data
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import computing
 from pipelag.stage.weights import load_whole
@@ -133,30 +134,15 @@ def _task(
     records = training.run(task.batches.inputs, task.batches.targets)
     if job.rank:
         return [], {}, {}, []
-    losses = training.losses
-    diverged_at = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    diverged_at = next((step for step, loss in enumerate(training.losses) if not math.isfinite(loss)), None)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
-    best: dict[str, float] | None = None
-    rows, ends, done = [], sorted(ends_of(spec)), 0
-    written = set(checkpoints.steps())
-    for step in sorted(evaluations(spec)):
-        if step not in written:
-            if step < resume:  # of another pipeline, which was evaluated elsewhere
-                continue
-            raise PipelagError(
-                f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
-            )
-        load_whole(model, checkpoints.model(step))
-        row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
-        row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
-        with computing(job.device, bf16):
-            measured = task.measure(model)
-        rows.append(row | {"loss": sum(losses[done:step]) / (step - done)} | measured)
-        best = best_of(rows[-1], best)
-        done = step
+    rows = list(_evaluated(task, training, checkpoints, resume, spec, rate))
     load_whole(model, final_state)
     if diverged_at is None and not all_finite(model):
         diverged_at = spec.steps
+    best: dict[str, float] | None = None
+    for row in rows:
+        best = best_of(row, best)
     summary = {
         "status": "finished" if diverged_at is None else "diverged",
         "diverged_at": diverged_at,
@@ -175,3 +161,31 @@ def _task(
     index = next((index for index, phase in enumerate(records) if phase), 0)
     trace = real_rows(records[index], phases[index].microbatches, TRACED)
     return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace
+
+
+def _evaluated(
+    task: Task,
+    training: RealTraining,
+    checkpoints: Checkpoints,
+    resume: int,
+    spec: RunSpec,
+    rate: Callable[[int], float],
+) -> Iterator[dict[str, Any]]:
+    """A row for each evaluation, made after the training of the weights in its checkpoints; the model is left with the
+    last ones."""
+    assert spec.optimizer is not None
+    model, ends, written, done = training.model, sorted(ends_of(spec)), set(checkpoints.steps()), 0
+    for step in sorted(evaluations(spec)):
+        if step not in written:
+            if step < resume:  # of another pipeline, which was evaluated elsewhere
+                continue
+            raise PipelagError(
+                f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
+            )
+        load_whole(model, checkpoints.model(step))
+        row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
+        row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
+        with computing(training.job.device, in_bf16(spec)):
+            measured = task.measure(model)
+        yield row | {"loss": sum(training.losses[done:step]) / (step - done)} | measured
+        done = step
