@@ -86,26 +86,34 @@ def train_real(
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
     with _store_in(checkpoints, wishes.kept_at(every, ends, total), wishes) as store:
-        measured = wishes.marks(total) if wishes.validation is not None else ()
-        resume = store.rewind(measured) if store is not None else 0
-        if store is not None and resume == total and fits(store.model(total), model):  # else the workers refuse it
-            asked = told_of(phases[-1], how["seed"], how["bf16"])
-            store.check_over(total, asked | optimizer_of(model, how["optimizer"]))
-        like: dict[str, str] = {}
+        resume, like = 0, dict[str, str]()
+        if store is not None:
+            resume = store.rewind(wishes.marks(total) if wishes.validation is not None else ())
+            if resume == total and fits(store.model(total), model):  # else the workers refuse it
+                asked = told_of(phases[-1], how["seed"], how["bf16"])
+                store.check_over(total, asked | optimizer_of(model, how["optimizer"]))
         if checkpoints is not None and store is not None:
             like = rates_told(how["rate"], total) | loss_told(how["loss"].function) | data_told(epoch, first)
             if resume:
                 warn_of_others(checkpoints, training_of(store.parts(resume, "resume")), like, resume)
-        follower = None
         with Telling(wishes, total, epoch, store is not None, bool(resume)) as telling:
+            follower = None
             if store is not None:
                 follower = Follower(store, telling, copied(model), checkpoints is not None)
                 if how["bf16"]:
                     masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
-            given: dict[str, Any] = {"model": copied(model).cpu(), "batches": supply, "phases": list(phases)}
-            given |= {"kept": Path(checkpoints) if checkpoints is not None else None, "checkpoints": store}
-            given |= {"resume": resume, "meanwhile": follower, "patience": patience, "likeness": like}
-            given["rules"] = rules_of_users()
+            given: dict[str, Any] = {
+                "model": copied(model).cpu(),
+                "batches": supply,
+                "phases": list(phases),
+                "kept": Path(checkpoints) if checkpoints is not None else None,
+                "checkpoints": store,
+                "resume": resume,
+                "meanwhile": follower,
+                "patience": patience,
+                "likeness": like,
+                "rules": rules_of_users(),
+            }
             try:
                 state, losses = launch(_task, workers, device, threads, **given, **how)
                 if follower is not None:

@@ -75,7 +75,7 @@ class FlatState:
                     piece_state[key] = values[0].clone()
             else:
                 raise ValueError
-        for key, views in laid.items():
+        for key, views in laid.items():  # only now that all can lie here: else the optimizer's own stay
             for state, view in zip(states, views, strict=True):
                 state[key] = view
         self.entries = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
