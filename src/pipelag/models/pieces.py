@@ -47,13 +47,11 @@ class Piece(nn.Module):
         self.takes, self.gives = len(inputs), len(set(refs(output)))
         steps = [*settled, *steps]
         # A tensor that another layer made is not overwritten: it may be what that layer's backward needs.
-        produced = {step.name for step in steps}
-        foreign = [step.inplace and bool(step.uses) and step.uses[0] not in produced for step in steps]
-        self.steps = [
-            replace(step, target=PLAIN.get(step.target, step.target)) if is_foreign else step
-            for step, is_foreign in zip(steps, foreign, strict=True)
-        ]
-        self.copied = [is_foreign and step.target not in PLAIN for step, is_foreign in zip(steps, foreign, strict=True)]
+        made = {step.name for step in steps}
+        foreign = {step.name: step for step in steps if step.inplace and step.uses and step.uses[0] not in made}
+        plain = {name: replace(step, target=PLAIN.get(step.target, step.target)) for name, step in foreign.items()}
+        self.steps = [plain.get(step.name, step) for step in steps]
+        self.copied = [step.name in foreign and step.target not in PLAIN for step in steps]
         last = {name: number for number, step in enumerate(steps) for name in (step.name, *step.uses)}
         stay = set(refs(output))
         self.done = [[n for n, at in last.items() if at == number and n not in stay] for number in range(len(steps))]
