@@ -300,8 +300,8 @@ def test_timed_straight_pipeline_runs_at_its_slowest_stage() -> None:
 
 def test_clusters_are_checked() -> None:
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).workers == 8
-    assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(0, 3) == 3.0
-    assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(3, 4) == 1.0
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).link(0, 3).bandwidth == 3.0
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).link(3, 4).bandwidth == 1.0
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(6).workers == 8
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(2).levels == (Level(2, 3.0),)
     alike = Level(4, 3.0)
@@ -450,8 +450,8 @@ def test_a_boundary_is_as_fast_as_the_slowest_pair_that_minibatches_take(
     """Minibatch m goes from replica m mod r to replica m mod s (section 3.2)."""
     cluster = Cluster((Level(inner, 12e9), Level(outer, 1e9)))
     senders, receivers = range(before), range(before, before + after)
-    slowest = min(cluster.bandwidth(senders[m % before], receivers[m % after]) for m in range(before * after))
-    assert cluster.between(senders, receivers) == slowest
+    pairs = [(senders[m % before], receivers[m % after]) for m in range(before * after)]
+    assert cluster.between(senders, receivers).bandwidth == min(cluster.link(*pair).bandwidth for pair in pairs)
 
 
 def test_the_prediction_of_a_plan_is_what_the_search_says_of_it() -> None:

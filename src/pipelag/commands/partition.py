@@ -23,7 +23,9 @@ DRAWN = (".pdf", ".svg", ".png")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("profile", type=Path, help="a profile that pipelag saved (.jsonl), or PipeDream's graph.txt")
-    parser.add_argument("--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth}")
+    parser.add_argument(
+        "--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth, latency}"
+    )
     parser.add_argument("--workers", type=whole(1, MOST_WORKERS), help="refuse a cluster of another size")
     parser.add_argument(
         "--communication", choices=sorted(SYNC), default="ring", help="cost of summing gradients (ring)"
