@@ -90,6 +90,30 @@ def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, mem
     assert searched.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
 
 
+@given(
+    profiles.map(lambda one: Profile(one.layers[:3])),
+    *(st.integers(2, 3), st.just(2), st.floats(2e4, 5e5), st.sampled_from((0.0, 2.0))),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_memory_limit_over_several_levels(
+    profile: Profile, inner: int, outer: int, memory: float, state: float
+) -> None:
+    """The better of the plan by levels, where it fits, and the best that fits over all workers on one level."""
+    levels = (Level(inner, 4e6), Level(outer, 1e6))
+    fits = lambda plan: max(memory_of(profile, plan, state=state)) <= memory  # noqa: E731
+    by_levels = partition(profile, Cluster(levels), hierarchical=True)
+    flattened = flat(inner * outer, 1e6)
+    periods = [predict(profile, flattened, p, "ring") for p in all_plans(len(profile.layers), inner * outer) if fits(p)]
+    periods += [by_levels.period or 0.0] if fits(by_levels) else []
+    if not periods:
+        with pytest.raises(PipelagError, match="no plan fits"):
+            partition(profile, Cluster(levels, memory), state=state)
+        return
+    plan, unlimited = partition(profile, Cluster(levels, memory), state=state), partition(profile, Cluster(levels))
+    assert fits(plan) and plan.period == pytest.approx(min(periods))
+    assert plan == unlimited or not fits(unlimited)
+
+
 def recurrence(profile: Profile, cluster: Cluster) -> float:
     """The paper's equations, written down as they are, by plain recursion."""
     times = [layer.total_ms / 1e3 for layer in profile.layers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from types import NoneType
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from pipelag.errors import PipelagError, expect
 from pipelag.partitioner.cluster import Cluster, Level, summed_messages, sync_of
-from pipelag.partitioner.plan import Plan, PlanStage
+from pipelag.partitioner.plan import Plan, PlanStage, memory_of
 from pipelag.timing.layers import Profile
 
 MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
@@ -34,7 +35,8 @@ def partition(
             for its gradient, and 2 (m-1) for each layer with weights that m replicas sum; the printed one has none.
         straight: no replicas, one stage per worker.
         hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
-            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two.
+            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two. A limit on memory
+            is searched under over the collapsed cluster; the best plan by levels is taken where it fits anyway.
         data_parallel: whether the whole model on every worker is a plan too; without, there are at least two stages.
         state: bytes of the optimizer's state per byte of weights, as Adam's 2: with a limit on memory they count.
 
@@ -68,13 +70,15 @@ def partition(
             "how many versions a stage holds depends on the stages behind it, so a memory limit is kept over the "
             "collapsed cluster only; leave hierarchical out"
         )
-    plans = []
-    if straight or limited or hierarchical is False or len(cluster.levels) == 1:
+    plans: list[Plan | None] = []
+    by_levels = not straight and hierarchical is not False and len(cluster.levels) > 1
+    if by_levels:
+        unlimited = replace(cluster, memory=inf)
+        plan = _search(profile, unlimited, communication, straight, data_parallel, state)
+        if plan is not None and (not limited or max(memory_of(profile, plan, state=state)) <= cluster.memory):
+            plans.append(plan)
+    if not by_levels or hierarchical is None:
         plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel, state))
-    else:
-        plans.append(_search(profile, cluster, communication, straight, data_parallel, state))
-        if hierarchical is None:
-            plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel, state))
     fitting = [plan for plan in plans if plan is not None]
     if not fitting:
         raise PipelagError(
