@@ -123,14 +123,11 @@ def test_two_levels_equal_the_recurrence(profile: Profile, inner: int, outer: in
     cluster = Cluster((Level(inner, 4e6, near), Level(outer, 1e6, far)))
     by_levels = recurrence(profile, cluster)
     assert partition(profile, cluster, hierarchical=True).period == pytest.approx(by_levels)
-    flattened = min(
-        seconds_of(profile, inner * outer, 1e6, max(near, far), plan)
-        for plan in all_plans(len(profile.layers), inner * outer)
-    )
+    workers = inner * outer
+    slowest = path(cluster.levels, 0, workers - 1)  # of one worker none: it has no stage to send to
+    flattened = min(seconds_of(profile, workers, *slowest, plan) for plan in all_plans(len(profile.layers), workers))
     assert partition(profile, cluster, hierarchical=False).period == pytest.approx(flattened)
-    better = flattened if inner == 1 or outer == 1 else min(by_levels, flattened)
-    if inner > 1 and outer > 1:
-        assert partition(profile, cluster).period == pytest.approx(better)
+    assert partition(profile, cluster).period == pytest.approx(min(by_levels, flattened))
 
 
 def test_three_levels_equal_the_recurrence() -> None:

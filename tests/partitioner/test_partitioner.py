@@ -340,6 +340,17 @@ def test_clusters_are_checked() -> None:
         Level(4, 0.0)
 
 
+def test_links_that_no_message_takes_slow_no_plan() -> None:
+    """One server of a cluster of several: the links between servers are there, and nobody is behind them."""
+    server = Cluster((Level(4, 1e9, 1e-5), Level(1, 1e3, 1.0)), 1e9)
+    assert server.collapsed() == Cluster((Level(4, 1e9, 1e-5),), 1e9)
+    profile = layers(*[(1.0, 2.0, 1000, 10, 1000)] * 4)
+    for straight in (False, True):
+        plan = partition(profile, server, straight=straight)
+        assert plan == partition(profile, flat(4, 1e9, 1e-5), straight=straight)
+    assert partition(profile, Cluster((Level(1, 1e3), Level(1, 1e3)))).config == "1"
+
+
 def test_profiles_without_time_are_refused() -> None:
     with pytest.raises(PipelagError, match="take no time"):
         partition(layers((0.0, 0.0, 1, 1, 1), (0.0, 0.0, 1, 1, 1)), flat(2))

@@ -94,7 +94,7 @@ class Cluster:
 
         The hierarchical recurrence replicates whole servers, so it cannot express a plan such as 15-1 on 4x4.
         """
-        link = slowest(self.levels)
+        link = self.link(0, self.workers - 1)
         return Cluster((Level(self.workers, link.bandwidth, link.latency),), self.memory)
 
     def first(self, workers: int) -> Cluster:
