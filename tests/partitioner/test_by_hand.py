@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipelag.__main__ import main
 from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.given import plan_given
 from pipelag.partitioner.options import GivenPlan, PlanOptions
@@ -134,3 +135,23 @@ def test_a_plan_written_down_is_cut_before_a_named_layer_or_by_a_rings_cost() ->
     named = plan_given(profile, cluster, "x", GivenPlan(replicas=[2, 1], cuts=["Layer 2"]))
     assert named.stages == (PlanStage(1, 1, 2), PlanStage(2, 3, 1))
     assert plan_given(profile, cluster, "x", GivenPlan(replicas=[1, 1, 1], cuts=[1, 2])).cuts == (1, 2)
+
+
+def test_the_shell_counts_an_optimizers_state_and_says_what_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two layers of 40 MB: a whole model holds 2 x 80 MB, 320 with Adam's state; a stage of two 3 x 40, or 200."""
+    layers(*[(1.0, 2.0, 0, 0, 40_000_000)] * 2).save(tmp_path / "p.jsonl")
+    (tmp_path / "c.yaml").write_text("levels: [{workers: 2, bandwidth: 1e12}]\nmemory: 250e6\n")
+    words = ["partition", str(tmp_path / "p.jsonl"), "--cluster", str(tmp_path / "c.yaml")]
+    assert main(words) == 0
+    plain = capsys.readouterr().out
+    assert plain.startswith("plan 2: ") and "160 MB" in plain and "fit" not in plain
+    assert main([*words, "--state", "2"]) == 0
+    adam = capsys.readouterr().out.splitlines()
+    assert adam[0].startswith("plan straight: ") and adam[1].endswith("200 MB") and adam[2].endswith("160 MB")
+    assert "fit" not in adam[3] and adam[4].endswith("MB sent per minibatch; it does not fit, with 320 MB a worker")
+    assert main([*words, "--state", "5"]) == 2
+    assert "no plan fits" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*words, "--state", "-1"])

@@ -11,10 +11,11 @@ import torch
 from pipelag.methods import METHODS
 from pipelag.partitioner.advice import Choice, best, choices, computing, plans_of, timed
 from pipelag.partitioner.arms import Arm, Ground
-from pipelag.partitioner.cluster import flat
+from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.partitioner.replicated import Replicated
+from pipelag.partitioner.search import partition
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
@@ -51,6 +52,23 @@ def test_recomputing_may_want_other_cuts() -> None:
     place = of_three((4.0, 0.0, 0), (2.0, 0.0, 0), (0.0, 6.0, 0))
     straight = [plan.cuts for plan in plans_of(place) if max(stage.replicas for stage in plan.stages) == 1]
     assert straight == [(2,), (1,)]
+
+
+def test_over_several_levels_plans_without_regard_to_them_are_timed_too() -> None:
+    """Predicted to be slower for its one boundary, of which the timed executor knows that many links share it."""
+    rows = [(3.5, 7.0)] * 7
+    rows[1] = rows[5] = (30.0, 60.0)
+    layers = tuple(
+        LayerTime(n, "x", f, b, 4_000_000 * n, 0, 400_000_000 if n == 7 else 10_000_000)
+        for n, (f, b) in enumerate(rows, start=1)
+    )
+    cluster = Cluster((Level(3, 25e9, 8e-6), Level(2, 3e9, 3e-5), Level(2, 1e9, 1e-4)))
+    for memory in (ENDLESS, 3e9):
+        place = Ground(Profiles(lambda _: Profile(layers)), cluster, Device(1.0, 1.0), memory, sgd, 1, "free")
+        by_cost, over = (partition(Profile(layers), cluster, hierarchical=way) for way in (None, False))
+        assert (by_cost.config, over.config) == ("6-3-3", "11-1") and (by_cost.period or 0) < (over.period or 0)
+        (one,) = (each for each in best(choices(place)[0]) if each.method.name == "pipedream")
+        assert one.plan == over
 
 
 def test_what_fits_is_chosen_though_another_plan_were_quicker() -> None:

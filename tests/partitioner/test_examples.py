@@ -17,7 +17,14 @@ EXAMPLES = Path("config/examples")
 pytestmark = pytest.mark.usefixtures("in_project")
 
 
-@pytest.mark.parametrize(("cluster", "plan"), [("cluster_a", "plan 15-1: 2 stages on 16"), ("one_server", "plan 4: ")])
+@pytest.mark.parametrize(
+    ("cluster", "plan"),
+    [
+        ("cluster_a", "plan 15-1: 2 stages on 16"),
+        ("one_server", "plan 4: "),
+        ("racks", "plan 15-1: 2 stages on 16"),
+    ],
+)
 def test_an_example_is_planned(cluster: str, plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile, out = EXAMPLES / "vgg16_v100.jsonl", tmp_path / "plan.svg"
     assert main(["partition", str(profile), "--cluster", str(EXAMPLES / f"{cluster}.yaml"), "--out", str(out)]) == 0

@@ -90,6 +90,30 @@ def test_memory_cap_equals_exhaustive_search(profile: Profile, workers: int, mem
     assert searched.period == pytest.approx(min(predict(profile, cluster, plan) for plan in fitting))
 
 
+@given(
+    profiles.map(lambda one: Profile(one.layers[:3])),
+    *(st.integers(2, 3), st.just(2), st.floats(2e4, 5e5), st.sampled_from((0.0, 2.0))),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_memory_limit_over_several_levels(
+    profile: Profile, inner: int, outer: int, memory: float, state: float
+) -> None:
+    """The better of the plan by levels, where it fits, and the best that fits over all workers on one level."""
+    levels = (Level(inner, 4e6), Level(outer, 1e6))
+    fits = lambda plan: max(memory_of(profile, plan, state=state)) <= memory  # noqa: E731
+    by_levels = partition(profile, Cluster(levels), hierarchical=True)
+    flattened = flat(inner * outer, 1e6)
+    periods = [predict(profile, flattened, p, "ring") for p in all_plans(len(profile.layers), inner * outer) if fits(p)]
+    periods += [by_levels.period or 0.0] if fits(by_levels) else []
+    if not periods:
+        with pytest.raises(PipelagError, match="no plan fits"):
+            partition(profile, Cluster(levels, memory), state=state)
+        return
+    plan, unlimited = partition(profile, Cluster(levels, memory), state=state), partition(profile, Cluster(levels))
+    assert fits(plan) and plan.period == pytest.approx(min(periods))
+    assert plan == unlimited or not fits(unlimited)
+
+
 def recurrence(profile: Profile, cluster: Cluster) -> float:
     """The paper's equations, written down as they are, by plain recursion."""
     times = [layer.total_ms / 1e3 for layer in profile.layers]
@@ -300,8 +324,8 @@ def test_timed_straight_pipeline_runs_at_its_slowest_stage() -> None:
 
 def test_clusters_are_checked() -> None:
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).workers == 8
-    assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(0, 3) == 3.0
-    assert Cluster((Level(4, 3.0), Level(2, 1.0))).bandwidth(3, 4) == 1.0
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).link(0, 3).bandwidth == 3.0
+    assert Cluster((Level(4, 3.0), Level(2, 1.0))).link(3, 4).bandwidth == 1.0
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(6).workers == 8
     assert Cluster((Level(4, 3.0), Level(2, 1.0))).first(2).levels == (Level(2, 3.0),)
     alike = Level(4, 3.0)
@@ -314,6 +338,17 @@ def test_clusters_are_checked() -> None:
         Cluster.of({"levels": [{"workers": 4}]})
     with pytest.raises(PipelagError, match="above 0"):
         Level(4, 0.0)
+
+
+def test_links_that_no_message_takes_slow_no_plan() -> None:
+    """One server of a cluster of several: the links between servers are there, and nobody is behind them."""
+    server = Cluster((Level(4, 1e9, 1e-5), Level(1, 1e3, 1.0)), 1e9)
+    assert server.collapsed() == Cluster((Level(4, 1e9, 1e-5),), 1e9)
+    profile = layers(*[(1.0, 2.0, 1000, 10, 1000)] * 4)
+    for straight in (False, True):
+        plan = partition(profile, server, straight=straight)
+        assert plan == partition(profile, flat(4, 1e9, 1e-5), straight=straight)
+    assert partition(profile, Cluster((Level(1, 1e3), Level(1, 1e3)))).config == "1"
 
 
 def test_profiles_without_time_are_refused() -> None:
@@ -450,8 +485,8 @@ def test_a_boundary_is_as_fast_as_the_slowest_pair_that_minibatches_take(
     """Minibatch m goes from replica m mod r to replica m mod s (section 3.2)."""
     cluster = Cluster((Level(inner, 12e9), Level(outer, 1e9)))
     senders, receivers = range(before), range(before, before + after)
-    slowest = min(cluster.bandwidth(senders[m % before], receivers[m % after]) for m in range(before * after))
-    assert cluster.between(senders, receivers) == slowest
+    pairs = [(senders[m % before], receivers[m % after]) for m in range(before * after)]
+    assert cluster.between(senders, receivers).bandwidth == min(cluster.link(*pair).bandwidth for pair in pairs)
 
 
 def test_the_prediction_of_a_plan_is_what_the_search_says_of_it() -> None:

@@ -42,10 +42,10 @@ def test_both_directions_of_a_link_carry_at_once_and_of_a_medium_in_turn() -> No
 
 
 def test_replicas_sum_in_a_ring_and_none_begins_before_all_have_come() -> None:
-    """Three replicas, of which each sends 2 x 2/3 of 9 bytes in one message's latency (PipeDream section 3.1)."""
+    """Three replicas, of which each sends 2 x 2/3 of 9 bytes in four messages (PipeDream section 3.1)."""
     cost = StageCost(1.0, 2.0, update=0.5, weight_bytes=9.0)
     timing = time_schedule(one_f_one_b_rounds(1, 3, (3,)), [cost], Topology(bandwidth=3.0, latency=0.25))
-    assert timing.makespan == pytest.approx(1 + 2 + (0.25 + 2 * 2 / 3 * 9 / 3) + 0.5)
+    assert timing.makespan == pytest.approx(1 + 2 + (4 * 0.25 + 2 * 2 / 3 * 9 / 3) + 0.5)
     assert timing.utilisation == pytest.approx(1) and timing.busy == pytest.approx((timing.makespan,) * 3)
 
 

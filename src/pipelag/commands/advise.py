@@ -40,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "profile", help="a profile that pipelag saved (.jsonl), PipeDream's graph.txt, or a registered model by name"
     )
-    parser.add_argument("--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth}")
+    parser.add_argument(
+        "--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth, latency}"
+    )
     parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples of a minibatch (of a model: the papers')")
     parser.add_argument("--profiled", type=whole(1, MOST_BATCH), help="samples that a profile's file is of (--batch)")
     parser.add_argument("--sheet", default="v100", help="the device whose data sheet times a model (v100)")

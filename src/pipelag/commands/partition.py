@@ -23,7 +23,9 @@ DRAWN = (".pdf", ".svg", ".png")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("profile", type=Path, help="a profile that pipelag saved (.jsonl), or PipeDream's graph.txt")
-    parser.add_argument("--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth}")
+    parser.add_argument(
+        "--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth, latency}"
+    )
     parser.add_argument("--workers", type=whole(1, MOST_WORKERS), help="refuse a cluster of another size")
     parser.add_argument(
         "--communication", choices=sorted(SYNC), default="ring", help="cost of summing gradients (ring)"
@@ -31,6 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--straight", action="store_true", help="one stage per worker, no replicas")
     parser.add_argument(
         "--scale", type=number(above=0), default=1.0, help="a minibatch so many times the profiled one (1)"
+    )
+    parser.add_argument(
+        "--state",
+        type=number(least=0),
+        default=0.0,
+        help="bytes of an optimizer's state per byte of weights, Adam's 2 (0)",
     )
     parser.add_argument("--out", type=Path, help="write the plan here: .json, or .pdf, .svg, .png to draw it")
 
@@ -42,10 +50,10 @@ def main(args: argparse.Namespace) -> int:
     profile, notes = read_profile(args.profile)
     profile = profile.scaled(args.scale)
     cluster = Cluster.load(args.cluster, args.workers)
-    plan = partition(profile, cluster, args.communication, args.straight)
+    plan = partition(profile, cluster, args.communication, args.straight, state=args.state)
     for note in notes:
         print(note)
-    print(text_of(profile, cluster, plan, args.communication))
+    print(text_of(profile, cluster, plan, args.communication, args.state))
     if args.out is not None:
         write(args.out, profile, plan)
         print(f"{args.out}: written")
@@ -59,12 +67,16 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
     return Profile.load(path), []
 
 
-def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str) -> str:
-    """The plan as lines: stages, then predictions against data parallelism."""
+def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str, state: float) -> str:
+    """The plan as lines: stages, then predictions against data parallelism.
+
+    Args:
+        state: bytes of the optimizer's state per byte of weights.
+    """
     alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
     stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
     lines = [f"plan {plan.config}: {stages} on {plan.workers} workers, NOAM {plan.noam}"]
-    memory = memory_of(profile, plan)
+    memory = memory_of(profile, plan, state=state)
     for place, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
         layers = profile.layers[stage.first - 1 : stage.last]
         lines.append(
@@ -72,11 +84,13 @@ def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str) 
             f"{stage.replicas} worker{'s' if stage.replicas > 1 else ''}, "
             f"{sum(layer.total_ms for layer in layers):.2f} ms, {held / 1e6:.0f} MB"
         )
-    for name, one in (("plan", plan), ("data parallelism", alone)):
+    (needed,) = memory_of(profile, alone, state=state)
+    too_much = f"; it does not fit, with {needed / 1e6:.0f} MB a worker" if needed > cluster.memory else ""
+    for name, one, end in (("plan", plan, ""), ("data parallelism", alone, too_much)):
         predicted = predict(profile, cluster, one, communication)
         lines.append(
             f"  {name}: predicted {1 / predicted:.2f}, timed {1 / timed_period(profile, cluster, one):.2f} "
-            f"minibatches per second, {bytes_per_minibatch(profile, one) / 1e6:.1f} MB sent per minibatch"
+            f"minibatches per second, {bytes_per_minibatch(profile, one) / 1e6:.1f} MB sent per minibatch{end}"
         )
     return "\n".join(lines)
 

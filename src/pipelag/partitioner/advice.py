@@ -123,8 +123,9 @@ def preference(choice: Choice) -> tuple[bool, float, float]:
 
 
 def plans_of(ground: Ground) -> Iterator[Plan]:
-    """The partitioner's plans of two stages and more, the quickest by its costs first: with replicas, then straight;
-    the same for times with recomputation; those that keep PipeDream's memory within a GPU's come last.
+    """The partitioner's plans of two stages and more, the quickest by its costs first: with replicas, over several
+    levels also the best without regard to them, then straight; the same for times with recomputation; those that keep
+    PipeDream's memory within a GPU's come last.
     """
     profile, cluster = ground.profiles.at(ground.batch), ground.cluster
     seen: set[tuple[PlanStage, ...]] = set()
@@ -134,14 +135,16 @@ def plans_of(ground: Ground) -> Iterator[Plan]:
     unlimited, limited = Cluster(cluster.levels), Cluster(cluster.levels, ground.memory)
     line = cluster.line(straight)
     profiles = profile, recomputed(profile)
-    asked = [(times, where, where is line) for times in profiles for where in (unlimited, line)]
+    levels = (None, False) if len(cluster.levels) > 1 else (None,)
+    ways = [*((unlimited, way) for way in levels), (line, None)]
+    asked = [(times, where, way) for times in profiles for where, way in ways]
     state = 0.0
     if ground.memory < float("inf"):
-        asked.append((profile, limited, False))
+        asked += [(profile, limited, way) for way in levels]
         state = rehearse(methods.get("pipedream"), ground.optimizer, 1, 2).state
-    for times, where, only_straight in asked:
+    for times, where, way in asked:
         try:
-            plan = partition(times, where, "ring", straight=only_straight, data_parallel=False, state=state)
+            plan = partition(times, where, straight=where is line, hierarchical=way, data_parallel=False, state=state)
         except PipelagError:
             if where is not limited:
                 raise

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import gcd, prod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd, inf, prod
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -14,14 +14,16 @@ from pydantic import Field, model_validator
 
 from pipelag.errors import PipelagError, expect, shown, unknown
 from pipelag.files import read_yaml
+from pipelag.timing.costs import Topology
 from pipelag.typed import MOST_WORKERS, Typed, checked
 
 
 class LevelOptions(Typed):
-    """A level in a file: bytes per second."""
+    """A level in a file: bytes per second, seconds per message."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS)
     bandwidth: float = Field(gt=0, le=1e18)
+    latency: float = Field(default=0.0, ge=0, le=1e9)
 
 
 class ClusterOptions(Typed):
@@ -43,10 +45,14 @@ class ClusterOptions(Typed):
 
 @dataclass(frozen=True)
 class Level:
-    """`workers` components of the level below, joined by links of `bandwidth` bytes per second (m_k and B_k)."""
+    """`workers` components of the level below, joined by links of `bandwidth` bytes per second (m_k and B_k).
+
+    latency: seconds that every message takes besides, from GPU to GPU. The paper's cost has none (section 3.1).
+    """
 
     workers: int
     bandwidth: float
+    latency: float = 0.0
 
     def __post_init__(self) -> None:
         whole, number = isinstance(self.workers, int), isinstance(self.bandwidth, Real)
@@ -55,6 +61,10 @@ class Level:
                 "a level needs 1 or more workers and a bandwidth above 0, not "
                 f"{shown(self.workers)} and {shown(self.bandwidth)}"
             )
+        if not (isinstance(self.latency, Real) and 0 <= self.latency < inf):
+            raise PipelagError(
+                f"a level's latency is {shown(self.latency)}; it should be a finite number of seconds from 0 on"
+            )
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Cluster:
     """Levels from the innermost (GPUs of a server) outwards; `memory` bytes per worker, unlimited by default."""
 
     levels: tuple[Level, ...]
-    memory: float = field(default=float("inf"))
+    memory: float = field(default=inf)
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -84,7 +94,8 @@ class Cluster:
 
         The hierarchical recurrence replicates whole servers, so it cannot express a plan such as 15-1 on 4x4.
         """
-        return Cluster((Level(self.workers, min(level.bandwidth for level in self.levels)),), self.memory)
+        link = self.link(0, self.workers - 1)
+        return Cluster((Level(self.workers, link.bandwidth, link.latency),), self.memory)
 
     def first(self, workers: int) -> Cluster:
         """The part that so many workers fill, server by server; with more servers than it has where they are needed."""
@@ -94,43 +105,51 @@ class Cluster:
             if left == 1 and levels:
                 break
             last = number == len(self.levels)
-            levels.append(Level(left if last else min(left, level.workers), level.bandwidth))
+            levels.append(replace(level, workers=left if last else min(left, level.workers)))
             left = -(-left // level.workers)
         return Cluster(tuple(levels), self.memory)
 
-    def bandwidth(self, first: int, last: int) -> float:
-        """Of the slowest link among workers `first` to `last` (from 0, numbered server by server)."""
-        size, slowest = 1, float("inf")
+    def link(self, first: int, last: int) -> Topology:
+        """The slowest one among workers `first` to `last` (from 0, numbered server by server).
+
+        A message that crosses several levels has the smallest of their bandwidths and the largest of their latencies.
+        """
+        size, crossed = 1, []
         for level in self.levels:
             if first // size == last // size:
                 break
-            slowest = min(slowest, level.bandwidth)
+            crossed.append(level)
             size *= level.workers
-        return slowest
+        return slowest(crossed)
 
     def line(self, workers: int) -> Cluster:
         """Exactly so many workers of it on one level, joined by the slowest link among them: for a straight plan."""
-        return flat(workers, self.first(workers).bandwidth(0, workers - 1))
+        link = self.first(workers).link(0, workers - 1)
+        return flat(workers, link.bandwidth, link.latency)
 
-    def between(self, before: range, after: range) -> float:
-        """Bytes per second of the slowest link that minibatches take from one stage's workers to the next one's.
+    def without_latency(self) -> Cluster:
+        """The cluster as the paper's cost knows it (section 3.1)."""
+        return replace(self, levels=tuple(replace(level, latency=0.0) for level in self.levels))
+
+    def between(self, before: range, after: range) -> Topology:
+        """The slowest link that minibatches take from one stage's workers to the next one's.
 
         Minibatch m goes from replica m mod |before| to replica m mod |after|: all pairs whose numbers differ by a
         multiple of the counts' greatest common divisor. Of such a class the two that lie furthest apart are slowest.
         """
         classes = gcd(len(before), len(after))
-        return min(self.bandwidth(before[k], after[len(after) - classes + k]) for k in range(classes))
+        return slowest(self.link(before[k], after[len(after) - classes + k]) for k in range(classes))
 
     @classmethod
     def of(cls, content: Mapping[str, Any], workers: int | None = None) -> Cluster:
-        """From {levels: [{workers, bandwidth}, ...], memory}; raises `PipelagError` for anything else.
+        """From {levels: [{workers, bandwidth, latency}, ...], memory}; raises `PipelagError` for anything else.
 
         Args:
             workers: refuse a cluster of another size.
         """
         options = checked(ClusterOptions, content, "key of a cluster")
         cluster = cls(
-            tuple(Level(one.workers, one.bandwidth) for one in options.levels), options.memory or float("inf")
+            tuple(Level(one.workers, one.bandwidth, one.latency) for one in options.levels), options.memory or inf
         )
         if workers is not None and cluster.workers != workers:
             raise PipelagError(
@@ -152,9 +171,17 @@ class Cluster:
             raise PipelagError(f"'{path}': {error}") from error
 
 
-def flat(workers: int, bandwidth: float = float("inf")) -> Cluster:
+def flat(workers: int, bandwidth: float = inf, latency: float = 0.0) -> Cluster:
     """One level of equal workers."""
-    return Cluster((Level(workers, bandwidth),))
+    return Cluster((Level(workers, bandwidth, latency),))
+
+
+def slowest(links: Iterable[Level | Topology]) -> Topology:
+    """As slow as the slowest: of levels that a message crosses, or of links that there are. Of none: no limits."""
+    among = list(links)
+    return Topology(
+        min((link.bandwidth for link in among), default=inf), max((link.latency for link in among), default=0.0)
+    )
 
 
 def summed_bytes(size: float, workers: int) -> float:
@@ -165,19 +192,29 @@ def summed_bytes(size: float, workers: int) -> float:
     return 2 * (workers - 1) * size
 
 
-def ring_seconds(size: float, workers: int, bandwidth: float) -> float:
-    """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1)."""
-    return summed_bytes(size, workers) / workers / bandwidth
+def summed_messages(workers: int) -> int:
+    """How many follow one another meanwhile: 2 (m-1), of each worker in a ring, over the link of a server."""
+    return 2 * (workers - 1)
+
+
+def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
+    """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1), in
+    2 (m-1) messages; none where there is nothing to sum.
+    """
+    return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
 def paper_seconds(size: float, workers: int, bandwidth: float) -> float:
-    """The communication term as the recurrence prints it, 2 (m-1) |w| / B: m times the ring's (ambiguity C4)."""
+    """The communication term as the recurrence prints it, 2 (m-1) |w| / B: m times the ring's (ambiguity C4).
+
+    It has no latency, as the paper has none.
+    """
     return summed_bytes(size, workers) / bandwidth
 
 
-def server_seconds(size: float, workers: int, bandwidth: float) -> float:
+def server_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
     """A parameter server on one of the workers: its link carries all gradients, then all that goes back."""
-    return summed_bytes(size, workers) / bandwidth
+    return summed_bytes(size, workers) / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
 SYNC = {"paper": paper_seconds, "ring": ring_seconds}

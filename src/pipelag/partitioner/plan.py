@@ -9,7 +9,15 @@ from math import lcm
 from typing import Any
 
 from pipelag.errors import PipelagError
-from pipelag.partitioner.cluster import Cluster, ring_seconds, summed_bytes, sync_of, wait_free
+from pipelag.partitioner.cluster import (
+    Cluster,
+    ring_seconds,
+    slowest,
+    summed_bytes,
+    summed_messages,
+    sync_of,
+    wait_free,
+)
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
@@ -96,18 +104,25 @@ def check_plan(plan: Plan, profile: Profile, cluster: Cluster) -> None:
 
 
 def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str = "paper") -> float:
-    """Seconds per minibatch by the paper's cost model: the slowest stage, or the slowest boundary (section 3.1)."""
+    """Seconds per minibatch by the paper's cost model: the slowest stage, or the slowest boundary (section 3.1).
+
+    communication: as `partition` has it. As "paper" prints the cost, latencies are no part of it.
+    """
     check_plan(plan, profile, cluster)
-    sync, slowest, places = sync_of(communication), 0.0, placement(plan)
+    sync, seconds, places = sync_of(communication), 0.0, placement(plan)
+    cluster = cluster.without_latency() if communication == "paper" else cluster
     for stage, place in zip(plan.stages, places, strict=True):
         layers = profile.layers[stage.first - 1 : stage.last]
         compute = sum(layer.total_ms for layer in layers) / 1e3
-        weights = sum(layer.weight_bytes for layer in layers)
-        send = sync(weights, stage.replicas, cluster.bandwidth(place[0], place[-1])) if stage.replicas > 1 else 0.0
-        slowest = max(slowest, max(compute, send) / stage.replicas)
+        send = 0.0
+        if stage.replicas > 1:
+            link, rings = cluster.link(place[0], place[-1]), sum(layer.weight_bytes > 0 for layer in layers)
+            send = sync(sum(layer.weight_bytes for layer in layers), stage.replicas, link.bandwidth)
+            send += summed_messages(stage.replicas) * link.latency * rings
+        seconds = max(seconds, max(compute, send) / stage.replicas)
     for stage, (a, b) in zip(plan.stages[:-1], pairwise(places), strict=True):
-        slowest = max(slowest, 2 * profile.layers[stage.last - 1].output_bytes / cluster.between(a, b))
-    return slowest
+        seconds = max(seconds, 2 * cluster.between(a, b).seconds(profile.layers[stage.last - 1].output_bytes))
+    return seconds
 
 
 def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
@@ -145,7 +160,7 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
     """The stages' costs for the timed executor.
 
     The backward of a replicated stage lasts until its gradients are summed, in rings that start as gradients become
-    ready (`wait_free`); replicas are taken to meet without waiting for one another.
+    ready (`wait_free`), one for each layer with weights; replicas are taken to meet without waiting for one another.
 
     Args:
         recompute: a stage's forward runs again before its backward.
@@ -157,11 +172,11 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
         layers = profile.layers[stage.first - 1 : stage.last]
         backward = cost.backward
         if stage.replicas > 1:
-            band, count = cluster.bandwidth(place[0], place[-1]), stage.replicas
+            link, count = cluster.link(place[0], place[-1]), stage.replicas
             backward = wait_free(
                 [layer.backward_ms / 1e3 for layer in layers],
                 [layer.weight_bytes for layer in layers],
-                lambda size, band=band, count=count: ring_seconds(size, count, band),
+                lambda size, link=link, count=count: ring_seconds(size, count, link.bandwidth, link.latency),
                 cost.forward * recompute,
             )
         timed.append(
@@ -178,8 +193,7 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
 
 def links(cluster: Cluster, plan: Plan) -> Topology:
     """The links between stages: as fast as the slowest boundary of the plan."""
-    places = placement(plan)
-    return Topology(bandwidth=min((cluster.between(a, b) for a, b in pairwise(places)), default=float("inf")))
+    return slowest(cluster.between(a, b) for a, b in pairwise(placement(plan)))
 
 
 def rounds(replicas: Sequence[int], minibatches: int) -> Schedule:

@@ -66,7 +66,8 @@ def plan_rows(profile: Profile, cluster: Cluster, options: PlanOptions) -> Itera
         compute = sum(layer.total_ms for layer in profile.layers) / 1e3
         step = cost.forward + cost.backward
         if not options.overlap and n > 1:
-            step = compute + ring_seconds(cost.weight_bytes, n, part.bandwidth(0, n - 1))
+            link = part.link(0, n - 1)
+            step = compute + ring_seconds(cost.weight_bytes, n, link.bandwidth, link.latency)
         timed = None if options.overlap else step / n
         alone = row_of(profile, part, f"data parallel over {n}", whole(profile, n), timed=timed)
         yield alone | {"workers": n, "overhead": 1 - compute / step}

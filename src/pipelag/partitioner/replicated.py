@@ -25,8 +25,8 @@ class Replicated(Placed):
 
     def summing(self, size: float) -> float:
         """Seconds until gradients of `size` bytes are summed and everywhere."""
-        count = self.workers
-        return GATHER[self.gather](size, count, self.cluster.bandwidth(0, count - 1)) if count > 1 else 0.0
+        link, count = self.cluster.link(0, self.workers - 1), self.workers
+        return GATHER[self.gather](size, count, link.bandwidth, link.latency) if count > 1 else 0.0
 
     def timed(self, samples: int) -> Row:
         """See `Placed`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from types import NoneType
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pipelag.errors import PipelagError, expect
-from pipelag.partitioner.cluster import Cluster, Level, sync_of
-from pipelag.partitioner.plan import Plan, PlanStage
+from pipelag.partitioner.cluster import Cluster, Level, summed_messages, sync_of
+from pipelag.partitioner.plan import Plan, PlanStage, memory_of
 from pipelag.timing.layers import Profile
 
 MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
@@ -30,10 +31,12 @@ def partition(
 
     Args:
         communication: the cost of summing gradients: "ring", as a ring of workers takes, or "paper" as the recurrence
-            prints it (`SYNC`).
+            prints it (`SYNC`). Of the ring's cost, the levels' latencies are a part: one for a boundary's output, one
+            for its gradient, and 2 (m-1) for each layer with weights that m replicas sum; the printed one has none.
         straight: no replicas, one stage per worker.
         hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
-            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two.
+            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two. A limit on memory
+            is searched under over the collapsed cluster; the best plan by levels is taken where it fits anyway.
         data_parallel: whether the whole model on every worker is a plan too; without, there are at least two stages.
         state: bytes of the optimizer's state per byte of weights, as Adam's 2: with a limit on memory they count.
 
@@ -48,6 +51,7 @@ def partition(
     expect("data_parallel", data_parallel, bool, "True or False")
     check_times(profile)
     sync_of(communication)
+    cluster = cluster.without_latency() if communication == "paper" else cluster
     if (len(profile.layers) * cluster.workers) ** 2 > MOST_WORK:
         raise PipelagError(
             f"{len(profile.layers)} layers on {cluster.workers:,} workers are more than can be searched in minutes; "
@@ -66,13 +70,15 @@ def partition(
             "how many versions a stage holds depends on the stages behind it, so a memory limit is kept over the "
             "collapsed cluster only; leave hierarchical out"
         )
-    plans = []
-    if straight or limited or hierarchical is False or len(cluster.levels) == 1:
+    plans: list[Plan | None] = []
+    by_levels = not straight and hierarchical is not False and len(cluster.levels) > 1
+    if by_levels:
+        unlimited = replace(cluster, memory=inf)
+        plan = _search(profile, unlimited, communication, straight, data_parallel, state)
+        if plan is not None and (not limited or max(memory_of(profile, plan, state=state)) <= cluster.memory):
+            plans.append(plan)
+    if not by_levels or hierarchical is None:
         plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel, state))
-    else:
-        plans.append(_search(profile, cluster, communication, straight, data_parallel, state))
-        if hierarchical is None:
-            plans.append(_search(profile, cluster.collapsed(), communication, straight, data_parallel, state))
     fitting = [plan for plan in plans if plan is not None]
     if not fitting:
         raise PipelagError(
@@ -106,9 +112,11 @@ def _search(
     count = len(layers)
     time = np.concatenate([[0.0], np.cumsum([layer.total_ms / 1e3 for layer in layers])])
     weights = np.concatenate([[0.0], np.cumsum([float(layer.weight_bytes) for layer in layers])])
+    rings = np.concatenate([[0], np.cumsum([layer.weight_bytes > 0 for layer in layers])])
     output = np.array([float(layer.output_bytes) for layer in layers])
     upper = np.triu(np.ones((count, count), dtype=bool))
     between = np.where(upper, weights[1:][None, :] - weights[:-1][:, None], 0.0)  # weight bytes of layers i..j
+    summed = np.where(upper, rings[1:][None, :] - rings[:-1][:, None], 0)  # layers of i..j with gradients to sum
     inner = np.where(upper, time[1:][None, :] - time[:-1][:, None], np.inf)  # A^0(i -> j): their time
     if not data_parallel:
         inner[0, -1] = np.inf  # no worker has all layers; replicas of a pipeline inside servers do
@@ -116,8 +124,8 @@ def _search(
     for number, level in enumerate(cluster.levels):
         top = number == len(cluster.levels) - 1
         limit = _Limit(profile, cluster, state) if top and cluster.memory < float("inf") else None
-        stage = _Stage(level, inner, between, sync_of(communication), straight)
-        solved.append(_Level(stage, 2 * output / level.bandwidth, top, limit))
+        stage = _Stage(level, inner, between, summed, sync_of(communication), straight)
+        solved.append(_Level(stage, 2 * (level.latency + output / level.bandwidth), top, limit))
         inner = solved[-1].best[:, level.workers]
     period = float(inner[0, count - 1])
     if not np.isfinite(period):
@@ -129,14 +137,21 @@ def _search(
 class _Stage:
     """T^k(i -> j, m): seconds of one stage, replicated on m components of the level below."""
 
-    def __init__(self, level: Level, inner: np.ndarray, between: np.ndarray, sync: Any, straight: bool) -> None:
-        self.level, self.inner, self.between, self.sync, self.straight = level, inner, between, sync, straight
+    def __init__(
+        self, level: Level, inner: np.ndarray, between: np.ndarray, summed: np.ndarray, sync: Any, straight: bool
+    ) -> None:
+        self.level, self.inner, self.between, self.summed = level, inner, between, summed
+        self.sync, self.straight = sync, straight
         self.replicas = np.arange(1, level.workers + 1)[:, None]
+        self.messages = np.array([[summed_messages(m)] for m in range(1, level.workers + 1)])
 
     def seconds(self, i: Any, j: Any) -> np.ndarray:
         """[m, layers], m from 1, of the stages from `i` to `j`, one of which is a slice."""
         inner, weights = self.inner[i, j][None, :], self.between[i, j][None, :]
-        seconds = np.maximum(inner, self.sync(weights, self.replicas, self.level.bandwidth)) / self.replicas
+        sent = self.sync(weights, self.replicas, self.level.bandwidth)
+        if self.level.latency:
+            sent += self.messages * self.level.latency * self.summed[i, j][None, :]
+        seconds = np.maximum(inner, sent) / self.replicas
         seconds[0] = inner
         if self.straight:
             seconds[1:] = np.inf

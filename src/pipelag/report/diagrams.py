@@ -26,7 +26,7 @@ def workflow(steps: Sequence[tuple[str, str]]) -> Any:
 
 
 def cluster_levels(levels: Sequence[Mapping[str, float]]) -> Any:
-    """Two levels: servers of workers, each group with the bandwidth of its links."""
+    """Two levels: servers of workers, each group with the bandwidth of its links, and the latency where it is given."""
     from matplotlib.patches import FancyBboxPatch, Rectangle
 
     inner = levels[0] if len(levels) > 1 else {"workers": 1, "bandwidth": float("nan")}
@@ -59,7 +59,7 @@ def cluster_levels(levels: Sequence[Mapping[str, float]]) -> Any:
             axes.text(
                 left + wide / 2,
                 down + 0.45,
-                f"$B_1$ = {inner['bandwidth'] / 1e9:g} GB/s",
+                f"$B_1$ = {_speed(inner)}",
                 ha="center",
                 va="center",
                 fontsize=6,
@@ -68,13 +68,17 @@ def cluster_levels(levels: Sequence[Mapping[str, float]]) -> Any:
     end = (servers - 1) * (wide + 0.9)
     axes.plot([wide / 2, end + wide / 2], [-0.75, -0.75], color=COLOURS[2], linewidth=1.2)
     which = "$B_2$" if len(levels) > 1 else "$B_1$"
-    axes.text(
-        (end + wide) / 2, -0.9, f"{which} = {outer['bandwidth'] / 1e9:g} GB/s", ha="center", va="top", color=COLOURS[2]
-    )
+    axes.text((end + wide) / 2, -0.9, f"{which} = {_speed(outer)}", ha="center", va="top", color=COLOURS[2])
     axes.set_xlim(-0.3, end + wide + 0.3)
     axes.set_ylim(-1.5, down + 1.0)
     axes.axis("off")
     return fig
+
+
+def _speed(level: Mapping[str, float]) -> str:
+    """Of a level's links."""
+    latency = level.get("latency")
+    return f"{level['bandwidth'] / 1e9:g} GB/s" + (f", {latency * 1e6:g} µs" if latency else "")
 
 
 def plan_of_layers(times: Sequence[float], stages: Sequence[Mapping[str, int]]) -> Any:

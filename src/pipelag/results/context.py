@@ -169,8 +169,12 @@ class Context:
         if sources:
             what = " and ".join(sources)
             machines = sorted({str(log.environment.get("device")) for _, log in logged})
+            levels = [level for spec, _ in logged for level in spec.options.get("cluster", {}).get("levels", ())]
+            latency = (
+                "with the latency of their links" if any(one.get("latency") for one in levels) else "without latency"
+            )
             how = {
-                "simulated": f"Simulated by discrete events from {what}, messages without latency.",
+                "simulated": f"Simulated by discrete events from {what}, messages {latency}.",
                 "counted": f"Counted from {what}.",
                 "measured": f"Measured on {', '.join(machines)}.",
             }

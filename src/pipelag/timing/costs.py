@@ -67,6 +67,12 @@ class Topology:
         """How long a message of `size` bytes is on a free link."""
         return self.latency + size / self.bandwidth
 
+    def ring_seconds(self, size: float, workers: int) -> float:
+        """How long so many workers sum gradients of `size` bytes in a ring: each sends 2 (m-1)/m of them, in 2 (m-1)
+        messages one after the other (PipeDream section 3.1); none where there is nothing to sum.
+        """
+        return 2 * (workers - 1) * self.latency * (size > 0) + 2 * (1 - 1 / workers) * size / self.bandwidth
+
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
     """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time.

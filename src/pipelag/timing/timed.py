@@ -200,7 +200,7 @@ def time_schedule(
     Args:
         costs: one per stage (`Profile.cut`, `uniform`).
         topology: the links; none: messages take no time. Replicas of a stage sum their gradients in a ring (S), in
-            which each sends 2 (r-1)/r of the weights' bytes; none begins before all have come to it.
+            which each sends 2 (r-1)/r of the weights' bytes in 2 (r-1) messages; none begins before all have come.
         versions: how many copies of its weights each stage holds (`weight_versions`); none: one.
 
     Raises:

@@ -46,7 +46,7 @@ class Wiring:
     def _seconds(self) -> np.ndarray:
         """[kinds, stages]."""
         summing = [
-            self.topology.seconds(2 * (1 - 1 / max(1, len(workers))) * cost.weight_bytes)
+            self.topology.ring_seconds(cost.weight_bytes, max(1, len(workers)))
             for cost, workers in zip(self.costs, self.schedule.replicas, strict=True)
         ]
         recompute = [cost.forward if cost.recompute is None else cost.recompute for cost in self.costs]

@@ -172,7 +172,7 @@ def data_parallel_step(times: Profile, workers: int, links: Links) -> float:
     return sum(layer.forward_ms for layer in layers) / 1e3 + wait_free(
         [layer.backward_ms / 1e3 for layer in layers],
         sizes,
-        lambda size: ring_seconds(size, workers, links.bandwidth) + 2 * (workers - 1) * links.latency_ms / 1e3,
+        lambda size: ring_seconds(size, workers, links.bandwidth, links.latency_ms / 1e3),
     )
 
 
