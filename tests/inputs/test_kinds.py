@@ -16,6 +16,7 @@ LENET: dict[str, Any] = {"kind": "count", "model": {"name": "lenet5"}}
 PHASE: dict[str, Any] = {"method": "gpipe", "steps": 2, "cuts": [1, 2], "microbatches": 4}
 TIMELINE: dict[str, Any] = {"kind": "timeline", "phases": [PHASE]}
 CLUSTER: dict[str, Any] = {"levels": [{"workers": 4, "bandwidth": 1e9}]}
+UNIT = {"forward": 1, "backward": 1}
 INPUT = {"shape": [3, 32, 32]}
 
 
@@ -69,6 +70,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (TIMELINE | {"phases": [PHASE, PHASE]}, "a timeline is of one phase, and the run has 2"),
     (TIMELINE | {"options": {"costs": {"forward": 0, "backward": 0}}}, "no pass takes any time"),
     (TIMELINE | {"model": {"name": "lenet5"}}, "a run of kind 'timeline' has no model"),
+    (TIMELINE | {"options": {"costs": {"forward": 1e308, "backward": 1}}}, "a stage's forward is 1e+308; it should be"),
+    (TIMELINE | {"options": {"costs": UNIT, "topology": {"bandwidth": 1e-320}}}, "a link needs a bandwidth"),
+    (TIMELINE | {"options": {"costs": UNIT, "topology": {"latency": 1e308}}}, "a link needs a bandwidth"),
+    (TIMELINE | {"phases": [PHASE | {"stage_lr": {"1": 0.5}}]}, "a timeline trains nothing; leave stage_lr out"),
     (TIMELINE | {"options": {"costs": {"forward": 1}, "replicas": [10**6, 1, 1]}}, "'replicas.0' of a timeline run is"),
     (trained({"name": "digits"}, tokens=400), "option 'tokens' is of parallel text, and 'digits' gives images"),
     (trained({"name": "digits"}, length=9), "option 'length' is of running text, and 'digits' gives images"),
