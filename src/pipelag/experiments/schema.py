@@ -256,13 +256,8 @@ class Scale(Typed):
         """The folder of what is drawn at this scale."""
         return f"figures/{self.name}" + (f"-{self.device}" if self.device else "")
 
-    @property
-    def asked(self) -> str:
-        """What Snakemake is told for this scale, before the names of results; empty for the quick one."""
-        return self.asked_beside("")
-
     def asked_beside(self, more: str) -> str:
-        """The same with more of its config."""
+        """What Snakemake is told of this scale and of more, before the names of results; or nothing."""
         scale = "" if self.name == "quick" else f"scale={self.name}"
         words = " ".join(filter(None, (scale, f"published={self.device}" if self.device else "", more)))
         return f"--config {words} -- " if words else ""
