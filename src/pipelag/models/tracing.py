@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import operator
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,8 @@ from pipelag.models.cut import HOOKS
 from pipelag.models.memory import OVERWRITING, PLAIN, assigned_in_place
 from pipelag.models.steps import ByMode, Ref, Step, Traced, constant, mapped
 
+PLAINLY = (bool, int, float, complex, str, bytes)
+Values = dict[tuple[str, str], Any]  # by a module's path and an attribute
 BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
 
@@ -40,7 +43,7 @@ def trace(
     Raises:
         PipelagError: control flow that depends on the data (where), a model that computes something else in training
             than in evaluation, one that takes any number of inputs or returns no tensor or tuple of tensors, or one
-            that does what a row of layers would leave out: autocast, hooks, assigned buffers.
+            that does what a row of layers would leave out: autocast, hooks, assigned buffers, counting in Python.
     """
     if isinstance(inputs, Mapping):
         from pipelag.models.exporting import exported
@@ -54,7 +57,7 @@ def trace(
         for training in (True, False):
             for module, mode in modes.items():  # in the model's own mode a frozen module stays frozen
                 module.training = mode if training == usual else training
-            traces.append(look(model))
+            traces.append(_settled(model, look))
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -72,6 +75,68 @@ def trace(
             "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
             "random numbers themselves in whole=(...)"
         ) from None
+
+
+@contextmanager
+def unchanged_attributes(model: nn.Module) -> Iterator[None]:
+    """What happens inside leaves the modules' attributes as they are."""
+    kept = [(module, vars(module).copy()) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+
+
+def values_of(model: nn.Module) -> Values:
+    """The attributes of its modules that are plain values of Python."""
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if value is None or type(value) in PLAINLY
+    }
+
+
+def _settled(model: nn.Module, look: Callable[..., Traced]) -> Traced:
+    """The trace of a call; `look` is given a dict for the values that the call leaves.
+
+    A forward that changes a value so that its next call is another is refused: a row does what the first one did. What
+    a call has only found out, such as the longest sequence, the next one leaves as it is.
+    """
+    before, left, later = values_of(model), Values(), Values()
+    with unchanged_attributes(model):
+        traced = look(model, left=left)
+        changed = _differing(before, left)
+        if changed:
+            for (path, name), value in left.items():
+                vars(model.get_submodule(path))[name] = value
+            again = look(model, left=later)
+            changed = _differing(left, later) or ("" if _alike(traced, again) else changed)
+    if changed:
+        raise PipelagError(
+            f"{type(model).__name__} changes '{changed}' in its forward, which a row of layers would not; let every "
+            "call be the same, or hold it in a buffer and change that in place (add_)"
+        )
+    return traced
+
+
+def _differing(before: Values, after: Values) -> str:
+    """The first attribute with another value, if any; what is no plain value any more does not count."""
+    for key, value in after.items():
+        if key not in before or (before[key] is not value and before[key] != value):  # NaN is itself
+            return ".".join(filter(None, key))
+    return ""
+
+
+def _alike(first: Traced, second: Traced) -> bool:
+    """Whether two traces in one mode are of the same operators with the same arguments."""
+    try:
+        _merged(first, second), _merged(second, first)  # what may differ by mode may so in one order alone
+    except _Differs:
+        return False
+    return True
 
 
 class _Value(fx.Proxy):
@@ -132,7 +197,7 @@ def _autocast() -> tuple[bool, ...]:
 
 
 def _traced(
-    model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str], keep: str | None
+    model: nn.Module, whole: Sequence[str | type[nn.Module]], input_names: Sequence[str], keep: str | None, left: Values
 ) -> Traced:
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
@@ -171,6 +236,7 @@ def _traced(
     finally:
         # Tensors that forward makes without looking at its input torch.fx hangs onto the model; it assigns its own.
         constants, assigned = {name: value for name, value in vars(model).items() if name not in kept[0][2]}, {}
+        left |= values_of(model)
         for path, module, attributes, buffers in kept:
             for name, buffer in buffers.items():
                 if module._buffers.get(name) is not buffer:
