@@ -36,8 +36,8 @@ class StageCost:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            is_number = isinstance(value, Real)
-            if value is not None and not (is_number and 0 <= value <= MOST):
+            is_number, unsaid = isinstance(value, Real), name == "recompute" and value is None
+            if not unsaid and not (is_number and 0 <= value <= MOST):
                 raise PipelagError(
                     f"a stage's {name} is {shown(value)}; it should be a number from 0 on, at most {MOST:g}"
                 )
