@@ -19,13 +19,14 @@ class Stop(Exception):
 
 
 MANY = 12  # names that a sentence lists
-LISTS = {  # the commands that list more, or where there may be none, what to do
+LISTS = {  # the commands that list more
     "method": "`pipelag methods` lists them",
     "model": "`pipelag models` lists them",
     "schedule": "`pipelag schedules` lists them",
     "schedule or method": "`pipelag schedules` and `pipelag methods` list them",
-    "loss": "docs/extending.md says how to add one",
 }
+# What anybody can enter by name: a plugin that was not named looks as a slip does.
+ENTERED = {*LISTS, "data set", "optimizer", "rate schedule", "loss", "metric", "kind of a run"}
 
 
 @contextmanager
@@ -48,11 +49,19 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
     >>> print(unknown("option of model 'vgg16'", "colour", ["width", "classes"]))
     unknown option 'colour' of model 'vgg16'; it should be classes or width
     >>> print(unknown("method", "xyz", map(str, range(45))))
-    unknown method 'xyz'; `pipelag methods` lists them
+    unknown method 'xyz'; `pipelag methods` lists them, and docs/extending.md says how to add one
+    >>> print(unknown("metric", "xyz", []))
+    unknown metric 'xyz'; none is known, and docs/extending.md says how to add one
     """
     names = sorted(set(known))
-    lists = LISTS.get(kind, "") if len(names) > MANY or not names else ""
-    return PipelagError(f"unknown {named(kind, shortened(name))}{nearest(name, names, 'it should be', lists)}")
+    lists = LISTS.get(kind, "") if len(names) > MANY else ""
+    more = ", and docs/extending.md says how to add one" if kind in ENTERED and not _near(name, names) else ""
+    return PipelagError(f"unknown {named(kind, shortened(name))}{nearest(name, names, 'it should be', lists)}{more}")
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    """The nearest of these, if one is near."""
+    return difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
 
 
 def named(kind: str, name: str) -> str:
@@ -68,8 +77,7 @@ def named(kind: str, name: str) -> str:
 def nearest(name: str, known: Iterable[str], all_of_them: str, instead: str = "") -> str:
     """The end of a refusal: "; did you mean ...?", or all names after the given words, or what is said instead."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
-    if near:
+    if near := _near(name, names):
         return f"; did you mean '{near[0]}'?"
     if instead:
         return f"; {instead}"

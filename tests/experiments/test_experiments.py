@@ -14,7 +14,7 @@ import pytest
 from pipelag import catalogue, data, methods, models
 from pipelag.__main__ import main as pipelag_command
 from pipelag.errors import PipelagError
-from pipelag.experiments import Arm, arms, expand, load_paper, load_scale, papers, scales
+from pipelag.experiments import Arm, arms, expand, load_paper, load_scale, papers, run_dir, scales
 from pipelag.models.cut import layer_count
 from pipelag.results.drawing import DRAWINGS
 from pipelag.results.verdict import JUDGES
@@ -267,6 +267,15 @@ def test_null_takes_away_what_is_there() -> None:
             "setups:\n  stale_weight:",
             "scale 'quick': unknown paper 'stale_weight'; did you mean 'stale_weights'",
         ),
+        *(
+            (
+                "scales/quick.yaml",
+                "name: quick",
+                f"name: quick\nfolder: {folder}",
+                "folder is not right: '.*' is no folder",
+            )
+            for folder in ("~/runs", "'runs/{id}'", "' '", '"a\\nb"')
+        ),
         (
             "scales/quick.yaml",
             "lenet5_sim: {data",
@@ -279,6 +288,16 @@ def test_mistakes_in_the_config_are_named(config: Path, file: str, old: str, new
     change(config / file, old, new)
     with pytest.raises(PipelagError, match=sentence):
         everything("quick", [Path(file).stem] if file.startswith("papers/") else ["stale_weights"])
+
+
+def test_a_scale_may_have_its_runs_elsewhere_but_published_logs_lie_beside_their_scale(config: Path) -> None:
+    change(config / "scales/quick.yaml", "name: quick", "name: quick\nfolder: /elsewhere/my runs")
+    assert run_dir(load_scale("quick"), "a") == Path("/elsewhere/my runs/runs/a")
+    published = Path("results/published/mine/scale.yaml")
+    published.parent.mkdir(parents=True)
+    published.write_text("{name: mine, title: mine, note: none, folder: elsewhere}")
+    with pytest.raises(PipelagError, match="mine/scale.yaml: its logs lie beside it; leave out folder"):
+        load_scale("published", "mine")
 
 
 def test_unknown_names_are_refused_with_the_nearest(config: Path) -> None:

@@ -16,6 +16,7 @@ LENET: dict[str, Any] = {"kind": "count", "model": {"name": "lenet5"}}
 PHASE: dict[str, Any] = {"method": "gpipe", "steps": 2, "cuts": [1, 2], "microbatches": 4}
 TIMELINE: dict[str, Any] = {"kind": "timeline", "phases": [PHASE]}
 CLUSTER: dict[str, Any] = {"levels": [{"workers": 4, "bandwidth": 1e9}]}
+UNIT = {"forward": 1, "backward": 1}
 INPUT = {"shape": [3, 32, 32]}
 
 
@@ -51,6 +52,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (theory("regression", alphas=[0.0, 1.0, 3], taus=[1], steps=10), "first and last above 0"),
     (theory("regression", alphas=[0.1, 1.0, 3], taus=[-1], steps=10), "'taus.0' of a theory run is -1"),
     (theory("regression", alphas=[0.1, 1.0, 3], taus=[1], steps=10, data="a", file="b"), "leave one of them out"),
+    (
+        theory("stable_over_pairs", most=3, deltas=[1e308]),
+        "'deltas.0' of a theory run is 1e+308; it should be",
+    ),
+    (theory("radius", forward=5, phi=-1e308, alphas=[0.0, 0.3, 5]), "'phi' of a theory run is -1e+308"),
     (theory("pipelines", pipelines=[[0, 1]]), "'pipelines.0.0' of a theory run is 0"),
     (theory("pipelines", pipelines=[[1, 2, 3]]), "'pipelines.0"),
     (theory("pipelines", pipelines=[[10**6, 10**6]]), "'pipelines.0.0' of a theory run is 1000000"),
@@ -69,6 +75,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (TIMELINE | {"phases": [PHASE, PHASE]}, "a timeline is of one phase, and the run has 2"),
     (TIMELINE | {"options": {"costs": {"forward": 0, "backward": 0}}}, "no pass takes any time"),
     (TIMELINE | {"model": {"name": "lenet5"}}, "a run of kind 'timeline' has no model"),
+    (
+        TIMELINE | {"options": {"costs": {"forward": None, "backward": 1}}},
+        "a stage's forward is None; it should be",
+    ),
+    (TIMELINE | {"options": {"costs": UNIT | {"update": None}}}, "a stage's update is None; it should be a number"),
+    (TIMELINE | {"options": {"costs": {"forward": 1e308, "backward": 1}}}, "a stage's forward is 1e+308; it should be"),
+    (TIMELINE | {"options": {"costs": UNIT, "topology": {"bandwidth": 1e-320}}}, "a link needs a bandwidth"),
+    (TIMELINE | {"options": {"costs": UNIT, "topology": {"latency": 1e308}}}, "a link needs a bandwidth"),
+    (TIMELINE | {"phases": [PHASE | {"stage_lr": {"1": 0.5}}]}, "a timeline trains nothing; leave stage_lr out"),
     (TIMELINE | {"options": {"costs": {"forward": 1}, "replicas": [10**6, 1, 1]}}, "'replicas.0' of a timeline run is"),
     (trained({"name": "digits"}, tokens=400), "option 'tokens' is of parallel text, and 'digits' gives images"),
     (trained({"name": "digits"}, length=9), "option 'length' is of running text, and 'digits' gives images"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,12 +169,33 @@ def test_links_and_clocks_of_a_timeline_without_times_are_refused(name: str, val
 
 
 def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:
-    assert (
-        printed(capsys, "methods", "qqq", code=2)
-        == "pipelag methods: unknown method 'qqq'; `pipelag methods` lists them\n"
-    )
+    own = ", and docs/extending.md says how to add one\n"
+    text = printed(capsys, "methods", "qqq", code=2)
+    assert text == f"pipelag methods: unknown method 'qqq'; `pipelag methods` lists them{own}"
     text = printed(capsys, "timeline", "qqq", "--out", "x.svg", code=2)
-    assert text.endswith("'qqq'; `pipelag schedules` and `pipelag methods` list them\n")
+    assert text.endswith(f"'qqq'; `pipelag schedules` and `pipelag methods` list them{own}")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "qqq"},
+        {"model": {"name": "qqq"}},
+        {"data": {"name": "qqq"}},
+        {"optimizer": {"name": "qqq", "lr": 0.1}},
+        {"lr_schedule": {"name": "qqq"}},
+        {"phases": [{"method": "qqq", "steps": 1}]},
+        {"options": {"loss": "qqq"}},
+        {"options": {"metrics": ["qqq"]}},
+    ],
+    ids=str,
+)
+def test_what_anybody_may_add_says_so_where_no_name_is_near(changes: dict[str, Any], capsys: Captured) -> None:
+    """Else who forgot to name a plugin reads that there are no others."""
+    trained = {"model": {"name": "lenet5"}, "data": {"name": "digits"}, "optimizer": {"lr": 0.1}}
+    spec = trained | {"phases": [{"method": "pipemare", "steps": 1, "cuts": [2]}]} | changes
+    refusal = printed(capsys, "run", "--spec", json.dumps(spec), "--out", "never", code=2)
+    assert "'qqq'" in refusal and refusal.endswith(", and docs/extending.md says how to add one\n")
 
 
 def test_a_name_too_long_for_a_file_is_an_unknown_name(capsys: Captured) -> None:

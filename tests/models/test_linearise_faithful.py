@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -232,6 +233,65 @@ def test_what_a_row_would_leave_out_is_refused(computed: Any, sentence: str, inp
     with pytest.raises(PipelagError, match=sentence):
         pipelag.linearise(model, **({"inputs": {"x": x}} if inputs else {}))
     assert type(model.seen) is torch.Tensor
+
+
+def by_calls(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.calls += 1
+    return net.b(net.a(x)) * net.calls
+
+
+def counted_alone(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.more = getattr(net, "more", 0) + 1
+    return net.b(net.a(x))
+
+
+def at_first(net: Any, x: torch.Tensor) -> torch.Tensor:
+    h = net.a(x) if net.fresh else net.c(x)
+    net.fresh = False
+    return net.b(h)
+
+
+def scaled_at_first(net: Any, x: torch.Tensor) -> torch.Tensor:
+    h, net.scale = net.a(x) * net.scale, 1.0
+    return net.b(h)
+
+
+def remembered(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """What the first call has found out, the next ones find again."""
+    net.width = x.shape[-1] if net.width is None else net.width
+    net.last, net.rows = net.a(x), x.shape[0]
+    return net.b(net.last) / 8**0.5
+
+
+class Holding(Three):
+    """Holds plain values."""
+
+    def __init__(self, computed: Callable[[Any, Any], Any]) -> None:
+        super().__init__(computed)
+        self.calls, self.fresh, self.scale, self.width, self.rows = 0, True, 0.5, None, 0
+        self.nothing = math.nan
+
+
+@pytest.mark.parametrize("inputs", [False, True], ids=["fx", "export"])
+@pytest.mark.parametrize(
+    ("computed", "name"),
+    [(by_calls, "calls"), (counted_alone, "more"), (at_first, "fresh"), (scaled_at_first, "scale")],
+)
+def test_a_forward_that_changes_what_its_next_call_does_is_refused(computed: Any, name: str, inputs: bool) -> None:
+    model, x = nn.Sequential(Holding(computed), nn.Linear(8, 8)), torch.randn(4, 8)
+    with pytest.raises(PipelagError, match=f"Sequential changes '0.{name}' in its forward, .* in a buffer"):
+        pipelag.linearise(model, **({"inputs": {"input": x}} if inputs else {}))
+    held: Any = model[0]
+    assert (held.calls, held.fresh, held.scale) == (0, True, 0.5) and not hasattr(held, "more")
+
+
+@pytest.mark.parametrize("inputs", [False, True], ids=["fx", "export"])
+def test_what_a_forward_remembers_without_another_outcome_is_left_out(inputs: bool) -> None:
+    model, x = Holding(remembered), torch.randn(4, 8)
+    held = {**vars(model)}
+    row = pipelag.linearise(model, **({"inputs": {"x": x}} if inputs else {}))
+    assert vars(model) == held
+    torch.testing.assert_close(row(x), model(x))
 
 
 def test_hooks_that_a_row_would_leave_out_are_refused() -> None:

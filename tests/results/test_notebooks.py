@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -87,6 +88,19 @@ def test_it_runs_from_top_to_bottom(pages: Path, name: str) -> None:
         assert "cannot be judged" in page or "holds" in page
         assert "![png]" in page.partition("## Plot any metric")[2].partition("##")[0]
         assert "VGG-16 s4" in page.partition("## Beside the paper")[2]  # what the paper reports
+
+
+def test_what_draws_a_result_names_plugins_and_papers_that_the_config_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    config = Path("config/config.yaml")
+    config.write_text(config.read_text().replace(f"{PAPER}, ", "").replace("plugins: []", "plugins: [also]"))
+    monkeypatch.setenv("PIPELAG_PLUGINS", "also,mine")
+    open_shelf(PAPER).show("table_2")
+    words = f"""--config plugins='["also", "mine"]' papers='["{PAPER}"]'"""
+    assert f"not drawn yet: snakemake --cores all {words} -- {PAPER}_table_2\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("in_project")

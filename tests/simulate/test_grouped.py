@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from pipelag.data.text.parallel import PAD
 from pipelag.methods import METHODS, get
+from pipelag.models import build
+from pipelag.models.gnmt import gnmt
+from pipelag.simulate.grouped import near
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 from tests.toy import Counted, Noise, adamw, convolutional, equal, sgd, simulated
@@ -133,6 +137,115 @@ def test_it_is_found_in_every_stage_and_with_two_microbatches(
         training = training_of(nn.Sequential(*stages), [Phase(get("gpipe"), 2, cuts, microbatches=parts)], True)
         training.step(torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 4)
         assert training.without_groups(0), (at, layer)
+
+
+class Leaking(nn.Module):
+    """Mixes samples by a little."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.005 * x.mean(0)
+
+
+class Remembering(nn.Module):
+    """A running mean of its own, which hardly moves: what is taken off depends on how often it was called."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.lerp_(x.detach().mean(0).to(self.mean), 0.001)
+        return x - self.mean
+
+
+@pytest.mark.parametrize("layer", [Leaking, Remembering])
+@pytest.mark.parametrize("how", ["float32", "float64", "bf16"])
+@pytest.mark.parametrize("cuts", [(), (1,)])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_little_mixing_is_found(layer: type[nn.Module], how: str, cuts: tuple[int, ...], at: int) -> None:
+    """It changes no gradient by a hundredth, and would add up over a training."""
+    torch.manual_seed(0)
+    stages = [nn.Sequential(*[layer()][: n == at], nn.Linear(4, 4), nn.Tanh()) for n in range(2)]
+    model = nn.Sequential(*stages).to(torch.float64 if how == "float64" else torch.float32)
+    phases = [Phase(get("gpipe"), 2, cuts, microbatches=4)]
+    training = training_of(model, phases, True, bf16=how == "bf16")
+    inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+    training.step(inputs.to(next(model.parameters()).dtype if how != "bf16" else torch.float32), torch.arange(32) % 4)
+    assert "mixes the samples" in str(training.without_groups(0))
+
+
+class Attending(nn.Module):
+    """Causal attention within a sequence, by a mask of zeros and -inf, after a layer norm."""
+
+    mask: torch.Tensor
+
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 2, batch_first=True)
+        self.register_buffer("mask", torch.full((length, length), -torch.inf).triu(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.attention(y, y, y, attn_mask=self.mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("cuts", [(), (1, 3)])
+def test_attention_within_samples_is_shared(cuts: tuple[int, ...], bf16: bool) -> None:
+    torch.manual_seed(0)
+    layers = [Attending(16, 6), nn.Sequential(nn.Linear(16, 16), nn.GELU()), Attending(16, 6)]
+    model = nn.Sequential(nn.Embedding(9, 16), *layers, nn.Flatten(), nn.Linear(96, 4))
+    training = training_of(model, [Phase(get("gpipe"), 2, cuts, microbatches=4)], True, bf16=bf16)
+    training.step(torch.randint(9, (16, 6)), torch.arange(16) % 4)
+    assert training.without_groups(0) == ""
+
+
+class Named(nn.Module):
+    """Gives its output by name."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": x}
+
+
+def test_outputs_by_name_are_shared() -> None:
+    model, phases = nn.Sequential(nn.Linear(4, 4), Named()), [Phase(get("gpipe"), 2, (1,), microbatches=2)]
+    loss = lambda output, targets: loss_of(output["logits"], targets)  # noqa: E731
+    training = SimulatedTraining(model.train(), phases, sgd, loss, lambda t: 1.0, 5, grouped=True)
+    training.step(torch.randn(8, 4), torch.arange(8) % 4)
+    assert training.without_groups(0) == ""
+
+
+def test_an_infinite_difference_is_one() -> None:
+    assert not near([torch.tensor([torch.inf])], [torch.tensor([1.0])], 0.01)
+    assert near([torch.tensor([torch.inf, torch.nan, 1])], [torch.tensor([torch.inf, torch.nan, 1.001])], 0.01)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("name", ["resnet20", "lenet5"])
+def test_networks_of_convolutions_are_shared(name: str, bf16: bool) -> None:
+    torch.manual_seed(0)
+    model = build(name)
+    size = (32, 1, 28, 28) if name == "lenet5" else (32, 3, 32, 32)
+    training = training_of(model, [Phase(get("gpipe"), 2, (2, 4), microbatches=4)], True, bf16=bf16)
+    training.step(torch.randn(size, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 10)
+    assert training.without_groups(0) == ""
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_packed_sentences_are_shared(bf16: bool) -> None:
+    """How many of them an LSTM takes at once depends on the lengths of all, and rounding with it."""
+    torch.manual_seed(0)
+    model = gnmt(layers=4, size=64, source_words=50, target_words=50)
+    source, target = torch.randint(4, 50, (2, 32, 13))
+    lengths = torch.randint(2, 14, (32,))
+    source = source.masked_fill(torch.arange(13) >= lengths[:, None], PAD)
+    phases = [Phase(get("gpipe"), 2, (2, 4), microbatches=4)]
+    loss = lambda output, words: loss_of(output.flatten(0, 1).float(), words.flatten())  # noqa: E731
+    training = SimulatedTraining(model.train(), phases, sgd, loss, lambda t: 1.0, 5, bf16=bf16, grouped=True)
+    training.step((source, target), target)
+    assert training.without_groups(0) == ""
 
 
 @pytest.mark.parametrize("stop", [1, 4, 7])

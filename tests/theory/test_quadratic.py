@@ -132,6 +132,12 @@ def test_trajectories_end_where_the_eigenvalues_say() -> None:
     assert stable[-100:].mean() < 100 < unstable[-100:].mean()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_trajectory_that_diverges_beyond_all_numbers_says_nothing_else() -> None:
+    losses = q.trajectories(5, 2, 0.3, 1e6, 300, seed=0)
+    assert np.isfinite(losses[:20]).all() and not np.isfinite(losses[-1]).any()
+
+
 @pytest.mark.parametrize(("forward", "backward"), [(3, 1), (2, 2), (4, 0)])
 def test_trajectories_are_those_of_equation_5(forward: int, backward: int) -> None:
     """From w = 1, with noise of its own in every run; the loss is lambda w^2 / 2."""

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from pipelag.commands.report import asked_for
 from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
 from pipelag.experiments.schema import USUAL
+from pipelag.experiments.told import asked_for
 from pipelag.report.gather import NOT_READ
 from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from pipelag.errors import PipelagError
-from pipelag.experiments import load_scale, papers
-from pipelag.experiments.expand import CONFIG, check_workflow
+from pipelag.experiments import load_scale
 from pipelag.experiments.schema import USUAL
-from pipelag.files import read_yaml
-from pipelag.plugins import configured, named_plugins
+from pipelag.experiments.told import asked_for, beyond
 from pipelag.report.gather import gather
 
 
@@ -28,22 +23,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--typeset-beside", action="store_true", help="link to typeset reports that are not there yet, but are made"
     )
-
-
-def asked_for() -> list[str]:
-    """The papers of config/config.yaml, in its order; all where it is not there."""
-    path = CONFIG / "config.yaml"
-    return check_workflow(read_yaml(path, "the workflow's config")).papers if path.exists() else papers()
-
-
-def beyond(shown: Sequence[str]) -> str:
-    """What Snakemake has to be told of these papers and of the plugins where config/config.yaml does not say them all.
-
-    What it is told stands in the place of what the config says: so all are named where one is not there.
-    """
-    pairs = {"plugins": (named_plugins(), configured()), "papers": (list(shown), asked_for())}
-    more = {key: names for key, (names, known) in pairs.items() if set(names) - set(known)}
-    return " ".join(f"{key}={shlex.quote(json.dumps(names))}" for key, names in more.items())
 
 
 def main(args: argparse.Namespace) -> int:

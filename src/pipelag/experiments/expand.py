@@ -110,6 +110,8 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
             known = [path.parent.name for path in folder.parent.glob("*/scale.yaml")]
             raise unknown("published device", published, known)
         of_device = read(Scale, folder / "scale.yaml")
+        if of_device.folder:
+            raise PipelagError(f"{folder / 'scale.yaml'}: its logs lie beside it; leave out folder")
         scale = of_device.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
     if published != USUAL and name != "published" and not scale.extends and not above:
         raise PipelagError(f"the scale '{name}' has no logs of a device '{published}'; the scale 'published' has such")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
+from pipelag.errors import shown
 from pipelag.files import read_yaml
 from pipelag.runs.optimizers import OptimizerSpec
 from pipelag.runs.rates import LRScheduleSpec
@@ -35,6 +36,13 @@ def distinct(values: list[T], what: str) -> list[T]:
     if twice is not None:
         raise ValueError(f"the {what} {twice} stands there twice; name each once")
     return values
+
+
+def a_place(folder: str) -> str:
+    """A folder as Snakemake takes it: what is in braces would be a wildcard, and nobody stands for ~."""
+    if folder.startswith("~") or re.search(r"[{}\x00-\x1f]", folder) or folder != folder.strip():
+        raise ValueError(f"{shown(folder)} is no folder that Snakemake can name; write it without ~, {{ and }}")
+    return folder
 
 
 class Setup(Typed):
@@ -243,7 +251,7 @@ class Scale(Typed):
     least_seeds: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=dict)
     hours: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     frozen: bool = False
-    folder: str = ""  # of the runs; results/<name> when empty
+    folder: Annotated[str, AfterValidator(lambda folder: a_place(folder))] = ""  # of the runs; else results/<name>
 
     @property
     def device(self) -> str:
@@ -256,13 +264,8 @@ class Scale(Typed):
         """The folder of what is drawn at this scale."""
         return f"figures/{self.name}" + (f"-{self.device}" if self.device else "")
 
-    @property
-    def asked(self) -> str:
-        """What Snakemake is told for this scale, before the names of results; empty for the quick one."""
-        return self.asked_beside("")
-
     def asked_beside(self, more: str) -> str:
-        """The same with more of its config."""
+        """What Snakemake is told of this scale and of more, before the names of results; or nothing."""
         scale = "" if self.name == "quick" else f"scale={self.name}"
         words = " ".join(filter(None, (scale, f"published={self.device}" if self.device else "", more)))
         return f"--config {words} -- " if words else ""

@@ -19,6 +19,7 @@ from torch import fx, nn
 from pipelag.errors import PipelagError, a, unknown
 from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, mapped, refs, renamed
 from pipelag.models.symbolic import BACKWARD_HOOKS, refuse_assigned
+from pipelag.models.values import Values, values_of
 from pipelag.tensors import alone
 
 GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # what torch.no_grad is to torch.export
@@ -31,11 +32,14 @@ class Called(nn.Module):
 
     Args:
         output: which of the values to keep, of a model that gives several by name.
+        left: is given the values that a call leaves in the model's attributes.
     """
 
-    def __init__(self, model: nn.Module, inputs: Mapping[str, Any], output: str | None) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Mapping[str, Any], output: str | None, left: Values | None = None
+    ) -> None:
         super().__init__()
-        self.model, self.output = model, output
+        self.model, self.output, self.left = model, output, {} if left is None else left
         self.names = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
         self.fixed = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
 
@@ -43,6 +47,7 @@ class Called(nn.Module):
         """What the model gives: a tensor or a tuple of tensors."""
         before = dict(self.model.named_buffers())
         value = self.kept(self.model(**dict(zip(self.names, given, strict=True)), **self.fixed))
+        self.left.update(values_of(self.model))
         refuse_assigned(self.model, [name for name, buffer in self.model.named_buffers() if before[name] is not buffer])
         many = isinstance(value, (tuple, list))
         if not all(isinstance(one, torch.Tensor) for one in (value if many else (value,))):
@@ -71,18 +76,21 @@ class Called(nn.Module):
         return next(iter(known.values()))
 
 
-def exported(model: nn.Module, inputs: Mapping[str, Any], output: str | None = None) -> Traced:
+def exported(
+    model: nn.Module, inputs: Mapping[str, Any], output: str | None = None, left: Values | None = None
+) -> Traced:
     """The operators of a model, in the mode (training or evaluation) that it is in.
 
     Args:
         inputs: of the model's forward, by name: tensors are examples of inputs, of at least two samples; anything else
             is passed as it is, always.
         output: which value to keep of a model that gives several by name.
+        left: is given the values that the call leaves in the model's attributes.
 
     Raises:
         PipelagError: no tensor among the inputs, a model that torch.export refuses, or one that gives no tensors.
     """
-    called = Called(model, inputs, output)
+    called = Called(model, inputs, output, left)
     examples = tuple(inputs[name] for name in called.names)
     if not examples:
         raise PipelagError("inputs has no tensor: give an example of each input of the model, inputs={'name': tensor}")

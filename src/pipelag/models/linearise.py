@@ -24,6 +24,7 @@ from pipelag.models.memory import overwritten_views
 from pipelag.models.pieces import Piece, is_weight, thing, weighted, writes
 from pipelag.models.steps import Ref, Step, Traced, refs, scalars
 from pipelag.models.tracing import trace
+from pipelag.models.values import unchanged_attributes
 from pipelag.randomness import preserved_randomness
 from pipelag.tensors import alone, as_tuple
 
@@ -167,7 +168,7 @@ def compare(
     results = []
     try:
         for called, value in ((Called(model, inputs, output).eval(), given), (row.eval(), alone(given))):
-            with torch.no_grad(), preserved_randomness():
+            with torch.no_grad(), preserved_randomness(), unchanged_attributes(model):
                 torch.manual_seed(0)  # of what it draws in evaluation
                 results.append(called(tree_map(torch.clone, value)))
                 for buffer, before in buffers.items():

@@ -17,6 +17,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.models.cut import HOOKS
 from pipelag.models.memory import OVERWRITING, PLAIN, assigned_in_place
 from pipelag.models.steps import Ref, Step, Traced, constant, mapped, renamed
+from pipelag.models.values import Values, values_of
 
 BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
@@ -79,9 +80,16 @@ def _autocast() -> tuple[bool, ...]:
 
 
 def traced(
-    model: nn.Module, whole: Sequence[str | type[nn.Module]], inputs: Sequence[str], output: str | None
+    model: nn.Module,
+    whole: Sequence[str | type[nn.Module]],
+    inputs: Sequence[str],
+    output: str | None,
+    left: Values | None = None,
 ) -> Traced:
     """The operators of a model, in the mode (training or evaluation) that it is in; arguments as of `trace`.
+
+    Args:
+        left: is given the values that the call leaves in the model's attributes.
 
     Raises:
         PipelagError: a model that torch.fx cannot follow, or of which a row of layers would leave something out.
@@ -91,7 +99,7 @@ def traced(
         raise PipelagError(
             f"{type(model).__name__} has hooks on the whole, which a row of layers would leave out; move them inside"
         )
-    graph, constants = _followed(model, _Tracer(whole), fixed)
+    graph, constants = _followed(model, _Tracer(whole), fixed, {} if left is None else left)
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.target not in taken:
             _erase(graph, node)
@@ -133,7 +141,9 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
     return set(names) - set(fixed), fixed
 
 
-def _followed(model: nn.Module, tracer: _Tracer, fixed: dict[str, Any]) -> tuple[fx.Graph, dict[str, Any]]:
+def _followed(
+    model: nn.Module, tracer: _Tracer, fixed: dict[str, Any], left: Values
+) -> tuple[fx.Graph, dict[str, Any]]:
     """The graph of a model's forward, and by name the tensors that this makes without looking at its input.
 
     torch.fx hangs these onto the model, and a forward may assign to its own modules: each gets back what it had.
@@ -146,6 +156,7 @@ def _followed(model: nn.Module, tracer: _Tracer, fixed: dict[str, Any]) -> tuple
     try:
         with torch.enable_grad():
             graph = tracer.trace(model, concrete_args=fixed or None)
+        left.update(values_of(model))
         attributes, _ = before[""]  # the model's own
         constants = {name: value for name, value in vars(model).items() if name not in attributes}
         assigned = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pipelag.errors import PipelagError
 from pipelag.models.steps import ByMode, Traced
 from pipelag.models.symbolic import traced
+from pipelag.models.values import Values, differing, unchanged_attributes, values_of
 
 
 def trace(
@@ -33,7 +34,7 @@ def trace(
     Raises:
         PipelagError: control flow that depends on the data (where), a model that computes something else in training
             than in evaluation, one that takes any number of inputs or returns no tensor or tuple of tensors, or one
-            that does what a row of layers would leave out: autocast, hooks, assigned buffers.
+            that does what a row of layers would leave out: autocast, hooks, assigned buffers, counting in Python.
     """
     if isinstance(inputs, Mapping):
         from pipelag.models.exporting import exported
@@ -47,7 +48,7 @@ def trace(
         for training in (True, False):
             for module, mode in modes.items():  # in the model's own mode a frozen module stays frozen
                 module.training = mode if training == usual else training
-            traces.append(look(model))
+            traces.append(_settled(model, look))
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -65,6 +66,38 @@ def trace(
             "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
             "random numbers themselves in whole=(...)"
         ) from None
+
+
+def _settled(model: nn.Module, look: Callable[..., Traced]) -> Traced:
+    """The trace of a call; `look` is given a dict for the values that the call leaves.
+
+    A forward that changes a value so that its next call is another is refused: a row does what the first one did. What
+    a call has only found out, such as the longest sequence, the next one leaves as it is.
+    """
+    before, left, later = values_of(model), Values(), Values()
+    with unchanged_attributes(model):
+        first = look(model, left=left)
+        changed = differing(before, left)
+        if changed:
+            for (path, name), value in left.items():
+                vars(model.get_submodule(path))[name] = value
+            again = look(model, left=later)
+            changed = differing(left, later) or ("" if _alike(first, again) else changed)
+    if changed:
+        raise PipelagError(
+            f"{type(model).__name__} changes '{changed}' in its forward, which a row of layers would not; let every "
+            "call be the same, or hold it in a buffer and change that in place (add_)"
+        )
+    return first
+
+
+def _alike(first: Traced, second: Traced) -> bool:
+    """Whether two traces in one mode are of the same operators with the same arguments."""
+    try:
+        _merged(first, second), _merged(second, first)  # what may differ by mode may so in one order alone
+    except _Differs:
+        return False
+    return True
 
 
 class _Differs(Exception):

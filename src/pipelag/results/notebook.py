@@ -15,6 +15,7 @@ from pipelag.errors import unknown
 from pipelag.experiments import Paper, Scale, load_paper, load_scale
 from pipelag.experiments.expand import result_of
 from pipelag.experiments.schema import reading_order
+from pipelag.experiments.told import beyond
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context, tidy
 from pipelag.results.loading import load_results
@@ -46,7 +47,8 @@ class Shelf:
             elif base.with_suffix(".md").exists():
                 display(Markdown(base.with_suffix(".md").read_text()))
             else:
-                print(f"not drawn yet: snakemake --cores all {self.scale.asked}{self.paper.id}_{name}")
+                told = self.scale.asked_beside(beyond([self.paper.id]))
+                print(f"not drawn yet: snakemake --cores all {told}{self.paper.id}_{name}")
 
     def verdicts(self) -> pd.DataFrame:
         """Every claim of the results that are drawn, with its verdict and the numbers it rests on."""

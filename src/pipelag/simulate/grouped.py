@@ -7,6 +7,8 @@ the microbatch still does: batch norm's statistics, dropout's draws and the loss
 left is rounding, since sums over samples are made in another order.
 
 A layer that mixes samples in another way would train differently: so a phase's first minibatch is computed both ways.
+What mixes only a little changes gradients no more than rounding may, so each stage is also asked whether a microbatch's
+outputs stay where the others are replaced: kernels take rows apart, so that they mostly do bit for bit.
 """
 
 from __future__ import annotations
@@ -19,18 +21,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pipelag.data.split import split
 from pipelag.randomness import seed_stage, set_state, state_of
 from pipelag.simulate.recordable import Results
 from pipelag.stage.recompute import Gradients, backward_through, differentiable, fresh
-from pipelag.tensors import alone, as_tuple, entering, unchanged_buffers
+from pipelag.tensors import alone, as_real, as_tuple, entering, unchanged_buffers
 
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
 
 Lags = Mapping[str, Sequence[Sequence[int]]]  # by kind of pass: per stage and microbatch of an update
 FULL, ROUNDED = 0.01, 0.05  # of a gradient's length, how much rounding may change, in float32 and in bfloat16
+# Of an output's length, how much rounding may change where other samples are in the pass, as in a packed sequence: in
+# units of the last place; of numbers that are computed in 16 bits, a part of one, since few are rounded otherwise.
+PLACES, SHORT = 10, 0.0002
+MIXES = "a layer mixes the samples of a minibatch, or draws random numbers in a way of its own"
 
 
 class Unfit(Exception):
@@ -63,6 +70,7 @@ class Grouped:
         """Compute a minibatch both ways, of which no trace is left; returns why they differ, or nothing."""
         with left_as_it_was(pipeline):
             expected = results_of(pipeline, pipeline.by_microbatches(t, inputs, targets, lags))
+            counted = self._counted(pipeline)
         limit = ROUNDED if pipeline.rounded else FULL
         for first in range(1 if pipeline.microbatches > 2 else 2):  # of two, a run that is parted is none of several
             passes = Passes(pipeline, self.apart, t, lags, trial=True)
@@ -71,13 +79,21 @@ class Grouped:
             try:
                 with left_as_it_was(pipeline):
                     grouped = results_of(pipeline, passes.loss(inputs, targets))
+                    alike = near(counted, self._counted(pipeline), 0.0)
+                alike = alike and all(near(*pair, limit) for pair in zip(expected, grouped, strict=True))
+                if not alike or (not first and not passes.independent(inputs)):
+                    return MIXES
             except Unfit as error:
                 return str(error)
             except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
                 return f"a layer does not take several microbatches: {type(error).__name__}: {error}".splitlines()[0]
-            if not all(near(*pair, limit) for pair in zip(expected, grouped, strict=True)):
-                return "a layer mixes the samples of a minibatch, or draws random numbers in a way of its own"
         return ""
+
+    def _counted(self, pipeline: SimulatedPipeline) -> Results:
+        """Copies of the buffers of layers that do not go by the microbatch: no number of passes may change them."""
+        by_itself = {layer for apart in self.apart for layer, _ in apart.layers}
+        layers = (layer for stage in pipeline.stages for layer in stage.modules() if layer not in by_itself)
+        return [buffer.clone() for layer in layers for buffer in layer._buffers.values() if buffer is not None]
 
     def state_dict(self) -> dict[str, Any]:
         """What the first minibatch has told, of which a run that goes on sees nothing."""
@@ -142,6 +158,29 @@ class Passes:
             if drawn and not all(map(torch.equal, drawn, self._drawn())):
                 raise Unfit("a layer draws random numbers in a way of its own")
             return value
+
+    @torch.no_grad()
+    def independent(self, inputs: Any) -> bool:
+        """Whether what each stage makes of the first and of the last microbatch stays where all others are as it is."""
+        parts = self._each(inputs)
+        for index in range(len(self.runs)):
+            outputs = self._together(index, parts)
+            for j in (0, self.count - 1):
+                alone = self._together(index, [parts[j]] * self.count)[j]
+                for a, b in zip(tree_leaves(outputs[j]), tree_leaves(alone), strict=True):
+                    if not near([a], [b], rounding(a.dtype, self.pipeline.rounded)):
+                        return False
+            parts = outputs
+        return True
+
+    def _together(self, index: int, parts: Sequence[Any]) -> list[Any]:
+        """A stage's outputs, by microbatch, of one pass that takes all of these; it may change what it is given."""
+        whole = tree_map(lambda *tensors: torch.cat(tensors), *parts)
+        with left_as_it_was(self.pipeline):
+            return self._each(self._forward(index, range(self.count), whole))
+
+    def _each(self, value: Any) -> list[Any]:
+        return parted(value, [range(j, j + 1) for j in range(self.count)], self.count)
 
     def _drawn(self) -> list[torch.Tensor]:
         """Where the generators are."""
@@ -268,9 +307,22 @@ def results_of(pipeline: SimulatedPipeline, loss: torch.Tensor) -> list[Results]
 
 
 def near(first: Results, second: Results, limit: float) -> bool:
-    """Whether two lists of tensors differ by at most a share of their length."""
+    """Whether two lists of tensors differ by at most a share of their length; what is equal may be infinite."""
     if [value is None for value in first] != [value is None for value in second]:
         return False
-    pairs = [(a.double(), b.double()) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    apart = sum(float((a - b).square().sum()) for a, b in pairs)
-    return apart <= limit**2 * sum(float(a.square().sum()) for a, _ in pairs)
+    apart = length = 0.0
+    for a, b in zip(first, second, strict=True):
+        if a is not None and b is not None:
+            a, b = as_real(a).double(), as_real(b).double()
+            equal = (a == b) | (a.isnan() & b.isnan())
+            apart += float((a - b).masked_fill(equal, 0).square().sum())
+            length += float(a.masked_fill(~a.isfinite(), 0).square().sum())
+    return apart <= limit**2 * length
+
+
+def rounding(dtype: torch.dtype, rounded: bool) -> float:
+    """By what share of its length an output may differ that is computed by kernels of other sizes."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    least = torch.finfo(dtype).eps
+    return SHORT if rounded or PLACES * least > SHORT else PLACES * least

@@ -245,8 +245,8 @@ def trajectories(
         now = weights[step % (forward + 1)]
         old = weights[(step - forward) % (forward + 1)]
         back = weights[(step - backward) % (forward + 1)]
-        gradient = (curvature + delta) * old - delta * back + rng.standard_normal(runs)
         with np.errstate(over="ignore", invalid="ignore"):
+            gradient = (curvature + delta) * old - delta * back + rng.standard_normal(runs)
             fresh = now - alpha * gradient
             losses[step + 1] = curvature * fresh**2 / 2
         weights[(step + 1) % (forward + 1)] = fresh

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from numbers import Integral, Real
 
 from pipelag.errors import PipelagError, expect, shown
 from pipelag.typed import check_keywords
+
+MOST = 1e30  # seconds or bytes: sums and quotients of such stay numbers
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,11 @@ class StageCost:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not (isinstance(value, Real) and 0 <= float(value) < inf):
-                raise PipelagError(f"a stage's {name} is {shown(value)}; it should be a number from 0 on")
+            is_number, unsaid = isinstance(value, Real), name == "recompute" and value is None
+            if not unsaid and not (is_number and 0 <= value <= MOST):
+                raise PipelagError(
+                    f"a stage's {name} is {shown(value)}; it should be a number from 0 on, at most {MOST:g}"
+                )
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ class Topology:
 
     def __post_init__(self) -> None:
         numbers = isinstance(self.bandwidth, Real) and isinstance(self.latency, Real)
-        if not (numbers and self.bandwidth > 0 and 0 <= self.latency < inf):
+        if not (numbers and self.bandwidth >= 1 / MOST and 0 <= self.latency <= MOST):
             raise PipelagError(
-                "a link needs a bandwidth above 0 and a latency from 0 on, not "
+                f"a link needs a bandwidth above 0 (from {1 / MOST:g} on) and a latency from 0 on (to {MOST:g}), not "
                 f"{shown(self.bandwidth)} and {shown(self.latency)}"
             )
         for name in ("shared", "overlap"):

@@ -137,6 +137,7 @@ class TimelineOptions(Typed):
 
 MOST_LOSSES = 10**8  # 800 MB
 Delay = Annotated[int, Field(ge=0, le=1000)]  # in updates: an eigenvalue of a matrix as large takes a second
+Coefficient = Annotated[float, Field(ge=-1e6, le=1e6)]  # of a polynomial, whose roots are lost beyond
 Depth = Annotated[int, Field(ge=1, le=1000)]  # of a pipeline whose every pass is timed
 V = TypeVar("V", "Variant", "Trajectories")
 
@@ -147,11 +148,11 @@ class Variant(Typed):
     forward: Delay
     backward: Delay | None = None
     recompute: Delay | None = None
-    delta: float = 0.0
-    phi: float = 0.0
-    curvature: float = Field(default=1.0, gt=0)
-    momentum: float | None = None
-    D: float | Literal["theory"] | None = None
+    delta: Coefficient = 0.0
+    phi: Coefficient = 0.0
+    curvature: float = Field(default=1.0, gt=0, le=1e6)
+    momentum: Coefficient | None = None
+    D: Coefficient | Literal["theory"] | None = None
 
     @model_validator(mode="after")
     def _momentum_alone(self) -> Variant:
@@ -171,7 +172,7 @@ def _older_first(variant: V) -> V:
     return variant
 
 
-Span = tuple[float, float, Annotated[int, Field(ge=1, le=100_000)]]  # first, last, how many
+Span = tuple[Coefficient, Coefficient, Annotated[int, Field(ge=1, le=100_000)]]  # first, last, how many
 
 
 class Trajectories(Typed):
@@ -179,8 +180,8 @@ class Trajectories(Typed):
 
     forward: Delay
     backward: Delay | None = None
-    delta: float = 0.0
-    alpha: float = Field(gt=0)
+    delta: Coefficient = 0.0
+    alpha: float = Field(gt=0, le=1e6)
     steps: int = Field(ge=1, le=MOST_STEPS)
     runs: int = Field(default=1, ge=1, le=MOST_LOSSES)
     every: int = Field(default=1, ge=1)
@@ -211,15 +212,15 @@ class StableOverPairs(Typed):
     """`pipelag.runs.kinds.theory.stable_over_pairs`."""
 
     most: int = Field(ge=1, le=200)
-    deltas: list[float] = Field(min_length=1)
+    deltas: list[Coefficient] = Field(min_length=1)
 
 
 class Lemmas(Typed):
     """`pipelag.runs.kinds.theory.lemmas`."""
 
     taus: list[Delay] = Field(min_length=1)
-    deltas: list[float]
-    betas: list[float]
+    deltas: list[Coefficient]
+    betas: list[Coefficient]
 
 
 class Regression(Typed):

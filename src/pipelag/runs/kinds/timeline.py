@@ -47,6 +47,8 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         raise PipelagError(
             "a timeline runs no forward again; add its time to the backward's costs, and leave recompute out"
         )
+    if phase.stage_lr:
+        raise PipelagError("a timeline trains nothing; leave stage_lr out")
     method = methods.get(phase.method, **phase.options)
     stages = phase.stages
     options = spec.asked(TimelineOptions)

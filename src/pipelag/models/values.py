@@ -1,0 +1,42 @@
+"""What a model's modules hold as plain values of Python: a forward may change them, and a row of layers would not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+PLAINLY = (bool, int, float, complex, str, bytes)
+Values = dict[tuple[str, str], Any]  # by a module's path and an attribute
+
+
+@contextmanager
+def unchanged_attributes(model: nn.Module) -> Iterator[None]:
+    """What happens inside leaves the modules' attributes as they are."""
+    kept = [(module, vars(module).copy()) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+
+
+def values_of(model: nn.Module) -> Values:
+    """The attributes of its modules that are plain values of Python."""
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if value is None or type(value) in PLAINLY
+    }
+
+
+def differing(before: Values, after: Values) -> str:
+    """The first attribute with another value, if any; what is no plain value any more does not count."""
+    for key, value in after.items():
+        if key not in before or (before[key] is not value and before[key] != value):  # NaN is itself
+            return ".".join(filter(None, key))
+    return ""
