@@ -143,13 +143,13 @@ def plain_search(profile: Profile, workers: int, bandwidth: float, form: str, me
     """The recurrence over one level as loops; of equally good plans the one whose last stage has fewest replicas, then
     the shortest front, and one stage rather than two."""
     of, best = profile.layers, {}
+    until = [0.0, *itertools.accumulate(one.total_ms / 1e3 for one in of)]  # sum() is not plain from Python 3.12 on
 
     def stage(i: int, j: int, replicas: int, behind: int) -> float:
         versions = -(-(replicas + behind) // replicas)
         held = versions * (of[i - 1].output_bytes if i else 0)
         held += sum(versions * (one.weight_bytes + one.kept_bytes) + one.weight_bytes for one in of[i : j + 1])
-        seconds = [one.total_ms / 1e3 for one in of]
-        compute = sum(seconds[: j + 1]) - sum(seconds[:i])
+        compute = until[j + 1] - until[i]
         send = SYNC[form](float(sum(one.weight_bytes for one in of[i : j + 1])), replicas, bandwidth)
         return (max(compute, send) / replicas if replicas > 1 else compute) if held <= memory else float("inf")
 
