@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipelag.distributed.heartbeat import BYE, Heard, Heartbeat, patience_of
+from pipelag.distributed.heartbeat import BYE, Heard, Heartbeat, kept_from_a_core, patience_of
 from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
@@ -216,18 +218,41 @@ def test_a_process_that_was_stopped_itself_waits_anew(
     assert said == lost
 
 
-@pytest.mark.parametrize(("share", "idle"), [(0.0, 5.0), (0.015, 5.0), (0.025, 0.0)])
+@pytest.mark.parametrize(
+    ("share", "kept", "idle"), [(0.0, 0.0, 5.0), (0.015, 0.0, 5.0), (0.025, 0.0, 0.0), (0.011, 0.98, 0.0)]
+)
 def test_who_computes_is_not_idle_and_who_only_beats_is(
-    share: float, idle: float, monkeypatch: pytest.MonkeyPatch
+    share: float, kept: float, idle: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a core, in each of five seconds; beating alone takes less than a fiftieth."""
+    """Of a core, in each of five seconds; beating alone takes less than a fiftieth. So does computing beside a program
+    of much greater priority, which keeps it from its core for the rest of the time."""
     heart, watch = ear(), Watch(*[1.0] * 6, computing=share)
     monkeypatch.setattr("pipelag.distributed.heartbeat.time", watch)
+    monkeypatch.setattr("pipelag.distributed.heartbeat.kept_from_a_core", lambda: kept * (watch.now - 1000.0))
     monkeypatch.setattr(os, "times", lambda: (0.0, 0.0, 0.0, 0.0, 0.0))
     heart.over, heart.busy = watch, watch.now  # type: ignore[assignment]
     heart.talk()
     assert json.loads(heart.store.values["beat/0"])["idle"] == idle
     assert json.loads(heart.store.values["beat/0"])["n"] == 6  # every beat is a new one
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux alone counts it")
+def test_a_thread_that_another_keeps_from_its_core_is_told_from_one_that_waits() -> None:
+    cores, before = os.sched_getaffinity(0), kept_from_a_core()
+    os.sched_setaffinity(0, {min(cores)})
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # on the same core
+    try:
+        end = time.monotonic() + 60
+        while kept_from_a_core() < before + 0.1 and time.monotonic() < end:
+            pass
+        kept = kept_from_a_core()
+        assert kept >= before + 0.1
+        time.sleep(0.5)
+        assert kept_from_a_core() - kept < 0.25  # on waking, it may wait for the other to be moved off
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, cores)
 
 
 def test_who_is_done_says_so_and_the_last_waits_until_all_have() -> None:

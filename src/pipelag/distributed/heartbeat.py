@@ -2,8 +2,8 @@
 
 A rank that is stopped (SIGSTOP), whose machine hangs or that lost its network falls silent; after `patience` seconds
 the others end, naming it. A slow rank is not silent: a thread beats, whatever the main one does. Where all beat and no
-rank has computed anything for ten times as long (a deadlock, a read that never ends), all end too, naming the rank
-whose main thread waits for something else than its peers, and the line that it waits at.
+rank has computed anything for ten times as long, nor been ready to (a deadlock, a read that never ends), all end too,
+naming the rank whose main thread waits for something else than its peers, and the line that it waits at.
 """
 
 from __future__ import annotations
@@ -51,6 +51,15 @@ class Heard:
     at: float = field(default_factory=time.monotonic)
 
 
+def kept_from_a_core() -> float:
+    """Seconds so far that the main thread could have computed while others had its core; 0 where nobody counts."""
+    try:
+        with open("/proc/self/schedstat") as file:  # computing, ready without a core (ns), turns
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class Heartbeat:
     """This rank's beats, and its ear for the others'.
 
@@ -68,7 +77,7 @@ class Heartbeat:
         self.every = min(1.0, patience / 5)
         self.heard = {other: Heard() for other in range(world)}
         self.reached = time.monotonic()  # the store
-        self.busy = time.monotonic()  # this process computed
+        self.busy = time.monotonic()  # this process computed, or would have, had it been given a core
         self.over = threading.Event()
         self.main = threading.main_thread().ident
         store.set_timeout(timedelta(seconds=max(patience, 10)))
@@ -81,6 +90,7 @@ class Heartbeat:
         count, used = 0, 0.0
         while not self.over.is_set():
             now, spent = time.monotonic(), time.process_time() - time.thread_time() + sum(os.times()[2:4])
+            spent += kept_from_a_core()  # beside others' greater priority it may have less than `IDLE` of one
             if spent - used > IDLE * self.every:
                 self.busy = now
             count, used = count + 1, spent
