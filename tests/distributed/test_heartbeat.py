@@ -248,7 +248,7 @@ def test_a_thread_that_another_keeps_from_its_core_is_told_from_one_that_waits()
         kept = kept_from_a_core()
         assert kept >= before + 0.1
         time.sleep(0.5)
-        assert kept_from_a_core() - kept < 0.25  # on waking, it may wait for the other to be moved off
+        assert kept_from_a_core() - kept < 0.4  # on waking, it may wait for others once more
     finally:
         rival.kill()
         rival.wait()
