@@ -15,7 +15,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import arms as config_arms
 from pipelag.experiments import load_paper, load_scale
 from pipelag.partitioner.arms import Arm, Ground, checked_arms
-from pipelag.partitioner.cluster import flat, summed_bytes
+from pipelag.partitioner.cluster import flat
 from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions
 from pipelag.partitioner.pipelined import Pipelined, straight_plan
 from pipelag.partitioner.placed import Row
@@ -24,6 +24,7 @@ from pipelag.partitioner.side_by_side import arm_rows
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
 from pipelag.timing.by_batch import Profiles
+from pipelag.timing.costs import summed_bytes
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 from pipelag.typed import checked

@@ -251,7 +251,7 @@ class Scale(Typed):
     least_seeds: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=dict)
     hours: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     frozen: bool = False
-    folder: Annotated[str, AfterValidator(lambda folder: a_place(folder))] = ""  # of the runs; else results/<name>
+    folder: Annotated[str, AfterValidator(a_place)] = ""  # of the runs; else results/<name>
 
     @property
     def device(self) -> str:

@@ -17,7 +17,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.models.cut import HOOKS
 from pipelag.models.memory import OVERWRITING, PLAIN, assigned_in_place
 from pipelag.models.steps import Ref, Step, Traced, constant, mapped, renamed
-from pipelag.models.values import Values, values_of
+from pipelag.models.values import Values, unchanged_attributes, values_of
 
 BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
@@ -152,30 +152,23 @@ def _followed(
     for name in tracer.names:
         if name not in modules:
             raise PipelagError(f"whole: {type(model).__name__} has no module '{name}'")
-    before = {path: (vars(module).copy(), module._buffers.copy()) for path, module in modules.items()}
-    try:
-        with torch.enable_grad():
-            graph = tracer.trace(model, concrete_args=fixed or None)
+    own, before = set(vars(model)), {path: module._buffers.copy() for path, module in modules.items()}
+    with unchanged_attributes(model):
+        try:
+            with torch.enable_grad():
+                graph = tracer.trace(model, concrete_args=fixed or None)
+        except PipelagError:
+            raise
+        except Exception as error:
+            raise _untraceable(model, tracer, error) from error
         left.update(values_of(model))
-        attributes, _ = before[""]  # the model's own
-        constants = {name: value for name, value in vars(model).items() if name not in attributes}
+        constants = {name: value for name, value in vars(model).items() if name not in own}
         assigned = {
             f"{path}.{name}".removeprefix("."): modules[path]._buffers.get(name)
-            for path, (_, buffers) in before.items()
+            for path, buffers in before.items()
             for name, buffer in buffers.items()
             if modules[path]._buffers.get(name) is not buffer
         }
-    except PipelagError:
-        raise
-    except Exception as error:
-        raise _untraceable(model, tracer, error) from error
-    finally:
-        for path, (attributes, buffers) in before.items():
-            module = modules[path]
-            module._buffers.clear()
-            module._buffers.update(buffers)
-            vars(module).clear()
-            vars(module).update(attributes)
     refuse_assigned(model, [name for name, value in assigned.items() if not _overwritten(value, name)])
     return graph, constants
 

@@ -14,12 +14,14 @@ Values = dict[tuple[str, str], Any]  # by a module's path and an attribute
 
 @contextmanager
 def unchanged_attributes(model: nn.Module) -> Iterator[None]:
-    """What happens inside leaves the modules' attributes as they are."""
-    kept = [(module, vars(module).copy()) for module in model.modules()]
+    """What happens inside leaves the modules' attributes as they are, and which tensors are their buffers."""
+    kept = [(module, vars(module).copy(), module._buffers.copy()) for module in model.modules()]
     try:
         yield
     finally:
-        for module, attributes in kept:
+        for module, attributes, buffers in kept:
+            module._buffers.clear()
+            module._buffers.update(buffers)
             vars(module).clear()
             vars(module).update(attributes)
 

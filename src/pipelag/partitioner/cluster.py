@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from pipelag.errors import PipelagError, expect, shown, unknown
 from pipelag.files import read_yaml
-from pipelag.timing.costs import Topology
+from pipelag.timing.costs import Topology, ring_seconds, summed_bytes, summed_messages
 from pipelag.typed import MOST_WORKERS, Typed, checked
 
 
@@ -182,26 +182,6 @@ def slowest(links: Iterable[Level | Topology]) -> Topology:
     return Topology(
         min((link.bandwidth for link in among), default=inf), max((link.latency for link in among), default=0.0)
     )
-
-
-def summed_bytes(size: float, workers: int) -> float:
-    """What all workers together send until each has the sum of their gradients of `size` bytes: 2 (m-1) of it.
-
-    In a ring each sends 2 (m-1)/m of it; with a server among them the others send it theirs and get the sum back.
-    """
-    return 2 * (workers - 1) * size
-
-
-def summed_messages(workers: int) -> int:
-    """How many follow one another meanwhile: 2 (m-1), of each worker in a ring, over the link of a server."""
-    return 2 * (workers - 1)
-
-
-def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1), in
-    2 (m-1) messages; none where there is nothing to sum.
-    """
-    return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
 def paper_seconds(size: float, workers: int, bandwidth: float) -> float:

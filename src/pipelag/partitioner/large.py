@@ -15,10 +15,10 @@ from itertools import pairwise
 from math import ceil, isqrt, log2
 
 from pipelag.methods import Method
-from pipelag.partitioner.cluster import ring_seconds, wait_free
+from pipelag.partitioner.cluster import wait_free
 from pipelag.schedules import library
 from pipelag.timing.breakdown import steady_seconds
-from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.costs import StageCost, Topology, ring_seconds
 from pipelag.timing.layers import Profile, balanced_cuts
 from pipelag.timing.sheets import Device
 

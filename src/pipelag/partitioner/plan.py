@@ -9,20 +9,12 @@ from math import lcm
 from typing import Any
 
 from pipelag.errors import PipelagError
-from pipelag.partitioner.cluster import (
-    Cluster,
-    ring_seconds,
-    slowest,
-    summed_bytes,
-    summed_messages,
-    sync_of,
-    wait_free,
-)
+from pipelag.partitioner.cluster import Cluster, slowest, sync_of, wait_free
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
 from pipelag.timing.breakdown import Unsettled, steady_seconds
-from pipelag.timing.costs import StageCost, Topology
+from pipelag.timing.costs import StageCost, Topology, summed_bytes, summed_messages
 from pipelag.timing.layers import Profile
 from pipelag.timing.timed import Timing, time_schedule
 
@@ -176,7 +168,7 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
             backward = wait_free(
                 [layer.backward_ms / 1e3 for layer in layers],
                 [layer.weight_bytes for layer in layers],
-                lambda size, link=link, count=count: ring_seconds(size, count, link.bandwidth, link.latency),
+                lambda size, link=link, count=count: link.ring_seconds(size, count),
                 cost.forward * recompute,
             )
         timed.append(

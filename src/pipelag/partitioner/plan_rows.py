@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipelag.partitioner.cluster import SYNC, Cluster, ring_seconds
+from pipelag.partitioner.cluster import SYNC, Cluster
 from pipelag.partitioner.given import plan_given
 from pipelag.partitioner.options import PlanOptions
 from pipelag.partitioner.plan import (
@@ -66,8 +66,7 @@ def plan_rows(profile: Profile, cluster: Cluster, options: PlanOptions) -> Itera
         compute = sum(layer.total_ms for layer in profile.layers) / 1e3
         step = cost.forward + cost.backward
         if not options.overlap and n > 1:
-            link = part.link(0, n - 1)
-            step = compute + ring_seconds(cost.weight_bytes, n, link.bandwidth, link.latency)
+            step = compute + part.link(0, n - 1).ring_seconds(cost.weight_bytes, n)
         timed = None if options.overlap else step / n
         alone = row_of(profile, part, f"data parallel over {n}", whole(profile, n), timed=timed)
         yield alone | {"workers": n, "overhead": 1 - compute / step}

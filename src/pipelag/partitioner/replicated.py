@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from pipelag.partitioner.arms import Arm, Ground
-from pipelag.partitioner.cluster import GATHER, summed_bytes, wait_free
+from pipelag.partitioner.cluster import GATHER, wait_free
 from pipelag.partitioner.placed import Placed, Row
 from pipelag.partitioner.plan import PlanStage
 from pipelag.timing.breakdown import shares
+from pipelag.timing.costs import summed_bytes
 
 
 class Replicated(Placed):

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from pipelag.errors import PipelagError, expect
-from pipelag.partitioner.cluster import Cluster, Level, summed_messages, sync_of
+from pipelag.partitioner.cluster import Cluster, Level, sync_of
 from pipelag.partitioner.plan import Plan, PlanStage, memory_of
+from pipelag.timing.costs import summed_messages
 from pipelag.timing.layers import Profile
 
 MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them

@@ -72,10 +72,28 @@ class Topology:
         return self.latency + size / self.bandwidth
 
     def ring_seconds(self, size: float, workers: int) -> float:
-        """How long so many workers sum gradients of `size` bytes in a ring: each sends 2 (m-1)/m of them, in 2 (m-1)
-        messages one after the other (PipeDream section 3.1); none where there is nothing to sum.
-        """
-        return 2 * (workers - 1) * self.latency * (size > 0) + 2 * (1 - 1 / workers) * size / self.bandwidth
+        """How long so many workers sum gradients of `size` bytes in a ring of such links; see `ring_seconds`."""
+        return ring_seconds(size, workers, self.bandwidth, self.latency)
+
+
+def summed_bytes(size: float, workers: int) -> float:
+    """What all workers together send until each has the sum of their gradients of `size` bytes: 2 (m-1) of it.
+
+    In a ring each sends 2 (m-1)/m of it; with a server among them the others send it theirs and get the sum back.
+    """
+    return 2 * (workers - 1) * size
+
+
+def summed_messages(workers: int) -> int:
+    """How many follow one another meanwhile: 2 (m-1), of each worker in a ring, over the link of a server."""
+    return 2 * (workers - 1)
+
+
+def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
+    """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1), in
+    2 (m-1) messages; none where there is nothing to sum.
+    """
+    return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:

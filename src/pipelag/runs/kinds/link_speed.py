@@ -23,7 +23,7 @@ from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.partitioner.cluster import ring_seconds, wait_free
+from pipelag.partitioner.cluster import wait_free
 from pipelag.runs import optimizers
 from pipelag.runs.folder import RunFolder
 from pipelag.runs.kinds.options import SpeedOptions
@@ -32,7 +32,7 @@ from pipelag.runs.spec import RunSpec
 from pipelag.runs.speedup import finish
 from pipelag.runs.tasks import Task, open_task
 from pipelag.stage.phase import Phase
-from pipelag.timing.costs import Topology
+from pipelag.timing.costs import Topology, ring_seconds
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule
