@@ -1,6 +1,6 @@
 """Naive references for every method, in plain NumPy, written from the papers' texts by a reader who had not seen pipelag."""
 
-from . import beyond, pipedream, pipemare, pipeoptim, spectrain, stale_weights
+from . import beyond, decoupled, pipedream, pipemare, pipeoptim, spectrain, stale_weights
 from .loop import Problem
 
 METHODS = {
@@ -29,6 +29,8 @@ METHODS = {
     "lwp_w": beyond.train_lwp_w,
     "nesterov_async": beyond.train_nesterov,
     "dc_asgd": beyond.train_dc_asgd,
+    "ddg": decoupled.train_ddg,
+    "features_replay": decoupled.train_features_replay,
 }
 
 

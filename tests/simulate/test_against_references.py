@@ -303,6 +303,18 @@ def test_recomputation_in_segments(segment: int, microbatches: int, stages: int,
     compare([(case[0], "pipemare", STEPS, microbatches, settings)], stages, recompute=segment)
 
 
+@pytest.mark.parametrize("stages", [3, 4, 7])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_decoupled_backpropagation(stages: int, optimizer: str) -> None:
+    """Two more papers' methods under other names; what they keep is what tells them apart."""
+    compare([(get("pipedream"), "ddg", STEPS, 1, {})], stages, optimizer)
+    compare([(get("1f1b"), "features_replay", STEPS, 1, {})], stages, optimizer, recompute=1)
+    with pytest.raises(AssertionError, match="Not equal"):
+        compare([(get("1f1b"), "features_replay", STEPS, 1, {})], stages, optimizer)
+    with pytest.raises(AssertionError, match="Not equal"):
+        compare([(get("1f1b"), "ddg", STEPS, 1, {})], stages, optimizer, recompute=1)
+
+
 def delays_of(method: Method, stages: int, seed: int = 0) -> list[list[int]]:
     assert method.random is not None
     return [method.random.draw(method.taus(stages), seed, t) for t in range(STEPS)]
