@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from pipelag.report import explore
-from pipelag.report.frames import Axis, Bars, Lines
+from pipelag.report.frames import Axis, Bars, Lines, Scatter
 from pipelag.report.panels import over_seeds, with_all_seeds, wrapped
-from pipelag.report.style import COLOURS, save
+from pipelag.report.style import COLOURS, freeze, save
 from pipelag.results.drawing import Drawn
 
 CURVES = pd.DataFrame(
@@ -207,6 +207,23 @@ def test_a_title_is_not_broken_between_a_number_and_its_unit() -> None:
     title = "Transformer (small), Multi30k de-en, 33 stages"
     assert wrapped(title, 3.0).split("\n") == ["Transformer (small), Multi30k de-en,", "33 stages"]
     assert wrapped("GNMT-8 4 layers", 0.9).split("\n") == ["GNMT-8", "4 layers"]
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_a_long_title_of_the_x_axis_stays_in_the_figure(panels: int) -> None:
+    title = "time (hours; an epoch as simulated for the paper's data)"
+    points = pd.DataFrame([{"hours": i, "accuracy": i, "panel": str(p)} for i in range(3) for p in range(panels)])
+    bars = points.assign(hours=points["hours"].astype(str))
+    for fig in (
+        Lines(Axis("hours", title), "accuracy", panel="panel").draw(points),
+        Scatter(Axis("hours", title), "accuracy", panel="panel").draw(points),
+        Bars("accuracy", "hours", panel="panel", x_title=title).draw(bars),
+    ):
+        freeze(fig)
+        for axes in fig.axes:
+            box = axes.xaxis.label.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= fig.bbox.x1 and box.width <= fig.bbox.width / panels
+            assert " ".join(axes.get_xlabel().split()) == title
 
 
 def test_a_spread_over_seeds_is_the_samples_standard_deviation() -> None:

@@ -131,7 +131,7 @@ class Lines:
                 axes.margins(y=0.16)
             x.apply(axes, "x")
             y.apply(axes, "y")
-            axes.set_xlabel(x.label)
+            axes.set_xlabel(wrapped(x.label, width / len(panels)))
             axes.set_ylabel(wrapped(y.label, self.height - 0.5) if axes is grid[0][0] or not self.shared_y else "")
             axes.set_title(greek(wrapped(str(panel), TITLED * width / len(panels))))
             axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
@@ -293,7 +293,7 @@ class Bars:
         crowded = max(len(line) for title in titles for line in title.split("\n")) * LETTER > room
         axes.set_xticks(range(len(groups)), titles, fontsize=6 if crowded else None)
         axes.tick_params(axis="x", length=0)
-        axes.set_xlabel(greek(self.x_title))
+        axes.set_xlabel(greek(wrapped(self.x_title, inches)))
         y.apply(axes, "y")
         axes.margins(y=0.18 if small else 0.12)
 
@@ -392,7 +392,7 @@ class Scatter:
                 axes.set_ylim(bottom=0)
             x.apply(axes, "x")
             y.apply(axes, "y")
-            axes.set_xlabel(x.label)
+            axes.set_xlabel(wrapped(x.label, width / len(panels)))
             x.limit(axes, "x")
             y.limit(axes, "y")
             axes.set_ylabel(y.label)
