@@ -22,7 +22,7 @@ from pipelag.results.spectrain.training import (
     stale_below_here,
     table_1,
 )
-from pipelag.results.verdict import Finding, NotLogged
+from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.spectrain import as_printed, learnt, timed
 from tests.results.made_up import Make, altered, context, with_rows
 
@@ -271,3 +271,11 @@ def test_what_a_reader_must_know_stands_below(result: str, words: str) -> None:
 def test_options_of_any_kind_are_told() -> None:
     sentence = sizes(context("spectrain", "table_1", learnt({}), "quick"))
     assert "ResNet-152 blocks [1, 2, 1], width 0.125 (in full width 1)" in sentence
+
+
+def test_what_was_taken_to_come_out_as_printed_does_not_come_out_by_that() -> None:
+    """Of figure 3: as bytes are counted here the ratios are the paper's, and counted one way they are half (E15)."""
+    runs = Context.load(load_paper("spectrain"), "figure_3", load_scale("published", "cpu"))
+    load_results(runs.paper)
+    finding = JUDGES["spectrain", "figure_3", "ratios_as_printed"](runs)
+    assert finding.holds is None and "one way alone 8.0x, at most 252x" in finding.why

@@ -33,6 +33,7 @@ PAPER = "spectrain"
 BYTES = 1.5  # a factor: neither VGG16's head nor the cuts nor the LSTM's words are printed
 BYTES_WORDS = "within a factor of 1.5: the heads, the cuts and the words of a review that it rests on are not printed"
 LITTLE = 0.1  # "almost no communication": at most so much of data parallelism's
+ONE_WAY = 0.5  # of the bytes that data parallelism is taken to send here, both ways of 2(N-1) (ambiguity E15)
 LONGER = 200  # words of a review, of which the paper says no number for the LSTM; IMDb's have about as many
 SUMMED = {"server": DATA, "ring": RING}
 NAMES = {"server": "parameter server on a GPU", "ring": "ring"}
@@ -93,15 +94,25 @@ def more_but_inception(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3", "ratios_as_printed")
 def ratios_as_printed(context: Context) -> Finding:
-    """Mean and maximum."""
+    """Mean and maximum; as counted, and with either of two settings otherwise, the LSTM's words and both ways of
+    gradients, which were taken because the paper's words come out with them (ambiguity E15)."""
     sent, printed = ratios(context), context.result.reported
     words = need(words_of(context), f"how many words {LSTM} reads")
     longer = average(sent | {LSTM: sent[LSTM] * words / LONGER})
     mean, most = average(sent), max(sent.values())
-    met = within(most, printed["ratio_max_x"], BYTES)
-    holds = agreed(*(met and within(one, printed["ratio_avg_x"], BYTES) for one in (mean, longer)))
+    readings = ((mean, most), (longer, most), (ONE_WAY * mean, ONE_WAY * most))
+    holds = agreed(
+        *(
+            within(one, printed["ratio_avg_x"], BYTES) and within(top, printed["ratio_max_x"], BYTES)
+            for one, top in readings
+        )
+    )
     why = f"{mean:.1f}x on (geometric) average for {printed['ratio_avg_x']}x ({longer:.1f}x with {LONGER} words of a "
-    why += f"review for the LSTM's {words}), at most {most:.0f}x for {printed['ratio_max_x']}x; {over(sent)}"
+    why += f"review for the LSTM's {words}), at most {most:.0f}x for {printed['ratio_max_x']}x; {over(sent)}; with "
+    why += f"gradients counted one way alone {ONE_WAY * mean:.1f}x, at most {ONE_WAY * most:.0f}x"
+    why += "; the readings do not agree, and ours was taken because the paper's words come out with it" * (
+        holds is None
+    )
     return exact(holds, why, BYTES_WORDS)
 
 
