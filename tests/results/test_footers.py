@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ def test_what_a_reader_must_know_of_a_setup_stands_below_whatever_shows_its_runs
     assert smaller_rate not in published("stale_weights", "figure_5a")
     assert published("leaderboard", "table_3").count(third) == published("leaderboard", "table_11").count(third) == 1
     assert third not in published("leaderboard", "table_1")
+
+
+@pytest.mark.usefixtures("in_project")
+def test_a_note_names_another_result_as_its_page_is_called() -> None:
+    named = set(re.findall(r'result "([^"]+)"', published("stale_weights", "figure_5d")))
+    assert named and named <= {result.title for result in load_paper("stale_weights").results.values()}
 
 
 @pytest.mark.usefixtures("in_project")

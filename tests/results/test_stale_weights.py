@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from pipelag.experiments import Arm
+from pipelag.experiments import Arm, load_paper, load_scale
+from pipelag.results.context import Context
+from pipelag.results.loading import load_results
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.stale_weights.claims_accuracy import costs_alike
 from pipelag.results.stale_weights.claims_convergence import all_converge
 from pipelag.results.stale_weights.claims_depth import widest_gap
 from pipelag.results.stale_weights.claims_staleness import same_percentages
+from pipelag.results.stale_weights.reading import memory_of
 from pipelag.results.verdict import Finding, NotLogged
 from tests.results.cases.stale_weights import FINE, SLIDING, STALE, ends
 from tests.results.made_up import OFFICIAL, context, trained
@@ -60,3 +65,17 @@ def test_the_costs_are_of_the_seeds_that_their_difference_is_of() -> None:
     runs = context("stale_weights", "precision", make)
     runs.items = [item for item in runs.items if item.arm.labels["precision"] == "float32" or not item.arm.seed]
     assert costs_alike(runs).why.startswith("8 stages cost 1.00 points in float32, 1.00 in bfloat16: more by +0.00")
+
+
+def test_the_models_page_prints_what_table_6_does() -> None:
+    runs = Context.load(load_paper("stale_weights"), "table_6", load_scale("published", "cpu"))
+    load_results(runs.paper)
+    printed = []
+    for depth in (20, 56, 110, 224, 362):
+        ours = memory_of(runs, f"ResNet-{depth}")
+        assert ours is not None
+        sizes = [f"{ours[key]:.2f}" for key in ("weight_mb", "activations_mb_per_sample", "increase_mb_per_sample")]
+        printed.append((str(depth), *sizes, f"{ours['increase_percent']:.0f}"))
+    page = Path("docs/models.md").read_text()
+    row = r"\| (\d+), \(\d+\) \| ([\d.]+) \| ([\d.]+) / [\d.]+ \| ([\d.]+) / [\d.]+ \| (\d+) / \d+ \|"
+    assert re.findall(row, page) == printed
