@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 import pipelag.results.pipedream  # noqa: F401  (registers what draws and judges)
-from pipelag.experiments import Arm
+from pipelag.experiments import Arm, load_paper, load_scale
+from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
@@ -134,3 +135,10 @@ def test_without_the_row_of_most_gpus_half_precision_cannot_be_judged() -> None:
     assert judged("figure_12", "half_precision_worse", whole, "quick").holds is True
     with pytest.raises(NotLogged, match="on 32 GPUs has no logged value"):
         judged("figure_12", "half_precision_worse", without, "quick")
+
+
+def test_no_speedup_carries_over_where_there_is_none() -> None:
+    """By a ring's cost the published plan over 10 Gbps is slower than data parallelism in single precision."""
+    runs = Context.load(load_paper(PAPER), "figure_12", load_scale("published", "cpu"))
+    finding = JUDGES[PAPER, "figure_12", "speedup_carries_over"](runs)
+    assert finding.holds is None and finding.why.endswith("could carry over: 4x V100, PCIe, 10 Gbps 0.91x")

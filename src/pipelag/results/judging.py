@@ -284,7 +284,7 @@ class Difference:
         return f"{self.mean:+.{digits}f}{error} ({seeds})"
 
 
-def agreed(*readings: bool) -> bool | None:
+def agreed(*readings: bool | None) -> bool | None:
     """What all readings of an ambiguous sentence give; None where they do not agree."""
     return readings[0] if len(set(readings)) == 1 else None
 

@@ -10,7 +10,7 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import agreed, measured
+from pipelag.results.judging import agreed, all_of, measured
 from pipelag.results.plans import ALONE, PRINTED_WORDS, READINGS, SPEED_WORDS, near, needed, planned
 from pipelag.results.verdict import Finding, judge, log_of, need
 
@@ -180,18 +180,23 @@ def half_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_12", "speedup_carries_over")
 def carries_over(context: Context) -> Finding:
-    """The found plans' speedups in both precisions, on both kinds of server, by both forms of the cost."""
-    texts, carries = [], {reading: True for reading in READINGS}
+    """The found plans' speedups in both precisions, on both kinds of server, by both forms of the cost. Where a plan is
+    no faster than data parallelism in single precision, nothing is there to carry over."""
+    texts, nothing = [], []
+    carries: dict[str, list[bool | None]] = {reading: [] for reading in READINGS}
     for servers in context.values("arm"):
         gains = {}
         for precision in ("fp32", "fp16"):
             log = log_of(context, precision=precision, arm=servers)
             gains[precision] = [needed(log, ALONE, plan, f"{plan}, {servers}") for plan in READINGS]
-        for i, reading in enumerate(READINGS):
-            carries[reading] &= gains["fp16"][i] >= gains["fp32"][i] - 0.005
+        for reading, single, half in zip(READINGS, gains["fp32"], gains["fp16"], strict=True):
+            faster = single >= 1.005
+            carries[reading].append(half >= single - 0.005 if faster else None)
+            nothing += [] if faster else [f"{servers} {single:.2f}x"]
         texts.append(f"{servers}: " + ", ".join(f"{name} {a:.2f}x ({b:.2f}x)" for name, (a, b) in gains.items()))
     why = f"over data parallelism (by a ring's cost): {'; '.join(texts)}"
-    return measured(context, agreed(*carries.values()), why, PRINTED_WORDS)
+    why += f"; no speedup in fp32 that could carry over: {', '.join(nothing)}" if nothing else ""
+    return measured(context, agreed(*map(all_of, carries.values())), why, PRINTED_WORDS)
 
 
 def cloud_ratio(context: Context, row: Mapping[str, Any], precision: str) -> float | None:
