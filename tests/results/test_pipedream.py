@@ -142,3 +142,9 @@ def test_no_speedup_carries_over_where_there_is_none() -> None:
     runs = Context.load(load_paper(PAPER), "figure_12", load_scale("published", "cpu"))
     finding = JUDGES[PAPER, "figure_12", "speedup_carries_over"](runs)
     assert finding.holds is None and finding.why.endswith("could carry over: 4x V100, PCIe, 10 Gbps 0.91x")
+
+
+def test_how_often_asp_steps_and_at_which_rate_is_said() -> None:
+    drawn = draw(Context.load(load_paper(PAPER), "text_asp", load_scale("published", "cpu"))).table
+    steps = "steps after each minibatch of 64 at a rate of 0.03, PipeDream's first stage once for 15 of them at 0.03"
+    assert drawn is not None and any(steps in note for note in drawn.notes)

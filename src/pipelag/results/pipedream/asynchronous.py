@@ -72,11 +72,15 @@ def text_asp(context: Context) -> Drawn:
     short = context.shortfall(model=VGG)
     notes = []
     with suppress(NotLogged):
-        piped = context.select(arm=PIPED, model=VGG)[0].arm.spec.phases[0]
-        shape = "-".join(map(str, piped.replicas or (1,) * piped.stages))
+        spec, alone = (context.select(arm=arm, model=VGG)[0].arm.spec for arm in (PIPED, "ASP"))
+        rate, alone_rate = (one.optimizer.lr for one in (spec, alone) if one.optimizer is not None)
+        replicas = spec.phases[0].replicas or (1,) * spec.phases[0].stages
+        shape = "-".join(map(str, replicas))
         notes = [
             f"ASP is trained with {workers(context)}; its time per epoch is that of computing alone on all of them, "
-            f"without any communication; PipeDream is trained as {shape} and its time simulated as {PLANNED}"
+            f"without any communication; PipeDream is trained as {shape} and its time simulated as {PLANNED}",
+            f"ASP steps after each minibatch of {alone.batch} at a rate of {alone_rate:g}, PipeDream's first stage "
+            f"once for {replicas[0]} of them at {rate:g}; no other rate was tried for ASP",
         ]
     notes += [f"trained not as in the paper: {short}"] if short else []
     return Drawn(table=table(rows, cols, context.result.caption, notes))
