@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipelag.experiments import Arm
+from pipelag.experiments import Arm, load_paper, load_scale
+from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.logs import Item, RunLog
-from pipelag.results.pipeoptim.throughput import mostly_above
+from pipelag.results.pipeoptim.throughput import ARMS, mostly_above
 from pipelag.results.pipeoptim.training import over_all, scattered, splits, updates
 from pipelag.results.verdict import JUDGES
 from tests.results.cases.pipeoptim import BATCHES, COPIES, GOOD, RATES, plan_log, planned
@@ -125,3 +126,9 @@ def test_table_2_has_the_papers_words_below_what_schedules_say() -> None:
     assert rows["PipeDream", "paper"][2:4] == ["solved", "unsolved"]
     assert {rows[arm, "ours"][2] for arm in ("SpecTrain", "XPipe", "PipeOptim")} == {bridged}
     assert "PipeDream-2BW's updates sum 4 microbatches each." in table.notes
+
+
+def test_approaches_stand_in_one_order_in_curves_bars_and_tables() -> None:
+    runs = Context.load(load_paper("pipeoptim"), "figure_6a", load_scale("published", "cpu"))
+    bars = draw(runs).data
+    assert bars is not None and list(bars["approach"]) == list(ARMS)

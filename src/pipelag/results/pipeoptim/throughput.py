@@ -68,12 +68,13 @@ def rates_of(context: Context, **labels: str) -> dict[str, float]:
 
 @drawing(PAPER, *FIGURES)
 def figure_6(context: Context) -> Drawn:
-    """A bar per approach, in its colour of all figures."""
+    """A bar per approach, in its colour and its place of all figures."""
     (model,), (optimizer,) = context.values("model"), context.values("optimizer")
+    logged = arm_rows(context.log())
     rows = [
         {"panel": f"{model}, {optimizer}", "gpus": f"{row['workers']} GPUs", "approach": name, "throughput": rate}
-        for name, row in arm_rows(context.log()).items()
-        if (rate := row.get("samples_per_second"))
+        for name in ARMS
+        if (row := logged.get(name)) and (rate := row.get("samples_per_second"))
     ]
     if not rows:
         return not_logged("no plan is logged")
