@@ -79,6 +79,12 @@ def test_a_note_names_another_result_as_its_page_is_called() -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+def test_the_bandwidths_of_clusters_are_not_said_to_be_from_profiles() -> None:
+    for result in ("figure_7", "table_2"):
+        assert published("pipedream", result) == "As the plans' clusters are described, not measured."
+
+
+@pytest.mark.usefixtures("in_project")
 def test_that_a_network_is_smaller_comes_first_and_its_rates_are_all_told() -> None:
     for paper, result in (("pipedream", "figure_11"), ("pipemare", "figure_3"), ("stale_weights", "figure_5c")):
         assert "Not the paper's: smaller models; " in published(paper, result)

@@ -176,6 +176,7 @@ class Context:
             how = {
                 "simulated": f"Simulated by discrete events from {what}, messages {latency}.",
                 "counted": f"Counted from {what}.",
+                "described": "As the plans' clusters are described, not measured.",
                 "measured": f"Measured on {', '.join(machines)}.",
             }
             sentences.append(how[self.result.options.get("source", "simulated")])
