@@ -144,3 +144,11 @@ def test_one_evaluation_less_to_a_good_bleu_is_no_fewer_epochs() -> None:
         return JUDGES[PAPER, "figure_15", "fewer_epochs"](context(PAPER, "figure_15", warmed_up(taken))).holds
 
     assert [fewer(last) for last in (48, 49, 55)] == [True, None, False]
+
+
+def test_that_t1_scores_lower_is_not_said_of_what_it_adds() -> None:
+    runs = context(PAPER, "figure_8", training(lambda labels: 35.0 if labels["split"] == "2" else 41.0))
+    load_results(runs.paper)
+    assert "what T1 adds is not told" in JUDGES[PAPER, "figure_8", "t1_weakens_images"](runs).why
+    arms = {item.arm.labels["arm"] for item in runs.items if item.arm.labels.get("split") == "2"}
+    assert arms == {"Sync", "T1", "T1+T2", "T1+T2+W"}  # none without T1
