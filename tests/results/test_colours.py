@@ -6,10 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from pipelag.experiments import load_paper, load_scale
 from pipelag.report.style import COLOURS
 from pipelag.results import colours
 from pipelag.results.at_scale import cost
+from pipelag.results.context import Context
+from pipelag.results.drawing import draw
 from pipelag.results.leaderboard import scores
+from pipelag.results.loading import load_results
 from pipelag.results.pipedream import targets
 from pipelag.results.pipemare import curves, stages
 from pipelag.results.pipeoptim import curves as pipeoptim
@@ -56,3 +60,19 @@ def test_no_two_methods_of_a_figure_are_drawn_alike(where: str) -> None:
 @pytest.mark.parametrize("where", BARS)
 def test_no_two_bars_are_drawn_alike(where: str) -> None:
     assert len(set(BARS[where].values())) == len(BARS[where])
+
+
+@pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize(
+    ("result", "ours"),
+    [
+        ("figure_14a", "PipeDream"),
+        ("figure_14b", "with pipelining"),
+        ("figure_17", "several stages, least predicted time"),
+    ],
+)
+def test_pipedreams_bars_have_its_colour_whatever_they_are_called(result: str, ours: str) -> None:
+    runs = Context.load(load_paper("pipedream"), result, load_scale("published", "cpu"))
+    load_results(runs.paper)
+    chart = draw(runs).chart
+    assert chart is not None and chart["colours"][ours] == colours.PIPEDREAM

@@ -161,7 +161,9 @@ def figure_14b(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("throughput", "throughput over\nno pipelining")
-    return Drawn.of(Bars(y, "model", "hybrid", panel="where", number="{:.2f}x", x_title="plan in brackets"), rows)
+    tints = {"without pipelining": 7, "with pipelining": COLOURS["PipeDream"]}  # as figure 14a's without and with
+    bars = Bars(y, "model", "hybrid", panel="where", number="{:.2f}x", x_title="plan in brackets", colours=tints)
+    return Drawn.of(bars, rows)
 
 
 @judge(PAPER, "figure_14b", "pipelining_gains")

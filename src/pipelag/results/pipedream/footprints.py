@@ -183,9 +183,9 @@ def figure_17(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("megabytes", "communicated\nper sample (MB)")
-    return Drawn.of(
-        Bars(y, "model", "scheme", panel="where", number="{:.1f}", x_title="plan in brackets", colours=COLOURS), rows
-    )
+    tints = COLOURS | {SEVERAL_STAGES: COLOURS["PipeDream"]}
+    bars = Bars(y, "model", "scheme", panel="where", number="{:.1f}", x_title="plan in brackets", colours=tints)
+    return Drawn.of(bars, rows)
 
 
 @judge(PAPER, "figure_17", "far_less")
