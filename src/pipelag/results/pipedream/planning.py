@@ -70,7 +70,10 @@ def figure_6(context: Context) -> Drawn:
             "profile",
             f"{summary['layers']} layers, {compute:.0f} ms\n{summary['weight_bytes'] / 1e6:.0f} MB of weights",
         ),
-        ("optimizer", f"{len(stages)} stages on {plan['config']} workers\nin {1e3 * plan['search_seconds']:.0f} ms"),
+        (
+            "optimizer",
+            f"{len(stages)} stages on {plan['config']} workers\nfound in {1e3 * plan['search_seconds']:.0f} ms",
+        ),
         (
             "runtime",
             f"{stages[0]['versions']} minibatches in flight\nper input replica,\n"
