@@ -116,7 +116,10 @@ def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
     for arm, has_distance in (("Hogwild", False), ("Hogwild, T1", False), ("1F1B, latest weights", True)):
         distances = [cell is not None for heading, cell in rows[arm].items() if "distance" in heading]
         assert distances == [has_distance] * 2, rows[arm]
-    assert any("Hogwild" in note for note in notes)
+    assert any(note.startswith("Hogwild: ") and "the greatest that may be drawn" in note for note in notes)
+    runs = Context.load(load_paper("leaderboard"), "table_1", load_scale("published", "cpu"))
+    settings = [item.arm.spec.phases[0].options for item in runs.select(arm="Hogwild")]
+    assert settings and not any("mean" in each or "most" in each for each in settings)  # so means are PipeMare's
 
 
 @pytest.mark.usefixtures("in_project")

@@ -145,7 +145,10 @@ NOTES = {  # by the column that they are about
     "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor; of sequential training "
     "that of its only worker. Gradients and the optimizer's state are counted nowhere.",
 }
-LATE = "Hogwild: its gradients are late, of weights that are not: no distance."
+LATE = (
+    "Hogwild: its gradients are late, of weights that are not: no distance. Its staleness is the greatest that may be "
+    "drawn, for all stages alike; on average each stage's is that of PipeMare's pipeline."
+)
 BEYOND = (
     "Adam's steps move every weight by about the rate, and XPipe foresees such at SGD's rate: far longer ones than SGD "
     "makes, hence its distance."
