@@ -35,7 +35,7 @@ from pipelag.stage.rounded import Masters, computing, differentiating, flat_of
 from pipelag.stage.showing import Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
-from pipelag.tensors import crossing, entering, kept_whole, trainable, unchanged_buffers
+from pipelag.tensors import BuffersRead, crossing, entering, kept_whole, trainable, unchanged_buffers
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -163,24 +163,25 @@ class SimulatedPipeline:
         for j, (value, target) in enumerate(parts):
             m = t * self.microbatches + j
             self._show(reads, m, "F", j == 0)
-            entered, outputs = [], {}
+            entered, outputs, read = [], {}, list[BuffersRead]()
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
                     entered.append(value)
+                    read.append(BuffersRead(stage))
                 seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
                 with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
-                    value = self._first(stage, value, number) if self.recompute else stage(value)
+                    value = self._first(stage, value, number, read[-1]) if self.recompute else stage(value)
                 value = self._handed_on(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     outputs[number] = value
             loss = self.part_of_loss(value, target)
             if self.segments:
-                self._recomputed_by_segments(entered, target, m)
+                self._recomputed_by_segments(entered, read, target, m)
             else:
                 self._show(reads, m, "B", j == 0)
                 if self.recompute:
-                    self._recomputed(entered, outputs, target, m)
+                    self._recomputed(entered, read, outputs, target, m)
                 else:
                     loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -227,17 +228,20 @@ class SimulatedPipeline:
             loss = trainable(self.loss(output, target))
         return loss / self.microbatches if self.microbatches > 1 else loss
 
-    def _first(self, stage: nn.Module, value: Any, number: int) -> Any:
+    def _first(self, stage: nn.Module, value: Any, number: int, read: BuffersRead) -> Any:
         """The forward of a stage that is run again from this input, or goes on from the stage before in a segment."""
         if self.segments and number not in self.heads:
-            return stage(value)
-        with kept_whole(value, number):
-            return stage(entering(value))
+            value = stage(value)
+        else:
+            with kept_whole(value, number):
+                value = stage(entering(value))
+        read.changed()
+        return value
 
-    def _forward_again(self, number: int, m: int, value: Any) -> Any:
+    def _forward_again(self, number: int, m: int, value: Any, read: BuffersRead) -> Any:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
-        with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
+        with read.again(), self.computing(), self.guards[number - 1]():
             value = self.stages[number - 1](entering(value))
         return self._handed_on(value, number)
 
@@ -251,17 +255,24 @@ class SimulatedPipeline:
             return False
         return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
 
-    def _recomputed(self, entered: list[Any], outputs: dict[int, Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed(
+        self, entered: list[Any], read: list[BuffersRead], outputs: dict[int, Any], target: torch.Tensor, m: int
+    ) -> None:
         """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
         gradients: Gradients | None = None
         for number in range(len(self.stages), 0, -1):
             inputs = entered[number - 1]
-            output = outputs.pop(number) if number in outputs else self._forward_again(number, m, inputs)
+            if number in outputs:
+                output = outputs.pop(number)
+            else:
+                output = self._forward_again(number, m, inputs, read[number - 1])
             if number == len(self.stages):
                 output = self.part_of_loss(output, target)
             gradients = backward_through(output, gradients, inputs)
 
-    def _recomputed_by_segments(self, entered: list[Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed_by_segments(
+        self, entered: list[Any], read: list[BuffersRead], target: torch.Tensor, m: int
+    ) -> None:
         """The backward of microbatch m: a segment's forward again, then its backward.
 
         The segment's stages recompute with the weights of their own times, and the backward reads what it always does.
@@ -272,7 +283,7 @@ class SimulatedPipeline:
                 self.weights[number - 1].load("R", *self.version(number - 1, m, self.phase.recompute_lags))
             value = inputs = entered[segment[0] - 1]
             for number in segment:
-                value = self._forward_again(number, m, value)
+                value = self._forward_again(number, m, value, read[number - 1])
             if segment[-1] == len(self.stages):
                 value = self.part_of_loss(value, target)
             for number in segment:
