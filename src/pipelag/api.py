@@ -96,7 +96,7 @@ def train(
     """Train a model as a pipeline would.
 
     What is measured, told and shown meanwhile changes nothing in the training, to the bit. The model is trained in its
-    mode for that (`train()`), in whichever it was given.
+    mode for that (`train()`), in whichever it was given; gradients that it has are dropped.
 
     Args:
         model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.

@@ -80,6 +80,19 @@ def test_refused_the_model_is_as_it_was(method: str, optimizer: Any, precision: 
     train(network, precision=precision)
 
 
+@pytest.mark.parametrize(("executor", "precision"), [("simulated", "fp32"), ("simulated", "bf16"), ("real", "fp32")])
+def test_gradients_of_before_are_no_part_of_the_first_update(executor: str, precision: str) -> None:
+    """As of a search for the learning rate, or of a look at a layer that is frozen since."""
+    before, plain = model(), model()
+    before(BATCHES[0][0]).square().sum().backward()
+    for network in (before, plain):
+        network[0].requires_grad_(False)
+    train(before, executor=executor, precision=precision, steps=6)
+    train(plain, precision=precision, steps=6)
+    assert all(map(torch.equal, before.parameters(), plain.parameters()))
+    assert all(parameter.grad is None for parameter in before.parameters())
+
+
 @pytest.mark.parametrize("executor", ["simulated", "real"])
 def test_what_a_later_phase_cannot_do_is_refused_before_the_first(executor: str) -> None:
     steps: list[int] = []

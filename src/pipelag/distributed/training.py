@@ -86,6 +86,7 @@ class RealTraining:
             check_workers(phase, self.job.world)
             check_precision(phase, self.bf16)
         self.masters = masters_of(self.model.parameters()) if self.bf16 else None
+        self.model.zero_grad()  # those of before would be part of the first update
 
     def resume(self, step: int) -> None:
         """Go on from the complete set of checkpoints after `step` minibatches.

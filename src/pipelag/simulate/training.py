@@ -63,6 +63,7 @@ class SimulatedTraining:
             if self.masters is not None:
                 self.masters.end()
             raise
+        self.model.zero_grad()  # those of before would be part of the first update
 
     def _enter(self, index: int) -> None:
         phase = self.phases[index]
