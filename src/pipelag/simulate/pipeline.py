@@ -26,7 +26,7 @@ from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.rounds import Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
-from pipelag.stage.guard import Guard
+from pipelag.stage.guard import Guard, Later
 from pipelag.stage.optimizers import apart, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
@@ -57,6 +57,7 @@ class SimulatedPipeline:
         graphs: replay passes as CUDA graphs where they can be (`pipelag.simulate.graphs`); the same bit for bit.
         grouped: microbatches that read the same weights share passes (`pipelag.simulate.grouped`); the same but for
             rounding.
+        to_come: what the phases after this one would refuse of the layers.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SimulatedPipeline:
         masters: Masters | None = None,
         graphs: bool = False,
         grouped: bool = False,
+        to_come: Later | None = None,
     ) -> None:
         self.stages, self.phase, self.optimizer, self.loss = list(stages), phase, optimizer, loss
         self.method, self.microbatches, self.recompute = phase.method, phase.microbatches, phase.recompute
@@ -105,10 +107,8 @@ class SimulatedPipeline:
         self.heads = {segment[0] for segment in self.segments}
         for weights, lags in zip(self.weights, phase.recompute_lags, strict=False):
             weights.correct_recomputation(lags)
-        alone = self.recompute and not self.segments
         self.guards = [
-            Guard(stage, weights, recompute=bool(alone))
-            for stage, weights in zip(self.stages, self.weights, strict=True)
+            Guard(stage, weights, phase, to_come) for stage, weights in zip(self.stages, self.weights, strict=True)
         ]
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on

@@ -11,6 +11,7 @@ from torch import nn
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
+from pipelag.stage.guard import later
 from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage, restore_state
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
@@ -87,6 +88,7 @@ class SimulatedTraining:
             masters=self.masters,
             graphs=self.graphs,
             grouped=self.grouped,
+            to_come=later(self.model, self.phases[index + 1 :]),
         )
         if self.unrecorded:
             self.pipeline.graphs.close(self.unrecorded)

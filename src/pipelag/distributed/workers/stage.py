@@ -120,7 +120,7 @@ class StageState:
         self.flat_step = FlatStep(self.optimizer, [self.weights])
         if phase.recompute_lags:
             self.weights.correct_recomputation(phase.recompute_lags[stage - 1])
-        self.guard = Guard(module, self.weights, self.recompute)
+        self.guard = Guard(module, self.weights, phase, assignment.to_come)
         self.saved: dict[int, Saved] = {}
         self.saved_bytes = self.entering_bytes = 0
         self.measured = False
