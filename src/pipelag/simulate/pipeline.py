@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from pipelag.data.split import split
 from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
-from pipelag.simulate.rounds import Rounds
+from pipelag.simulate.rounds import Buffers, Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard, Later
@@ -35,7 +35,7 @@ from pipelag.stage.rounded import Masters, computing, differentiating, flat_of
 from pipelag.stage.showing import Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
-from pipelag.tensors import BuffersRead, crossing, entering, kept_whole, trainable, unchanged_buffers
+from pipelag.tensors import BuffersRead, crossing, entering, kept_whole, trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -111,6 +111,7 @@ class SimulatedPipeline:
             Guard(stage, weights, phase, to_come) for stage, weights in zip(self.stages, self.weights, strict=True)
         ]
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
+        self.buffers = Buffers(self.stages, self.delays.places) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
         self.made = [weights for _, weights in self.moved if weights.readings]  # of which passes read what is made
@@ -168,10 +169,9 @@ class SimulatedPipeline:
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
                     entered.append(value)
-                    read.append(BuffersRead(stage))
                 seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
-                with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
-                    value = self._first(stage, value, number, read[-1]) if self.recompute else stage(value)
+                with self._buffers_of(number, m), self.computing(), self.guards[number - 1]():
+                    value = self._first(stage, value, number, read) if self.recompute else stage(value)
                 value = self._handed_on(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     outputs[number] = value
@@ -217,10 +217,9 @@ class SimulatedPipeline:
                 if among is None or index + 1 in among:
                     self.observe(kind, t, index)
 
-    def _statistics(self, stage: nn.Module, number: int, m: int) -> Any:
-        """Batch norm's statistics are those of a stage's first replica."""
-        place = self.delays.places[number - 1]
-        return unchanged_buffers(stage) if place[m % len(place)] else nullcontext()
+    def _buffers_of(self, number: int, m: int) -> AbstractContextManager[None]:
+        """Around a stage's forward: it reads and changes the buffers of the replica that microbatch m is for."""
+        return self.buffers.of(number - 1, m) if self.buffers is not None else nullcontext()
 
     def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         """A microbatch's part of the minibatch's mean loss."""
@@ -228,20 +227,21 @@ class SimulatedPipeline:
             loss = trainable(self.loss(output, target))
         return loss / self.microbatches if self.microbatches > 1 else loss
 
-    def _first(self, stage: nn.Module, value: Any, number: int, read: BuffersRead) -> Any:
+    def _first(self, stage: nn.Module, value: Any, number: int, read: list[BuffersRead]) -> Any:
         """The forward of a stage that is run again from this input, or goes on from the stage before in a segment."""
+        read.append(BuffersRead(stage))
         if self.segments and number not in self.heads:
             value = stage(value)
         else:
             with kept_whole(value, number):
                 value = stage(entering(value))
-        read.changed()
+        read[-1].changed()
         return value
 
     def _forward_again(self, number: int, m: int, value: Any, read: BuffersRead) -> Any:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
-        with read.again(), self.computing(), self.guards[number - 1]():
+        with self._buffers_of(number, m), read.again(), self.computing(), self.guards[number - 1]():
             value = self.stages[number - 1](entering(value))
         return self._handed_on(value, number)
 
@@ -348,6 +348,8 @@ class SimulatedPipeline:
             state["gradients"] = list(self.old_gradients)
         if self.rounds is not None:
             state["rounds"] = self.rounds.sums
+        if self.buffers is not None:
+            state["buffers"] = self.buffers.own
         return state | {"grouped": self.grouped.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -363,3 +365,5 @@ class SimulatedPipeline:
             )
         if self.rounds is not None:
             self.rounds.restore(state["rounds"], self.device)
+        if self.buffers is not None:
+            self.buffers.restore(state.get("buffers"), self.device)
