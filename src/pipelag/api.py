@@ -199,6 +199,8 @@ def train(
     sequence = asked.check_model(model)
     if executor == "real":
         asked.check_travels(sequence, place)
+    else:
+        asked.check_gradients()
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     # The phases: those given, or one of what is given instead.
