@@ -64,7 +64,7 @@ class SimulatedTraining:
             if self.masters is not None:
                 self.masters.end()
             raise
-        self.model.zero_grad()  # those of before would be part of the first update
+        self.forget_gradients()  # those of before would be part of the first update
 
     def _enter(self, index: int) -> None:
         phase = self.phases[index]
@@ -125,6 +125,11 @@ class SimulatedTraining:
         loss = self.pipeline.step(self.done, inputs, targets)
         self.done += 1
         return loss
+
+    def forget_gradients(self) -> None:
+        """Of whoever has run a backward between two steps."""
+        for parameter in (*self.model.parameters(), *(self.masters or {}).values()):
+            parameter.grad = None
 
     def close(self) -> None:
         """There will be no more steps, also where one broke off: the model has its live weights, those in float32."""
