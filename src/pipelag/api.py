@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def train(
     """Train a model as a pipeline would.
 
     What is measured, told and shown meanwhile changes nothing in the training, to the bit. The model is trained in its
-    mode for that (`train()`), in whichever it was given.
+    mode for that (`train()`), in whichever it was given; gradients that it has are dropped.
 
     Args:
         model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.
@@ -199,6 +199,8 @@ def train(
     sequence = asked.check_model(model)
     if executor == "real":
         asked.check_travels(sequence, place)
+    else:
+        asked.check_gradients()
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
     # The phases: those given, or one of what is given instead.
@@ -259,6 +261,18 @@ def train(
     return TrainedRun(sequence, rows, phases[-1].delays, diverged_at, evaluations)
 
 
+@contextmanager
+def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
+    """Around what is told: callbacks may compute with the model, in another mode and with gradients."""
+    modes = [(module, module.training) for module in training.model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        training.forget_gradients()
+
+
 def _simulated(
     model: nn.Sequential,
     supply: Supply,
@@ -289,9 +303,11 @@ def _simulated(
                 retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
             for inputs, targets in callers.while_drawing(supply.first(total, training.done, seen)):
-                telling.step(training.step(to(inputs, place), to(targets, place)))
-                if telling.due:
-                    telling.evaluate(model, place)
+                loss = training.step(to(inputs, place), to(targets, place))
+                with _undisturbed(training) if wishes.follows else nullcontext():
+                    telling.step(loss)
+                    if telling.due:
+                        telling.evaluate(model, place)
                 if store is not None and training.done in store.marks:
                     store.save(training, telling)
         return telling.losses(), telling.evaluations

@@ -44,10 +44,24 @@ def check_model(model: Any) -> nn.Sequential:
             raise PipelagError(
                 f"'{name}' is on the device 'meta', which holds no numbers; build the model on a real one"
             )
+        if tensor.is_inference() and isinstance(tensor, nn.Parameter):
+            raise PipelagError(
+                f"'{name}' was made under torch.inference_mode(), so that no gradient can change it; build the model "
+                "outside of that"
+            )
     if not any(parameter.requires_grad for parameter in sequence.parameters()):
         frozen = "all its parameters are frozen" if any(True for _ in sequence.parameters()) else "it has no parameters"
         raise PipelagError(f"there is nothing to train in the model: {frozen}; let some require a gradient")
     return sequence
+
+
+def check_gradients() -> None:
+    """Refuse where torch notes no gradients; real workers, which are processes of their own, do."""
+    if not torch.is_grad_enabled():
+        raise PipelagError(
+            "train is called under torch.no_grad() or torch.inference_mode(), where nothing can be learned; call it "
+            "outside of that"
+        )
 
 
 def check_travels(model: nn.Sequential, place: torch.device) -> None:

@@ -182,6 +182,43 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
             buffer.data.copy_(before)
 
 
+class BuffersRead:
+    """The buffers that a forward reads which is to be run again: a second one reads the same, whatever came between.
+
+    Those are kept that `changed`, called after the first one, finds to be others than before. Normalisations of torch's
+    read none of theirs in training.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        places = [
+            (part, name, buffer)
+            for part in module.modules()
+            if not isinstance(part, nn.modules.batchnorm._NormBase)
+            for name, buffer in part._buffers.items()
+            if buffer is None or not buffer.is_meta
+        ]
+        copies = {id(buffer): buffer.clone() for _, _, buffer in places if buffer is not None}
+        self.kept = [(part, name, buffer, copies.get(id(buffer))) for part, name, buffer in places]
+
+    def changed(self) -> None:
+        """Keep those alone that have changed. By their values: of what is written through `.data` no counter tells."""
+        self.kept = [
+            (part, name, buffer, copy)
+            for part, name, buffer, copy in self.kept
+            if part._buffers.get(name) is not buffer
+            or (buffer is not None and copy is not None and not torch.equal(buffer, copy))
+        ]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Around the second forward, which leaves no trace; its backward may read these tensors, so that they stay."""
+        with unchanged_buffers(self.module):
+            for part, name, _, copy in self.kept:
+                part._buffers[name] = copy
+            yield
+
+
 @contextmanager
 def kept_for_backward(but: set[int], look: Callable[[torch.Tensor], None] | None = None) -> Iterator[dict[int, int]]:
     """Bytes of every tensor that autograd keeps meanwhile, by the place of its storage, each once.

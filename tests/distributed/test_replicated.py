@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +63,59 @@ def test_what_is_frozen_stays_as_it_is() -> None:
         runs.append(trained((2, 1), (2,), executor, model=model).model.state_dict())
     assert torch.equal(runs[0]["0.0.weight"], convolutional().state_dict()["0.0.weight"])
     assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
+
+
+class Centred(nn.Module):
+    """Takes off a running mean, of which each pass makes a new one."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 2, 3))
+        return torch.tanh(x - self.mean[:, None, None])
+
+
+def centred(start: int = 0) -> nn.Sequential:
+    model = convolutional(start)
+    return nn.Sequential(model[0], Centred(), *model[1:])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("method, replicas", [("pipedream", (2, 1)), ("bidirectional", ())])
+def test_each_replica_reads_buffers_of_its_own(method: str, replicas: tuple[int, ...]) -> None:
+    """In both executors; what it reads is of its own minibatches, of what is left of the model the first one's."""
+    how: dict[str, Any] = {
+        "method": method,
+        "cuts": (3,),
+        "replicas": replicas,
+        "microbatches": 2,
+        "recompute": True,
+        "steps": 8,
+    }
+    runs = [pipelag.train(centred(), Noise(), executor=kind, **how) for kind in ("simulated", "real")]
+    states = [run.model.state_dict() for run in runs]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    losses = [[row["loss"] for row in run.metrics] for run in runs]
+    assert losses[0] == (pytest.approx(losses[1], rel=1e-6) if method == "bidirectional" else losses[1])
+
+
+def test_they_go_on_where_a_simulated_run_does(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "replicas": (2, 1), "steps": 12}
+    whole = pipelag.train(centred(), Noise(), **how)
+
+    def broken(step: int, loss: float) -> None:
+        if step == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pipelag.train(centred(), Noise(), checkpoints=tmp_path, checkpoint_every=3, on_step=broken, **how)
+    resumed = pipelag.train(centred(1), Noise(), checkpoints=tmp_path, **how)
+    assert all(torch.equal(value, resumed.model.state_dict()[name]) for name, value in whole.model.state_dict().items())
 
 
 @pytest.mark.real

@@ -73,6 +73,7 @@ class Stream(IterableDataset[Any]):
         (frozen, "all its parameters are frozen"),
         (lambda: [nn.LazyLinear(2)], "of a lazy module has no shape yet"),
         (lambda: [nn.Linear(2, 2, device="meta")], "on the device 'meta'"),
+        (torch.inference_mode()(lambda: [nn.Linear(2, 2)]), "'0.weight' was made under torch.inference_mode"),
         (lambda: [nn.Linear(2, 2), len], "layer 2 of the model is"),
         (lambda: [nn.Linear], "layer 1 of the model is"),
         (lambda: Own(*layers()), "the Own has a forward of its own"),
@@ -86,6 +87,13 @@ class Stream(IterableDataset[Any]):
 def test_a_model_that_cannot_be_trained_is_refused(model: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(pipelag.PipelagError, match=sentence):
         pipelag.train(model(), PAIRS)
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_training_where_torch_notes_no_gradients_is_refused(without: Callable[[], Any]) -> None:
+    model = nn.Sequential(*layers())
+    with without(), pytest.raises(pipelag.PipelagError, match=r"^train is called under torch.no_grad\(\) or"):
+        pipelag.train(model, PAIRS)
 
 
 def test_tied_weights_are_refused_over_stages_and_work_within_one() -> None:

@@ -80,6 +80,39 @@ def test_refused_the_model_is_as_it_was(method: str, optimizer: Any, precision: 
     train(network, precision=precision)
 
 
+@pytest.mark.parametrize(("executor", "precision"), [("simulated", "fp32"), ("simulated", "bf16"), ("real", "fp32")])
+def test_gradients_of_before_are_no_part_of_the_first_update(executor: str, precision: str) -> None:
+    """As of a search for the learning rate, or of a look at a layer that is frozen since."""
+    before, plain = model(), model()
+    before(BATCHES[0][0]).square().sum().backward()
+    for network in (before, plain):
+        network[0].requires_grad_(False)
+    train(before, executor=executor, precision=precision, steps=6)
+    train(plain, precision=precision, steps=6)
+    assert all(map(torch.equal, before.parameters(), plain.parameters()))
+    assert all(parameter.grad is None for parameter in before.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("called", ["on_step", "on_evaluation"])
+def test_a_callback_that_computes_with_the_model_changes_nothing(called: str, precision: str) -> None:
+    """It measures a gradient, and leaves the model in the mode for that."""
+
+    def dropping() -> nn.Sequential:
+        return nn.Sequential(*model(), nn.Dropout(0.3))
+
+    def look(step: int, found: Any) -> None:
+        told.eval()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            told(BATCHES[step % 24][0]).square().sum().backward()
+
+    told, plain = dropping(), dropping()
+    train(told, precision=precision, evaluate_every=2, **{called: look})
+    train(plain, precision=precision)
+    assert all(map(torch.equal, told.parameters(), plain.parameters()))
+    assert told.training and all(parameter.grad is None for parameter in told.parameters())
+
+
 @pytest.mark.parametrize("executor", ["simulated", "real"])
 def test_what_a_later_phase_cannot_do_is_refused_before_the_first(executor: str) -> None:
     steps: list[int] = []

@@ -217,6 +217,24 @@ def test_outputs_by_name_are_shared() -> None:
     assert training.without_groups(0) == ""
 
 
+@pytest.mark.parametrize("method", ["pipemare_naive", "stale_weights", "pipedream"])
+@pytest.mark.parametrize("at", range(4))
+def test_a_stage_that_changes_its_input_in_place_is_shared(method: str, at: int) -> None:
+    """Runs of microbatches lie in one tensor, and a change of one is none of the others."""
+    ends = []
+    for grouped in (True, False):
+        torch.manual_seed(0)
+        rows = [nn.Sequential(*[nn.ReLU(inplace=True)] * (number == at), nn.Linear(6, 6)) for number in range(4)]
+        phases = [Phase(get(method), 10, (1, 2, 3, 4), microbatches=4)]
+        training = training_of(nn.Sequential(*rows, nn.Linear(6, 4)).double(), phases, grouped)
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(10):
+            loss = training.step(torch.randn(8, 6, generator=draw).double(), torch.arange(8) % 4)
+        assert not grouped or training.without_groups(0) == ""
+        ends.append(torch.cat([loss.view(1), *(p.detach().flatten() for p in training.model.parameters())]))
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-10)
+
+
 def test_an_infinite_difference_is_one() -> None:
     assert not near([torch.tensor([torch.inf])], [torch.tensor([1.0])], 0.01)
     assert near([torch.tensor([torch.inf, torch.nan, 1])], [torch.tensor([torch.inf, torch.nan, 1.001])], 0.01)

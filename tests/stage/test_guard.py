@@ -165,6 +165,64 @@ def test_where_there_is_one_version_a_forward_may_change_it(method: str) -> None
     train(model, method)
 
 
+def begun(first: Phase, model: nn.Sequential, **how: Any) -> list[int]:
+    """The steps that were done before a later phase's method was refused, or at all."""
+    steps: list[int] = []
+    phases = [first, Phase(get("pipemare"), 4, (2, 5))]
+    with pytest.raises(PipelagError, match="'pipemare', of a later phase, "):
+        pipelag.train(
+            model, Noise(), phases=phases, optimizer=sgd, on_step=lambda step, loss: steps.append(step), **how
+        )
+    return steps
+
+
+@pytest.mark.parametrize("first", ["gpipe", "pipedream", "pipedream_2bw"])
+def test_what_a_later_phase_would_refuse_is_refused_before_the_first(first: str) -> None:
+    assert not begun(Phase(get(first), 6, (3,), microbatches=2), halved())
+    if first == "gpipe":
+        assert not begun(Phase(get(first), 6, (3,), recompute=True), halved())
+        narrow = nn.Sequential(
+            nn.Flatten(), nn.Linear(192, 16), Bounded("data"), nn.ReLU(), nn.Linear(16, 16), nn.Tanh()
+        )
+        assert not begun(Phase(get(first), 6), narrow.append(nn.Linear(16, 4)))
+
+
+@pytest.mark.real
+def test_real_workers_refuse_a_later_phase_before_the_first_too() -> None:
+    assert not begun(Phase(get("gpipe"), 6, (3, 4), microbatches=2), halved(), executor="real")
+
+
+@pytest.mark.parametrize("cuts", [(4,), (5,)])
+def test_a_later_phase_whose_stage_is_never_late_refuses_nothing(cuts: tuple[int, ...]) -> None:
+    """The layer that casts is in its last stage, whose backwards read what its forwards did, or in one that is."""
+    phases = [Phase(get("gpipe"), 2, (5,)), Phase(get("stale_weights"), 3, cuts)]
+    if cuts == (4,):
+        pipelag.train(halved(), Noise(), phases=phases, optimizer=sgd)
+        return
+    with pytest.raises(PipelagError, match="'stale_weights', of a later phase, "):
+        pipelag.train(halved(), Noise(), phases=phases, optimizer=sgd)
+
+
+def test_recurrent_layers_refuse_no_later_phase(device: str) -> None:
+    """They run without cuDNN there, whatever they keep before."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Words(), nn.Linear(8, 4))
+    batches = [(torch.randn(4, 5, 8), torch.zeros(4, dtype=torch.int64))] * 5
+    phases = [Phase(get("gpipe"), 2, (1,)), Phase(get("stale_weights"), 3, (1,))]
+    pipelag.train(model, batches, phases=phases, optimizer=sgd, device=device)
+
+
+class Words(nn.Module):
+    """The last state of an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return states(self.lstm, x)[:, -1]
+
+
 def real(job: Job) -> None:
     training = RealTraining(
         job,

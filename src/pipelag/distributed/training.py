@@ -34,6 +34,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import random_for_real
 from pipelag.models.cut import stages
 from pipelag.schedules import Schedule
+from pipelag.stage.guard import later
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import in_full, masters_of, take_in_full
@@ -86,6 +87,7 @@ class RealTraining:
             check_workers(phase, self.job.world)
             check_precision(phase, self.bf16)
         self.masters = masters_of(self.model.parameters()) if self.bf16 else None
+        self.model.zero_grad()  # those of before would be part of the first update
 
     def resume(self, step: int) -> None:
         """Go on from the complete set of checkpoints after `step` minibatches.
@@ -125,16 +127,25 @@ class RealTraining:
             print(f"pipelag: goes on from a training with {'; '.join(other)}", file=sys.stderr)
 
     def run_phase(
-        self, phase: Phase, inputs: Inputs, targets: Inputs, offset: int = 0, save: bool = False
+        self,
+        phase: Phase,
+        inputs: Inputs,
+        targets: Inputs,
+        offset: int = 0,
+        save: bool = False,
+        to_come: Sequence[Phase] = (),
     ) -> dict[int, Record]:
         """One phase to its end, on all ranks; then every rank has the whole model. Returns the records by rank.
 
         Args:
-            offset: minibatches of the phase that are done already. save: write checkpoints.
+            offset: minibatches of the phase that are done already. save: write checkpoints. to_come: the phases after.
         """
         self.job.phases += 1
         pieces = stages(self.model, phase.cuts)
-        assignment = Assignment(phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset, self.masters)
+        refused = later(self.model, [each for each in to_come if each.method.workers == "stages"])
+        assignment = Assignment(
+            phase, self.optimizer, self.loss, self.rate, self.seed, self.done, offset, self.masters, refused
+        )
         method = phase.method
         if method.workers != "stages":
             part = self._whole(assignment, pieces, inputs, targets, save)
@@ -288,11 +299,11 @@ class RealTraining:
     def run(self, inputs: Inputs, targets: Inputs) -> list[dict[int, Record]]:
         """All phases, or what is left of them; no records of those that were done before."""
         records, first = [], 0
-        for phase in self.phases:
+        for number, phase in enumerate(self.phases, start=1):
             began = time.perf_counter()
-            left = first + phase.steps > self.done
+            left, to_come = first + phase.steps > self.done, self.phases[number:]
             offset = max(0, self.done - first)
-            records.append(self.run_phase(phase, inputs, targets, offset, save=True) if left else {})
+            records.append(self.run_phase(phase, inputs, targets, offset, True, to_come) if left else {})
             self.seconds += time.perf_counter() - began
             first += phase.steps
         return records

@@ -122,6 +122,7 @@ def train_real(
                 assert follower is not None
                 state, losses = follower.stopped, telling.losses()
             load_whole(model, state)
+            model.zero_grad()  # those of before are of other weights
             return losses, telling.evaluations
 
 

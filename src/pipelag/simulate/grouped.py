@@ -131,7 +131,8 @@ class Passes:
         losses: list[torch.Tensor] = []
         value, last = inputs, len(pipeline.stages) - 1
         for index in range(last + 1):
-            entered.append([fresh(part) for part in parted(value, self.runs[index], self.count)])
+            parts = parted(value, self.runs[index], self.count)
+            entered.append([fresh(by_itself(part) if len(parts) > 1 else part) for part in parts])
             leaving.append([])
             for run, part in zip(self.runs[index], entered[index], strict=True):
                 output = self._forward(index, run, part)
@@ -216,6 +217,11 @@ def parted(value: Any, runs: Sequence[range], count: int) -> list[Any]:
         raise Unfit("what goes from a stage to the next is not one row per sample")
     size = len(value) // count
     return [value[run.start * size : run.stop * size] for run in runs]
+
+
+def by_itself(part: Any) -> Any:
+    """A run's part with a version counter of its own: a layer that changes it in place changes none of the others."""
+    return tree_map(lambda tensor: tensor.data.requires_grad_(tensor.requires_grad), part)
 
 
 def joined(outputs: Sequence[Any]) -> Any:

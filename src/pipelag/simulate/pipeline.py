@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,10 +23,10 @@ from pipelag.data.split import split
 from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
-from pipelag.simulate.rounds import Rounds
+from pipelag.simulate.rounds import Buffers, Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
-from pipelag.stage.guard import Guard
+from pipelag.stage.guard import Guard, Later
 from pipelag.stage.optimizers import apart, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
@@ -35,7 +35,7 @@ from pipelag.stage.rounded import Masters, computing, differentiating, flat_of
 from pipelag.stage.showing import Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
-from pipelag.tensors import crossing, entering, kept_whole, trainable, unchanged_buffers
+from pipelag.tensors import BuffersRead, crossing, entering, kept_whole, trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -57,6 +57,7 @@ class SimulatedPipeline:
         graphs: replay passes as CUDA graphs where they can be (`pipelag.simulate.graphs`); the same bit for bit.
         grouped: microbatches that read the same weights share passes (`pipelag.simulate.grouped`); the same but for
             rounding.
+        to_come: what the phases after this one would refuse of the layers.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SimulatedPipeline:
         masters: Masters | None = None,
         graphs: bool = False,
         grouped: bool = False,
+        to_come: Later | None = None,
     ) -> None:
         self.stages, self.phase, self.optimizer, self.loss = list(stages), phase, optimizer, loss
         self.method, self.microbatches, self.recompute = phase.method, phase.microbatches, phase.recompute
@@ -105,12 +107,11 @@ class SimulatedPipeline:
         self.heads = {segment[0] for segment in self.segments}
         for weights, lags in zip(self.weights, phase.recompute_lags, strict=False):
             weights.correct_recomputation(lags)
-        alone = self.recompute and not self.segments
         self.guards = [
-            Guard(stage, weights, recompute=bool(alone))
-            for stage, weights in zip(self.stages, self.weights, strict=True)
+            Guard(stage, weights, phase, to_come) for stage, weights in zip(self.stages, self.weights, strict=True)
         ]
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
+        self.buffers = Buffers(self.stages, self.delays.places) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
         self.made = [weights for _, weights in self.moved if weights.readings]  # of which passes read what is made
@@ -163,24 +164,24 @@ class SimulatedPipeline:
         for j, (value, target) in enumerate(parts):
             m = t * self.microbatches + j
             self._show(reads, m, "F", j == 0)
-            entered, outputs = [], {}
+            entered, outputs, read = [], {}, list[BuffersRead]()
             for number, stage in enumerate(self.stages, start=1):
                 if self.recompute:
                     value = value if self.segments and number not in self.heads else fresh(value)
                     entered.append(value)
                 seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
-                with self._statistics(stage, number, m), self.computing(), self.guards[number - 1]():
-                    value = self._first(stage, value, number) if self.recompute else stage(value)
+                with self._buffers_of(number, m), self.computing(), self.guards[number - 1]():
+                    value = self._first(stage, value, number, read) if self.recompute else stage(value)
                 value = self._handed_on(value, number)
                 if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
                     outputs[number] = value
             loss = self.part_of_loss(value, target)
             if self.segments:
-                self._recomputed_by_segments(entered, target, m)
+                self._recomputed_by_segments(entered, read, target, m)
             else:
                 self._show(reads, m, "B", j == 0)
                 if self.recompute:
-                    self._recomputed(entered, outputs, target, m)
+                    self._recomputed(entered, read, outputs, target, m)
                 else:
                     loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -216,10 +217,9 @@ class SimulatedPipeline:
                 if among is None or index + 1 in among:
                     self.observe(kind, t, index)
 
-    def _statistics(self, stage: nn.Module, number: int, m: int) -> Any:
-        """Batch norm's statistics are those of a stage's first replica."""
-        place = self.delays.places[number - 1]
-        return unchanged_buffers(stage) if place[m % len(place)] else nullcontext()
+    def _buffers_of(self, number: int, m: int) -> AbstractContextManager[None]:
+        """Around a stage's forward: it reads and changes the buffers of the replica that microbatch m is for."""
+        return self.buffers.of(number - 1, m) if self.buffers is not None else nullcontext()
 
     def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         """A microbatch's part of the minibatch's mean loss."""
@@ -227,17 +227,21 @@ class SimulatedPipeline:
             loss = trainable(self.loss(output, target))
         return loss / self.microbatches if self.microbatches > 1 else loss
 
-    def _first(self, stage: nn.Module, value: Any, number: int) -> Any:
+    def _first(self, stage: nn.Module, value: Any, number: int, read: list[BuffersRead]) -> Any:
         """The forward of a stage that is run again from this input, or goes on from the stage before in a segment."""
+        read.append(BuffersRead(stage))
         if self.segments and number not in self.heads:
-            return stage(value)
-        with kept_whole(value, number):
-            return stage(entering(value))
+            value = stage(value)
+        else:
+            with kept_whole(value, number):
+                value = stage(entering(value))
+        read[-1].changed()
+        return value
 
-    def _forward_again(self, number: int, m: int, value: Any) -> Any:
+    def _forward_again(self, number: int, m: int, value: Any, read: BuffersRead) -> Any:
         """A stage's forward once more."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
-        with unchanged_buffers(self.stages[number - 1]), self.computing(), self.guards[number - 1]():
+        with self._buffers_of(number, m), read.again(), self.computing(), self.guards[number - 1]():
             value = self.stages[number - 1](entering(value))
         return self._handed_on(value, number)
 
@@ -251,17 +255,24 @@ class SimulatedPipeline:
             return False
         return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
 
-    def _recomputed(self, entered: list[Any], outputs: dict[int, Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed(
+        self, entered: list[Any], read: list[BuffersRead], outputs: dict[int, Any], target: torch.Tensor, m: int
+    ) -> None:
         """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
         gradients: Gradients | None = None
         for number in range(len(self.stages), 0, -1):
             inputs = entered[number - 1]
-            output = outputs.pop(number) if number in outputs else self._forward_again(number, m, inputs)
+            if number in outputs:
+                output = outputs.pop(number)
+            else:
+                output = self._forward_again(number, m, inputs, read[number - 1])
             if number == len(self.stages):
                 output = self.part_of_loss(output, target)
             gradients = backward_through(output, gradients, inputs)
 
-    def _recomputed_by_segments(self, entered: list[Any], target: torch.Tensor, m: int) -> None:
+    def _recomputed_by_segments(
+        self, entered: list[Any], read: list[BuffersRead], target: torch.Tensor, m: int
+    ) -> None:
         """The backward of microbatch m: a segment's forward again, then its backward.
 
         The segment's stages recompute with the weights of their own times, and the backward reads what it always does.
@@ -272,7 +283,7 @@ class SimulatedPipeline:
                 self.weights[number - 1].load("R", *self.version(number - 1, m, self.phase.recompute_lags))
             value = inputs = entered[segment[0] - 1]
             for number in segment:
-                value = self._forward_again(number, m, value)
+                value = self._forward_again(number, m, value, read[number - 1])
             if segment[-1] == len(self.stages):
                 value = self.part_of_loss(value, target)
             for number in segment:
@@ -337,6 +348,8 @@ class SimulatedPipeline:
             state["gradients"] = list(self.old_gradients)
         if self.rounds is not None:
             state["rounds"] = self.rounds.sums
+        if self.buffers is not None:
+            state["buffers"] = self.buffers.own
         return state | {"grouped": self.grouped.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -352,3 +365,5 @@ class SimulatedPipeline:
             )
         if self.rounds is not None:
             self.rounds.restore(state["rounds"], self.device)
+        if self.buffers is not None:
+            self.buffers.restore(state.get("buffers"), self.device)

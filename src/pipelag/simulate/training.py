@@ -11,6 +11,7 @@ from torch import nn
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
+from pipelag.stage.guard import later
 from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage, restore_state
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
@@ -63,6 +64,7 @@ class SimulatedTraining:
             if self.masters is not None:
                 self.masters.end()
             raise
+        self.forget_gradients()  # those of before would be part of the first update
 
     def _enter(self, index: int) -> None:
         phase = self.phases[index]
@@ -86,6 +88,7 @@ class SimulatedTraining:
             masters=self.masters,
             graphs=self.graphs,
             grouped=self.grouped,
+            to_come=later(self.model, self.phases[index + 1 :]),
         )
         if self.unrecorded:
             self.pipeline.graphs.close(self.unrecorded)
@@ -122,6 +125,11 @@ class SimulatedTraining:
         loss = self.pipeline.step(self.done, inputs, targets)
         self.done += 1
         return loss
+
+    def forget_gradients(self) -> None:
+        """Of whoever has run a backward between two steps."""
+        for parameter in (*self.model.parameters(), *(self.masters or {}).values()):
+            parameter.grad = None
 
     def close(self) -> None:
         """There will be no more steps, also where one broke off: the model has its live weights, those in float32."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -24,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipelag.errors import PipelagError
+from pipelag.models.cut import stages
+from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.tensors import kept_for_backward, nodes_of
 
@@ -91,25 +94,54 @@ def place_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_meta else tensor.untyped_storage().data_ptr()
 
 
+@dataclass(frozen=True)
+class Later:
+    """What phases to come would refuse, hours later: by a parameter's `id`, the method that it would falsify.
+
+    copied: of which a layer keeps another form; changed: that a forward changes.
+    """
+
+    copied: dict[int, str] = field(default_factory=dict)
+    changed: dict[int, str] = field(default_factory=dict)
+
+
+def later(model: nn.Sequential, phases: Sequence[Phase]) -> Later:
+    """What these phases would refuse. A recurrent layer packs its weights before, and in these it does not."""
+    packed = {id(p) for part in model.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
+    found = Later()
+    for phase in phases:
+        for number, piece in enumerate(stages(model, phase.cuts), start=1):
+            its = dict.fromkeys((id(p) for p in piece.parameters() if id(p) not in packed), phase.method.name)
+            for into, refuses in ((found.copied, phase.apart(number)), (found.changed, phase.several(number))):
+                into.update(its | into if refuses else {})
+    return found
+
+
 class Guard:
     """Watches the forwards of one stage.
 
     Args:
-        module: the stage; weights: its policy.
-        recompute: each backward runs the forward again on its own weights, so that a copy is one of these.
+        module: the stage; weights: its policy, in this phase.
+        to_come: what the phases after it would refuse.
     """
 
-    def __init__(self, module: nn.Module, weights: StageWeights, recompute: bool) -> None:
+    def __init__(self, module: nn.Module, weights: StageWeights, phase: Phase, to_come: Later | None = None) -> None:
         self.module, self.weights = module, weights
         self.device = weights.live[0].device.type if weights.live else "cpu"
         self.castable = torch.amp.is_autocast_available(self.device)
-        # Where the backward reads what its forward read, copies do no harm.
-        apart = weights.passes["F"].lags != weights.passes["B"].lags or bool(weights.readings)
         trained = weights.optimizer is not None and bool(weights.live)
-        self.needed = apart and trained and not weights.stashed and not recompute
-        late = any(any(weights.passes[kind].lags) for kind in ("F", "B")) or bool(weights.readings)
-        self.several = trained and late
-        self.unseen = self.needed or self.several
+        self.needed = trained and phase.apart(weights.stage)  # else copies do no harm
+        several = trained and phase.several(weights.stage)
+        own, to_come = [id(p) for p in module.parameters()], to_come or Later()
+
+        def refused(by: dict[int, str], now: bool) -> dict[int, str]:
+            """By a parameter's `id`, the method in words."""
+            return {
+                p: f"'{weights.method.name}'" if now else f"'{by[p]}', of a later phase," for p in own if now or p in by
+            }
+
+        self.refused = Later(refused(to_come.copied, self.needed), refused(to_come.changed, several))
+        self.unseen = bool(self.refused.copied or self.refused.changed)
         self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # with its count of changes, and its values
         self.copies: set[int] = set()
         self.origins: Origins | None = None
@@ -127,7 +159,7 @@ class Guard:
 
     @contextmanager
     def _looked_at(self) -> Iterator[None]:
-        look = kept_for_backward(set(), self.look) if self.needed else nullcontext()
+        look = kept_for_backward(set(), self.look) if self.refused.copied else nullcontext()
         with self.running(), self.following(), look:
             yield
         self.check()
@@ -135,9 +167,9 @@ class Guard:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Around a forward of which `look` is shown what autograd keeps."""
-        named = self.module.named_parameters() if self.several else ()
-        self.before = [(name, p, p._version, p.detach().clone()) for name, p in named if p.requires_grad]
-        self.origins = Origins(self.module) if self.needed else None
+        watched = [(name, p) for name, p in self.module.named_parameters() if id(p) in self.refused.changed]
+        self.before = [(name, p, p._version, p.detach().clone()) for name, p in watched if p.requires_grad]
+        self.origins = Origins(self.module) if self.refused.copied else None
         if self.origins is None:
             yield
             return
@@ -172,15 +204,17 @@ class Guard:
             same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
             if not same or (p._version != count and id(p) not in packed):  # cuDNN lays these out anew
                 raise PipelagError(
-                    f"method '{self.weights.method.name}' keeps several versions of the weights, and the forward of "
+                    f"method {self.refused.changed[id(p)]} keeps several versions of the weights, and the forward of "
                     f"stage {self.weights.stage} changes '{changed}' in place, which would be of one of them alone; "
                     "change it in the optimizer's step, or train with a method of one version"
                 )
         self.before = []
-        name = next((name for name, p in self.module.named_parameters() if id(p) in self.copies), None)
-        if name is not None:
+        named, kept = self.module.named_parameters(), self.copies & self.refused.copied.keys()
+        for name, p in named if kept else ():
+            if id(p) not in kept:
+                continue
             raise PipelagError(
-                f"method '{self.weights.method.name}' reads other weights in the backward than in the forward, and "
+                f"method {self.refused.copied[id(p)]} reads other weights in the backward than in the forward, and "
                 f"stage {self.weights.stage} keeps another form of the forward's '{name}' for its backward, as "
                 "autocast and layers that join, scale or norm their weights make one; use weights as they are and of "
                 "the precision wanted, or recompute"

@@ -97,6 +97,24 @@ class Phase:
             "number from 0 on"
         )
 
+    def apart(self, stage: int) -> bool:
+        """Whether a stage's backwards read other weights than its forwards did, which are not there for them."""
+        if self.method.backward_reads == "stashed" or self.method.random is not None:
+            return False
+        alone = bool(self.recompute) and not self.segment  # each backward has a forward on its own weights
+        return not alone and (self._made(stage) or self._lags("F", stage) != self._lags("B", stage))
+
+    def several(self, stage: int) -> bool:
+        """Whether a stage's passes read several versions of its weights."""
+        return self._made(stage) or any(self._lags("F", stage)) or any(self._lags("B", stage))
+
+    def _lags(self, kind: str, stage: int) -> tuple[int, ...]:
+        return self.method.passes(kind, stage, self.stages, self.delays).lags
+
+    def _made(self, stage: int) -> bool:
+        """Whether passes read what is made of a version."""
+        return any(any(self.method.amounts(kind, stage, self.stages, self.delays)) for kind in ("F", "B"))
+
     def check(self) -> None:
         """Refuse what no executor can do, now and not at the switch hours later."""
         for name, value in (("steps", self.steps), ("microbatches", self.microbatches)):

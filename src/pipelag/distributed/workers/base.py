@@ -21,6 +21,7 @@ from pipelag.distributed.p2p import Receiver, Sender, Wire, reaching
 from pipelag.distributed.routes import Route
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
+from pipelag.stage.guard import Later
 from pipelag.stage.optimizers import OptimizerFactory, placed
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import Masters
@@ -150,7 +151,7 @@ class Assignment:
 
     `start`: the run's step of the worker's first minibatch; `offset`: minibatches of the phase that were done before it
     (more than none after a restart). `rate`: the factor on the base rate at a step of the run. `masters`: in bfloat16,
-    the float32 ones of the model's parameters.
+    the float32 ones of the model's parameters. `to_come`: what the phases after this one would refuse of the layers.
     """
 
     phase: Phase
@@ -161,6 +162,7 @@ class Assignment:
     start: int
     offset: int = 0
     masters: Masters | None = None
+    to_come: Later | None = None
 
     @property
     def steps(self) -> int:

@@ -27,6 +27,7 @@ from pipelag.stage.recompute import Gradients, backward_through
 from pipelag.stage.rounded import computing, differentiating, flat_of
 from pipelag.stage.weights import hand_over, publish, shadows
 from pipelag.tensors import (
+    BuffersRead,
     as_tuple,
     crossing,
     entering,
@@ -34,7 +35,6 @@ from pipelag.tensors import (
     kept_whole,
     nodes_of,
     trainable,
-    unchanged_buffers,
 )
 
 Tensors = tuple[torch.Tensor, ...]
@@ -42,12 +42,13 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass
 class Saved:
-    """What a forward leaves for its backward; with recomputation no outputs, but what the stage was called with."""
+    """What a forward leaves for its backward; with recomputation no outputs, but what the stage read and was given."""
 
     inputs: Tensors
     outputs: Tensors
     entering: Any = None
     target: Any = None
+    read: BuffersRead | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class StageState:
         self.flat_step = FlatStep(self.optimizer, [self.weights])
         if phase.recompute_lags:
             self.weights.correct_recomputation(phase.recompute_lags[stage - 1])
-        self.guard = Guard(module, self.weights, self.recompute)
+        self.guard = Guard(module, self.weights, phase, assignment.to_come)
         self.saved: dict[int, Saved] = {}
         self.saved_bytes = self.entering_bytes = 0
         self.measured = False
@@ -157,6 +158,7 @@ class StageState:
         entered = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
         entered_again = self.recompute or (self.runs_again and self.heads)
+        read = BuffersRead(self.module) if self.recompute or self.runs_again else None
         unchanged = kept_whole(entered, self.stage) if entered_again else nullcontext()
         if not self.measured:
             weights = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
@@ -170,10 +172,12 @@ class StageState:
             with unchanged:
                 value = self.compute(entered, m)
         outputs = as_tuple(value)
+        if read is not None:
+            read.changed()
         if self.runs_again:
-            self.saved[m] = Saved(received, (), entered if self.heads else None)
+            self.saved[m] = Saved(received, (), entered if self.heads else None, read=read)
         elif self.recompute:
-            self.saved[m] = Saved(received, (), entered, self.part("targets", m) if self.last else None)
+            self.saved[m] = Saved(received, (), entered, self.part("targets", m) if self.last else None, read)
         else:
             self.saved[m] = Saved(received, outputs)
         return outputs
@@ -184,7 +188,8 @@ class StageState:
         if not self.heads:
             saved.inputs, saved.entering = received, value
         self.load("R", m, self.phase.recompute_lags)
-        with unchanged_buffers(self.module):
+        assert saved.read is not None
+        with saved.read.again():
             saved.outputs = as_tuple(self.compute(saved.entering, m))
         return saved.outputs
 
@@ -216,8 +221,8 @@ class StageState:
         saved = self.saved.pop(m)
         self.load("B", m, self.delays.backward_lags)
         outputs: Any = saved.outputs
-        if self.recompute:
-            with unchanged_buffers(self.module):
+        if self.recompute and saved.read is not None:
+            with saved.read.again():
                 outputs = self.compute(saved.entering, m, saved.target)
         with differentiating(self.device, self.assignment.masters is not None):
             return saved.inputs, backward_through(outputs, gradients, saved.inputs)
