@@ -16,6 +16,7 @@ from pipelag.partitioner.plan import Plan, PlanStage, memory_of
 from pipelag.timing.costs import summed_messages
 from pipelag.timing.layers import Profile
 
+LEAST_MS = 1e-9  # milliseconds of all layers: of less, minibatches per second are no number that says anything
 MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
 
 
@@ -100,7 +101,7 @@ def check_times(profile: Profile) -> None:
                 f"layer {layer.layer} '{layer.name}' takes {layer.forward_ms:g} and {layer.backward_ms:g} ms; it "
                 "should be numbers from 0 on: profile the model again"
             )
-    if sum(layer.total_ms for layer in profile.layers) <= 0:
+    if sum(layer.total_ms for layer in profile.layers) < LEAST_MS:
         raise PipelagError(
             "all layers of the profile take no time; profile the model, or give the times in milliseconds"
         )
