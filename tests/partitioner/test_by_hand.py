@@ -15,7 +15,7 @@ from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan,
 from pipelag.partitioner.plan_rows import plan_rows, under_gpipe
 from pipelag.partitioner.published import chain, read_graph
 from pipelag.timing.breakdown import Unsettled
-from pipelag.timing.layers import Profile
+from pipelag.timing.layers import LayerTime, Profile
 from tests.partitioner.test_partitioner import GRAPH, layers
 
 TWO_SERVERS = Cluster((Level(2, 8e6), Level(2, 1e6)))
@@ -155,3 +155,20 @@ def test_the_shell_counts_an_optimizers_state_and_says_what_does_not_fit(
     assert "no plan fits" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*words, "--state", "-1"])
+
+
+def test_the_shell_tells_what_is_small_or_slow_and_names_on_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One worker: 500 s a minibatch, 2 x 3,000 bytes of weights and gradients; names of any length, over two lines."""
+    row = LayerTime(1, "one\ntwo " + 70 * "x", 200_000.0, 300_000.0, weight_bytes=3000)
+    Profile((row,)).save(tmp_path / "p.jsonl")
+    (tmp_path / "c.yaml").write_text("levels: [{workers: 1, bandwidth: 1e9}]\n")
+    assert main(["partition", str(tmp_path / "p.jsonl"), "--cluster", str(tmp_path / "c.yaml")]) == 0
+    first, stage, plan, alone = capsys.readouterr().out.splitlines()
+    assert first == "plan 1: 1 stage on 1 worker, NOAM 1"
+    name = "one two " + 52 * "x" + "..."
+    assert stage == f"  stage 1: layers 1-1 ({name} ... {name}), 1 worker, 500000.00 ms, 0.006 MB"
+    assert plan.split(": ")[1] == alone.split(": ")[1] == (
+        "predicted 0.002, timed 0.002 minibatches per second, 0 MB sent per minibatch"
+    )

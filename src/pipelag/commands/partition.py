@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipelag.commands.arguments import number, whole
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shortened
 from pipelag.files import write_whole
 from pipelag.partitioner.cluster import SYNC, Cluster
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, timed_period
@@ -75,24 +75,34 @@ def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str, 
     """
     alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
     stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
-    lines = [f"plan {plan.config}: {stages} on {plan.workers} workers, NOAM {plan.noam}"]
+    lines = [f"plan {plan.config}: {stages} on {counted(plan.workers)}, NOAM {plan.noam}"]
     memory = memory_of(profile, plan, state=state)
     for place, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
         layers = profile.layers[stage.first - 1 : stage.last]
         lines.append(
-            f"  stage {place}: layers {stage.first}-{stage.last} ({layers[0].name} ... {layers[-1].name}), "
-            f"{stage.replicas} worker{'s' if stage.replicas > 1 else ''}, "
-            f"{sum(layer.total_ms for layer in layers):.2f} ms, {held / 1e6:.0f} MB"
+            f"  stage {place}: layers {stage.first}-{stage.last} "
+            f"({shortened(layers[0].name)} ... {shortened(layers[-1].name)}), {counted(stage.replicas)}, "
+            f"{rounded(sum(layer.total_ms for layer in layers))} ms, {rounded(held / 1e6, 0)} MB"
         )
     (needed,) = memory_of(profile, alone, state=state)
-    too_much = f"; it does not fit, with {needed / 1e6:.0f} MB a worker" if needed > cluster.memory else ""
+    too_much = f"; it does not fit, with {rounded(needed / 1e6, 0)} MB a worker" if needed > cluster.memory else ""
     for name, one, end in (("plan", plan, ""), ("data parallelism", alone, too_much)):
         predicted = predict(profile, cluster, one, communication)
         lines.append(
-            f"  {name}: predicted {1 / predicted:.2f}, timed {1 / timed_period(profile, cluster, one):.2f} "
-            f"minibatches per second, {bytes_per_minibatch(profile, one) / 1e6:.1f} MB sent per minibatch{end}"
+            f"  {name}: predicted {rounded(1 / predicted)}, timed {rounded(1 / timed_period(profile, cluster, one))} "
+            f"minibatches per second, {rounded(bytes_per_minibatch(profile, one) / 1e6, 1)} MB sent per minibatch{end}"
         )
     return "\n".join(lines)
+
+
+def counted(workers: int) -> str:
+    """So many workers."""
+    return f"{workers} worker{'s' if workers > 1 else ''}"
+
+
+def rounded(value: float, places: int = 2) -> str:
+    """A number from 0 on with so many places; below 1 three digits, so that what is small is not told as nothing."""
+    return f"{value:.{places}f}" if value >= 1 else f"{value:.3g}"
 
 
 def write(out: Path, profile: Profile, plan: Plan) -> None:
