@@ -65,6 +65,14 @@ def test_gpipe_recomputes_fills_and_drains() -> None:
     assert most["timed"] == pytest.approx(35 / 32 * (1 + 3) * 1e-3)
 
 
+def test_what_most_fits_under_gpipe_may_not_fit() -> None:
+    """Two stages of 40 bytes of weights, gradients and activations each; an input of 10 for every microbatch."""
+    profile = layers(*[(1.0, 2.0, 10, 40, 40)] * 2)
+    line = Plan((PlanStage(1, 1), PlanStage(2, 2)))
+    fits = {memory: [row["fits"] for row in under_gpipe(profile, flat(2), line, memory)] for memory in (129, 130, 140)}
+    assert fits == {129: [False, False], 130: [False, True], 140: [True, True]}
+
+
 def test_the_overhead_is_a_share_of_the_whole_time() -> None:
     """4 ms of computing, then 6 ms of summing over four (PipeDream, figure 1: per cent of the total training time)."""
     cluster = {"levels": [{"workers": 4, "bandwidth": 1e6}]}
