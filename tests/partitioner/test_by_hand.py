@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,17 @@ def test_the_shell_tells_what_is_small_or_slow_and_names_on_a_line(
     assert stage == f"  stage 1: layers 1-1 ({name} ... {name}), 1 worker, 500000.00 ms, 0.006 MB"
     rates = "predicted 0.002, timed 0.002 minibatches per second, 0 MB sent per minibatch"
     assert [plan, alone] == [f"  plan: {rates}", f"  data parallelism: {rates}"]
+
+
+def test_a_plans_json_says_what_its_text_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two servers of two: by the search all links are slow, though a stage's replicas are on one server."""
+    layers(*[(1.0, 2.0, 8, 8, 4000)] * 4).save(tmp_path / "p.jsonl")
+    (tmp_path / "c.yaml").write_text("levels: [{workers: 2, bandwidth: 8e6}, {workers: 2, bandwidth: 1e6}]\n")
+    words = ["partition", str(tmp_path / "p.jsonl"), "--cluster", str(tmp_path / "c.yaml"), "--state", "1"]
+    assert main([*words, "--out", str(tmp_path / "plan.json")]) == 0
+    text, plan = capsys.readouterr().out, json.loads((tmp_path / "plan.json").read_text())
+    rates = f"predicted {1 / plan['predicted']:.2f}, timed {1 / plan['timed']:.2f} minibatches per second"
+    assert f"  plan: {rates}, {plan['bytes'] / 1e6:.3g} MB sent per minibatch" in text
+    for stage, held in zip(plan["stages"], plan["memory"], strict=True):
+        (line,) = [line for line in text.splitlines() if f"layers {stage['first']}-{stage['last']} " in line]
+        assert line.endswith(f" {held / 1e6:.3g} MB")
