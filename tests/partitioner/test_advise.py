@@ -28,7 +28,7 @@ from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.plan import Plan, PlanStage, timed_period
 from pipelag.partitioner.search import partition
 from pipelag.partitioner.side_by_side import arm_rows
-from pipelag.results.advice import Ranked, ranked, verdict
+from pipelag.results.advice import Ranked, board, ranked, verdict
 from pipelag.results.evidence import Evidence, of_result
 from pipelag.results.judging import Difference
 from pipelag.runs.folder import seal
@@ -278,6 +278,14 @@ def test_a_loss_is_over_the_seeds_that_both_have(in_project: None, tmp_path: Pat
             shutil.rmtree(run_dir(scale, arm.spec.id))
     (loss,) = of_result(load_paper("leaderboard"), "table_2", scale)
     assert (loss.method, loss.loss.seeds, len(loss.runs)) == ("pipeoptim", 2, 2)
+
+
+def test_rates_of_less_than_a_sample_a_second_are_told_apart(chosen: dict[str, Choice]) -> None:
+    """Half a sample a second, and a little less; the column is the fifth."""
+    pair = [replace(chosen[name], seconds=BATCH / rate) for name, rate in (("bsp", 0.5432), ("gpipe", 0.5167))]
+    lines = board(ranked(pair, [], None, "sgd", ""), {}, []).markdown().splitlines()
+    cells = [line.split("|")[5].strip() for line in lines if "| bsp |" in line or "| gpipe |" in line]
+    assert cells == ["0.543", "0.517"]
 
 
 # The command

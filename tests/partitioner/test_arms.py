@@ -175,6 +175,14 @@ def test_no_gradient_is_there_before_the_forward_has_run_again() -> None:
     assert row["seconds"] == pytest.approx(2 + 2 + 1 + 4)  # forward, forward again, the last layer's backward, the sum
 
 
+def test_no_share_is_below_0_by_rounding() -> None:
+    """0.1 + 0.2 + 0.3 seconds of backwards are more than 0.3 + 0.2 + 0.1, to numbers of 64 bits."""
+    times = Profile(tuple(LayerTime(n, "layer", 0.0, 100.0 * n, 4, 4, 8) for n in (1, 2, 3)))
+    place = Ground(Profiles(lambda _: times), flat(1), Device(1.0, 1.0), 1e9, sgdm, 1, "free")
+    row = rows({"Data P.": {"method": "bsp", "overlap": True}}, place, [1])["Data P. 1"]
+    assert row["gpus"] == [{"computing": 1.0, "transfer": 0.0, "transfer_idle": 0.0, "imbalance_idle": 0.0}]
+
+
 def test_bytes_of_both_kinds_of_parallelism_by_one_rule() -> None:
     """Activations and gradients over the cuts; 2 (N-1) |w| once per sum (SpecTrain figure 3)."""
     arms = {"a": {"method": "1f1b"}, "b": {"method": "1f1b_flush", "microbatches": 2}, "c": {"method": "bsp"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan,
 from pipelag.partitioner.plan_rows import plan_rows, under_gpipe
 from pipelag.partitioner.published import chain, read_graph
 from pipelag.timing.breakdown import Unsettled
-from pipelag.timing.layers import Profile
+from pipelag.timing.layers import LayerTime, Profile
 from tests.partitioner.test_partitioner import GRAPH, layers
 
 TWO_SERVERS = Cluster((Level(2, 8e6), Level(2, 1e6)))
@@ -63,6 +64,14 @@ def test_gpipe_recomputes_fills_and_drains() -> None:
     assert (noam["microbatches"], most["microbatches"]) == (4, 32)
     assert noam["timed"] == pytest.approx(7 / 4 * (1 + 3) * 1e-3)
     assert most["timed"] == pytest.approx(35 / 32 * (1 + 3) * 1e-3)
+
+
+def test_what_most_fits_under_gpipe_may_not_fit() -> None:
+    """Two stages of 40 bytes of weights, gradients and activations each; an input of 10 for every microbatch."""
+    profile = layers(*[(1.0, 2.0, 10, 40, 40)] * 2)
+    line = Plan((PlanStage(1, 1), PlanStage(2, 2)))
+    fits = {memory: [row["fits"] for row in under_gpipe(profile, flat(2), line, memory)] for memory in (129, 130, 140)}
+    assert fits == {129: [False, False], 130: [False, True], 140: [True, True]}
 
 
 def test_the_overhead_is_a_share_of_the_whole_time() -> None:
@@ -155,3 +164,33 @@ def test_the_shell_counts_an_optimizers_state_and_says_what_does_not_fit(
     assert "no plan fits" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*words, "--state", "-1"])
+
+
+def test_the_shell_tells_what_is_small_or_slow_and_names_on_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One worker: 500 s a minibatch, 2 x 3,000 bytes of weights and gradients; names of any length, over two lines."""
+    row = LayerTime(1, "one\ntwo " + 70 * "x", 200_000.0, 300_000.0, weight_bytes=3000)
+    Profile((row,)).save(tmp_path / "p.jsonl")
+    (tmp_path / "c.yaml").write_text("levels: [{workers: 1, bandwidth: 1e9}]\n")
+    assert main(["partition", str(tmp_path / "p.jsonl"), "--cluster", str(tmp_path / "c.yaml")]) == 0
+    first, stage, plan, alone = capsys.readouterr().out.splitlines()
+    assert first == "plan 1: 1 stage on 1 worker, NOAM 1"
+    name = "one two " + 52 * "x" + "..."
+    assert stage == f"  stage 1: layers 1-1 ({name} ... {name}), 1 worker, 500000.00 ms, 0.006 MB"
+    rates = "predicted 0.002, timed 0.002 minibatches per second, 0 MB sent per minibatch"
+    assert [plan, alone] == [f"  plan: {rates}", f"  data parallelism: {rates}"]
+
+
+def test_a_plans_json_says_what_its_text_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two servers of two: by the search all links are slow, though a stage's replicas are on one server."""
+    layers(*[(1.0, 2.0, 8, 8, 4000)] * 4).save(tmp_path / "p.jsonl")
+    (tmp_path / "c.yaml").write_text("levels: [{workers: 2, bandwidth: 8e6}, {workers: 2, bandwidth: 1e6}]\n")
+    words = ["partition", str(tmp_path / "p.jsonl"), "--cluster", str(tmp_path / "c.yaml"), "--state", "1"]
+    assert main([*words, "--out", str(tmp_path / "plan.json")]) == 0
+    text, plan = capsys.readouterr().out, json.loads((tmp_path / "plan.json").read_text())
+    rates = f"predicted {1 / plan['predicted']:.2f}, timed {1 / plan['timed']:.2f} minibatches per second"
+    assert f"  plan: {rates}, {plan['bytes'] / 1e6:.3g} MB sent per minibatch" in text
+    for stage, held in zip(plan["stages"], plan["memory"], strict=True):
+        (line,) = [line for line in text.splitlines() if f"layers {stage['first']}-{stage['last']} " in line]
+        assert line.endswith(f" {held / 1e6:.3g} MB")

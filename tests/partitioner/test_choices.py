@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipelag.errors import PipelagError
 from pipelag.methods import METHODS
 from pipelag.partitioner.advice import Choice, best, choices, computing, plans_of, timed
 from pipelag.partitioner.arms import Arm, Ground
@@ -159,3 +160,20 @@ def test_no_schedule_is_quicker_than_its_slowest_stage_computes_however_a_miniba
     """29 ms of five layers for eight samples; their replicas take turns with whole minibatches."""
     assert computing(ground(2), Plan((PlanStage(1, 5), PlanStage(6, 6))), parts) == pytest.approx(29e-3)
     assert computing(ground(3), Plan((PlanStage(1, 5, 2), PlanStage(6, 6))), parts) == pytest.approx(29e-3 / 2)
+
+
+@pytest.mark.parametrize("milliseconds", [0.0, 5e-324])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_layers_that_take_no_time_are_refused_on_any_number_of_gpus(milliseconds: float, workers: int) -> None:
+    """Of one GPU no plan is searched for; and milliseconds may be numbers of which no second is left."""
+    none = replace(of_three((milliseconds, 0.0, 8), (0.0, 0.0, 8)), cluster=flat(workers))
+    with pytest.raises(PipelagError, match="all layers of the profile take no time; profile the model"):
+        choices(none)
+
+
+def test_more_bytes_than_64_bits_hold_do_not_fit() -> None:
+    """Two layers of 5e18 bytes that their backwards need: as whole numbers of 64 bits their sum is below 0."""
+    layers = tuple(LayerTime(n, "", 1.0, 1.0, 0, 5 * 10**18, 8) for n in (1, 2))
+    huge = replace(of_three((1.0, 1.0, 8)), profiles=Profiles(lambda _: Profile(layers)), memory=1e18)
+    (divided,) = (each for each in best(choices(huge)[0]) if each.method.name == "bsp")
+    assert divided.fullest.activations == 1e19 and not divided.fits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from pipelag.partitioner.advice import check_own_workers
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.laid import Laid
-from pipelag.partitioner.plan import Plan, PlanStage, predict
+from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, time_plan
 from pipelag.partitioner.published import MOST_LINES, chain, read_graph
 from pipelag.partitioner.search import partition
 from pipelag.timing.by_batch import Profiles
+from pipelag.timing.layers import Profile
 from pipelag.timing.sheets import Device
 from tests.partitioner.test_advise import profile, sgdm
 from tests.partitioner.test_partitioner import GRAPH, layers
@@ -33,6 +35,55 @@ def test_plans_that_do_not_fit() -> None:
     assert partition(THREE, servers).workers == 4
     with pytest.raises(PipelagError, match="is kept over the collapsed cluster only; leave hierarchical out"):
         partition(THREE, servers, hierarchical=True)
+
+
+TWO = Plan((PlanStage(1, 2), PlanStage(3, 3)))
+LIMITED = Cluster((Level(2, 1.0),), memory=1e4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (lambda: partition(THREE, LIMITED, state="2"), "state is '2'; it should be a number from 0 on"),  # type: ignore[arg-type]
+        (lambda: partition(THREE, LIMITED, state=-1), "state is -1; it should be a number from 0 on"),
+        (lambda: memory_of(THREE, TWO, state=float("nan")), "state is nan; it should be a number from 0 on"),
+        (lambda: partition(THREE, flat(2), None), "communication is None; it should be 'ring' or 'paper'"),  # type: ignore[arg-type]
+        (lambda: partition(Profile(({},)), flat(2)), "a layer of the profile is {}; it should be a pipelag"),  # type: ignore[arg-type]
+        (lambda: partition(layers(("1", 2.0, 1, 1, 1)), flat(2)), "layer 1 .* has the forward_ms '1'; it should be"),  # type: ignore[arg-type]
+        (lambda: partition(layers((1.0, 2.0, 1, 1, -7)), flat(2)), "has the weight_bytes -7; it should be a number"),
+        (lambda: Plan(((1, 2),)), r"a stage of a plan is \(1, 2\); it should be a PlanStage of whole numbers"),  # type: ignore[arg-type]
+        (lambda: Plan((PlanStage("a", 2),)), "it should be a PlanStage of whole numbers"),  # type: ignore[arg-type]
+        (
+            lambda: memory_of(layers((1.0, 2.0, 1, 1, 1)), TWO),
+            "the plan covers layers 1 to 3, and the profile has layers",
+        ),
+        (
+            lambda: bytes_per_minibatch(layers((1.0, 2.0, 1, 1, 1)), TWO),
+            "the plan covers layers 1 to 3, and the profile",
+        ),
+        (lambda: memory_of(THREE, TWO, depth=0), "a pipeline holds at least 1 minibatch, in a whole number, not 0"),
+        (lambda: TWO.versions(-1), "a pipeline holds at least 1 minibatch, in a whole number, not -1"),
+        (lambda: time_plan(THREE, flat(2), TWO, minibatches=-3), "a schedule needs at least 1 stage, 1 minibatch"),
+        (lambda: time_plan(THREE, flat(2), TWO, minibatches=0), "a schedule needs at least 1 stage, 1 minibatch"),
+        (lambda: THREE.cut((1,), update_ms=("a", 1.0)), r"update_ms is \('a', 1.0\); it should be a time for each of"),  # type: ignore[arg-type]
+        (lambda: Profile.load(3), "the profile's file is 3; it should be a path"),  # type: ignore[arg-type]
+        (lambda: THREE.save(None), "the profile's file is None; it should be a path"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_plan_profile_or_count_is_refused(asked: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
+        asked()
+
+
+def test_a_layers_name_may_have_ends_of_lines_that_json_has_not(tmp_path: Path) -> None:
+    """U+2028 and U+0085 stand in a JSON text as they are; a file of another system ends its lines in two characters."""
+    row = '{"layer": 1, "name": "a\u2028b\x85", "forward_ms": 1, "backward_ms": 2, "output_bytes": 1, "kept_bytes": 1'
+    for end in ("", "\n", "\r\n"):
+        (tmp_path / "p.jsonl").write_bytes((row + ', "weight_bytes": 1}' + end).encode())
+        assert [layer.name for layer in Profile.load(tmp_path / "p.jsonl").layers] == ["a\u2028b\x85"]
+    (tmp_path / "p.jsonl").write_text("")
+    with pytest.raises(PipelagError, match="it holds no layers"):
+        Profile.load(tmp_path / "p.jsonl")
 
 
 def test_replicas_that_are_not_timed() -> None:

@@ -76,3 +76,20 @@ def test_a_networks_profile_is_the_rooflines_of_any_number_of_samples() -> None:
                     theirs.kept_bytes,
                     theirs.weight_bytes,
                 )
+
+
+def test_what_has_no_layout_says_what_cannot_be_divided() -> None:
+    """Four layers, or so; of 1 and 7 GPUs no pipeline, of 3 replicas no share of 8 samples, of 16 not even one each."""
+    why = {
+        (row["method"], row["gpus"]): row.get("why")
+        for row in study(OPTIONS | {"gpus": [1, 7, 3, 16]}, 0)
+        if row["what"] == "method"
+    }
+    layers = len(GPT(**SIZES).layers(1))
+    for gpus, words in ((1, "one GPU"), (7, "7 GPUs")):
+        stages = f"{words} cannot be divided into pipelines of 2 to {layers} stages, a layer each at least"
+        assert why["PipeDream", gpus] == stages
+    assert why["data parallelism", 1] is None
+    unequal = "a minibatch of 8 samples cannot be divided equally over the replicas of any pipeline"
+    assert why["data parallelism", 3] == unequal and why["PipeDream", 3] is None
+    assert why["data parallelism", 16] == "a minibatch has too few samples for so many replicas"

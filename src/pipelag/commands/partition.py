@@ -6,9 +6,10 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pipelag.commands.arguments import number, whole
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shortened
 from pipelag.files import write_whole
 from pipelag.partitioner.cluster import SYNC, Cluster
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, timed_period
@@ -53,9 +54,11 @@ def main(args: argparse.Namespace) -> int:
     plan = partition(profile, cluster, args.communication, args.straight, state=args.state)
     for note in notes:
         print(note)
-    print(text_of(profile, cluster, plan, args.communication, args.state))
+    alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
+    mine, others = (numbers_of(profile, cluster, one, args.communication, args.state) for one in (plan, alone))
+    print(text_of(profile, cluster, plan, mine, others))
     if args.out is not None:
-        write(args.out, profile, plan)
+        write(args.out, profile, plan, mine)
         print(f"{args.out}: written")
     return 0
 
@@ -67,38 +70,60 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
     return Profile.load(path), []
 
 
-def text_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str, state: float) -> str:
-    """The plan as lines: stages, then predictions against data parallelism.
+def numbers_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str, state: float) -> dict[str, Any]:
+    """Of a plan: predicted and timed seconds of a minibatch, bytes sent for one, bytes of a worker of each stage.
 
     Args:
         state: bytes of the optimizer's state per byte of weights.
     """
-    alone = Plan((PlanStage(1, len(profile.layers), cluster.workers),))
+    return {
+        "predicted": predict(profile, cluster, plan, communication),
+        "timed": timed_period(profile, cluster, plan),
+        "bytes": bytes_per_minibatch(profile, plan),
+        "memory": memory_of(profile, plan, state=state),
+    }
+
+
+def text_of(profile: Profile, cluster: Cluster, plan: Plan, mine: dict[str, Any], others: dict[str, Any]) -> str:
+    """The plan as lines: stages, then predictions against data parallelism.
+
+    Args:
+        mine, others: the numbers of the plan and of data parallelism.
+    """
     stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
-    lines = [f"plan {plan.config}: {stages} on {plan.workers} workers, NOAM {plan.noam}"]
-    memory = memory_of(profile, plan, state=state)
-    for place, (stage, held) in enumerate(zip(plan.stages, memory, strict=True), start=1):
+    lines = [f"plan {plan.config}: {stages} on {counted(plan.workers)}, NOAM {plan.noam}"]
+    for place, (stage, held) in enumerate(zip(plan.stages, mine["memory"], strict=True), start=1):
         layers = profile.layers[stage.first - 1 : stage.last]
         lines.append(
-            f"  stage {place}: layers {stage.first}-{stage.last} ({layers[0].name} ... {layers[-1].name}), "
-            f"{stage.replicas} worker{'s' if stage.replicas > 1 else ''}, "
-            f"{sum(layer.total_ms for layer in layers):.2f} ms, {held / 1e6:.0f} MB"
+            f"  stage {place}: layers {stage.first}-{stage.last} "
+            f"({shortened(layers[0].name)} ... {shortened(layers[-1].name)}), {counted(stage.replicas)}, "
+            f"{rounded(sum(layer.total_ms for layer in layers))} ms, {rounded(held / 1e6, 0)} MB"
         )
-    (needed,) = memory_of(profile, alone, state=state)
-    too_much = f"; it does not fit, with {needed / 1e6:.0f} MB a worker" if needed > cluster.memory else ""
-    for name, one, end in (("plan", plan, ""), ("data parallelism", alone, too_much)):
-        predicted = predict(profile, cluster, one, communication)
+    (needed,) = others["memory"]
+    too_much = f"; it does not fit, with {rounded(needed / 1e6, 0)} MB a worker" if needed > cluster.memory else ""
+    for name, numbers, end in (("plan", mine, ""), ("data parallelism", others, too_much)):
         lines.append(
-            f"  {name}: predicted {1 / predicted:.2f}, timed {1 / timed_period(profile, cluster, one):.2f} "
-            f"minibatches per second, {bytes_per_minibatch(profile, one) / 1e6:.1f} MB sent per minibatch{end}"
+            f"  {name}: predicted {rounded(1 / numbers['predicted'])}, timed {rounded(1 / numbers['timed'])} "
+            f"minibatches per second, {rounded(numbers['bytes'] / 1e6, 1)} MB sent per minibatch{end}"
         )
     return "\n".join(lines)
 
 
-def write(out: Path, profile: Profile, plan: Plan) -> None:
-    """The plan as JSON, or as a figure."""
+def counted(workers: int) -> str:
+    """So many workers."""
+    return f"{workers} worker{'s' if workers > 1 else ''}"
+
+
+def rounded(value: float, places: int = 2) -> str:
+    """A number from 0 on with so many places; below 1 three digits, so that what is small is not told as nothing."""
+    return f"{value:.{places}f}" if value >= 1 else f"{value:.3g}"
+
+
+def write(out: Path, profile: Profile, plan: Plan, numbers: dict[str, Any]) -> None:
+    """The plan as JSON with its numbers, beside the period that the search gives it; or as a figure."""
     if out.suffix == ".json":
-        content = {"stages": [asdict(stage) for stage in plan.stages], "period": plan.period, "cuts": list(plan.cuts)}
+        stages = [asdict(stage) for stage in plan.stages]
+        content = {"stages": stages, "period": plan.period, "cuts": list(plan.cuts)} | numbers
         write_whole(out, json.dumps(content, indent=1) + "\n")
         return
     from pipelag.report.diagrams import plan_of_layers

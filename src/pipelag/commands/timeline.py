@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipelag.commands.arguments import number, whole, wholes
 from pipelag.errors import PipelagError
-from pipelag.files import json_of, read_text, written
+from pipelag.files import json_of, read_text, read_yaml, written
 from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 
 MOST_TRACE = 256 * 2**20  # bytes
@@ -32,7 +32,7 @@ OF_SCHEDULES = (
     "transfer",
     "segment",
 )
-KINDS = {"forward": "F", "backward": "B", "recompute": "R", "transfer": "send"}
+KINDS = {"forward": "F", "backward": "B", "recompute": "R", "synchronise": "S", "transfer": "send"}
 Time = Annotated[float, Field(ge=0, le=1e15)]
 Number = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 
@@ -107,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
         for name in OF_SCHEDULES:
             if getattr(args, name) != unasked.get_default(name):
                 raise PipelagError(f"--{name} is of a schedule, and '{folder}' a run, which has its own; leave it out")
-        rows, unit = recorded(folder), "seconds"
+        rows, unit = recorded(folder), unit_of(folder)
     else:
         args.stages = args.stages or len(args.replicas) or 4
         rows, unit = planned(args), "time (one forward pass = 1)" if args.forward == 1 else "time"
@@ -121,7 +121,9 @@ def main(args: argparse.Namespace) -> int:
             write_trace(rows, args.out)
     else:
         draw(rows, args.out, unit, args.until)
-    print(f"{args.out}: {len(rows)} actions of {1 + max(row['worker'] for row in rows)} workers")
+    sent, workers = sum(row["kind"] == "send" for row in rows), 1 + max(row["worker"] for row in rows)
+    messages = f" and {sent} messages" if sent else ""
+    print(f"{args.out}: {len(rows) - sent} actions{messages} of {workers} worker{'s' if workers > 1 else ''}")
     if not is_folder:
         print(staleness(args))
     return 0
@@ -165,7 +167,7 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
     costs = uniform(args.stages, args.forward, args.backward, output_bytes=1.0 if args.transfer else 0.0)
     timing = time_schedule(plan, costs, Topology(bandwidth=1 / args.transfer) if args.transfer else None)
-    rows = [row_of(*span, plan.microbatches) for span in timing.spans if span.action.kind != "U"]
+    rows = [row_of(*span, plan.microbatches) for span in timing.spans if span.action.kind not in ("S", "U")]
     return rows + transfer_rows(timing)
 
 
@@ -179,6 +181,16 @@ def _check_seal(path: Path) -> None:
     content = json_of(read_text(summary, "a run's summary"), f"'{summary}'")
     if not isinstance(content, dict) or not is_summed(content, path):
         raise PipelagError(f"'{path}' is not what its run wrote; make the run again: pipelag run")
+
+
+def unit_of(folder: Path) -> str:
+    """Of a run's trace: a timeline's cycles, or the units of the costs that it was given; what trains takes seconds."""
+    path = folder / "config.yaml"
+    content = read_yaml(path, "a run's config") if path.exists() else None
+    if not isinstance(content, dict) or content.get("kind") != "timeline":
+        return "seconds"
+    options = content.get("options")
+    return "time units" if isinstance(options, dict) and options.get("costs") else "cycles"
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
@@ -205,8 +217,8 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
             {"worker": one.tid, "start": one.ts / 1e6, "end": (one.ts + one.dur) / 1e6}
             | {"kind": KINDS[one.cat], **one.args.model_dump(exclude_none=True)}
         )
-    if not rows:
-        raise PipelagError(f"'{path}' holds no action that could be drawn")
+    if not any(row["end"] > row["start"] for row in rows):
+        raise PipelagError(f"'{path}' holds no action that takes time, so there is nothing to draw")
     return rows
 
 

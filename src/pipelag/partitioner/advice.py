@@ -15,7 +15,7 @@ from pipelag.partitioner.cluster import Cluster, flat
 from pipelag.partitioner.laid import Laid, recomputed
 from pipelag.partitioner.plan import Plan, PlanStage, predict
 from pipelag.partitioner.replicated import Replicated
-from pipelag.partitioner.search import partition
+from pipelag.partitioner.search import check_times, partition
 from pipelag.timing.memory import StageMemory
 from pipelag.timing.rehearsal import rehearse
 
@@ -85,7 +85,11 @@ def choices(
 
     Returns:
         The choices, and by name why a method has none.
+
+    Raises:
+        PipelagError: a profile whose layers take no time.
     """
+    check_times(ground.profiles.at(ground.batch))
     plans = [
         plan for plan in plans_of(ground) if not one_minibatch or max(stage.replicas for stage in plan.stages) == 1
     ]

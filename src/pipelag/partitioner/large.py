@@ -161,13 +161,16 @@ class Fleet:
         into microbatches; with and without recomputation.
         """
         profile = self.work.profile(1)
-        for stages in divisors(self.gpus):
-            if stages > len(profile.layers) or (stages == 1) != (self.method is None):
-                continue
+        for stages in self.depths():
             share, rest = divmod(self.work.batch, replicas := self.gpus // stages)
             for samples in divisors(share) if not rest else ():
                 for recompute in (False, True):
                     yield Layout(cuts_of(profile, stages), replicas, share // samples, samples, recompute)
+
+    def depths(self) -> list[int]:
+        """Numbers of stages into which the GPUs can be divided, with a layer each at least."""
+        layers = len(self.work.profile(1).layers)
+        return [n for n in divisors(self.gpus) if n <= layers and (n == 1) == (self.method is None)]
 
     def best(self) -> Found | None:
         """The layout to take; None where none fits into memory.

@@ -57,7 +57,7 @@ class Placed:
             first = samples * self.ground.profiles.input_bytes
             inputs, activations = activations_of(
                 float(sizes.output_bytes[stage.first - 2]) if stage.first > 1 else first,
-                float(sizes.kept_bytes[stage.first - 1 : stage.last].sum()),
+                float(sizes.kept_bytes[stage.first - 1 : stage.last].sum(dtype=float)),
                 self.under_way[number],
                 self.options.recompute,
             )

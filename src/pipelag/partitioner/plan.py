@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import lcm
+from math import inf, lcm
+from numbers import Integral, Real
 from typing import Any
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shown
 from pipelag.partitioner.cluster import Cluster, slowest, sync_of, wait_free
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
-from pipelag.schedules.library import minibatches_held, one_f_one_b_rr
+from pipelag.schedules.library import check_counts, minibatches_held, one_f_one_b_rr
 from pipelag.timing.breakdown import Unsettled, steady_seconds
 from pipelag.timing.costs import StageCost, Topology, summed_bytes, summed_messages
 from pipelag.timing.layers import Profile
@@ -38,6 +39,10 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.stages:
             raise PipelagError("a plan needs at least one stage")
+        for stage in self.stages:
+            whole = isinstance(stage, PlanStage) and all(isinstance(one, Integral) for one in vars(stage).values())
+            if not whole:
+                raise PipelagError(f"a stage of a plan is {shown(stage)}; it should be a PlanStage of whole numbers")
         for before, after in pairwise(self.stages):
             if after.first != before.last + 1:
                 raise PipelagError(f"a stage ends at layer {before.last} and the next begins at layer {after.first}")
@@ -84,15 +89,26 @@ def placement(plan: Plan) -> list[range]:
     return places
 
 
-def check_plan(plan: Plan, profile: Profile, cluster: Cluster) -> None:
-    """Refuse a plan for another model or more workers than there are."""
+def check_layers(plan: Plan, profile: Profile) -> None:
+    """Refuse a plan for another model."""
     if plan.stages[0].first != 1 or plan.stages[-1].last != len(profile.layers):
         raise PipelagError(
             f"the plan covers layers {plan.stages[0].first} to {plan.stages[-1].last}, and the profile has layers 1 to "
             f"{len(profile.layers)}"
         )
+
+
+def check_plan(plan: Plan, profile: Profile, cluster: Cluster) -> None:
+    """Refuse a plan for another model or more workers than there are."""
+    check_layers(plan, profile)
     if plan.workers > cluster.workers:
         raise PipelagError(f"the plan needs {plan.workers} workers, and the cluster has {cluster.workers}")
+
+
+def check_state(state: float) -> None:
+    """Refuse what are no bytes of an optimizer's state per byte of weights."""
+    if not (isinstance(state, Real) and 0 <= state < inf):
+        raise PipelagError(f"state is {shown(state)}; it should be a number from 0 on, such as 2 for Adam's")
 
 
 def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str = "paper") -> float:
@@ -122,6 +138,7 @@ def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
 
     A stage of r replicas sums its gradients once in r minibatches: `summed_bytes`, 2 (r-1) |w| (section 3.1).
     """
+    check_layers(plan, profile)
     sent = 0.0
     for number, stage in enumerate(plan.stages):
         layers = profile.layers[stage.first - 1 : stage.last]
@@ -138,6 +155,8 @@ def memory_of(profile: Profile, plan: Plan, depth: int | None = None, state: flo
         depth: minibatches in flight per input replica instead of NOAM.
         state: bytes of the optimizer's state per byte of weights.
     """
+    check_layers(plan, profile)
+    check_state(state)
     held: list[float] = []
     for stage, versions in zip(plan.stages, plan.versions(depth), strict=True):
         layers = profile.layers[stage.first - 1 : stage.last]
@@ -220,7 +239,8 @@ def time_plan(
         schedule: of so many minibatches, over the same stages and workers (`rounds`); none: 1F1B-RR.
     """
     replicas = [stage.replicas for stage in plan.stages]
-    count = minibatches or 12 * plan.workers
+    count = 12 * plan.workers if minibatches is None else minibatches
+    check_counts(len(replicas), count, 1)
     chosen = schedule(count) if schedule else one_f_one_b_rr(len(replicas), count, replicas)
     return time_schedule(chosen, stage_costs(profile, cluster, plan), links(cluster, plan), plan.versions())
 

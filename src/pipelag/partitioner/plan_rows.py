@@ -94,6 +94,7 @@ def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -
 
     A microbatch is a minibatch of the profile. The backward runs the forward again (GPipe recomputes), so that a stage
     keeps the inputs of all microbatches and the activations of one.
+    The rows say whether they fit: not even one microbatch may.
     """
     stages = len(line.stages)
     costs = [
@@ -107,7 +108,8 @@ def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -
         short, long = (time_schedule(gpipe(stages, n, micro), costs, links(cluster, line)).makespan for n in (2, 4))
         held = [fixed + (micro - 1) * cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True)]
         yield row_of(profile, cluster, name, line, memory=held, timed=(long - short) / (2 * micro)) | {
-            "microbatches": micro
+            "microbatches": micro,
+            "fits": max(held) <= memory,  # of a single microbatch, where no more are there, too
         }
 
 

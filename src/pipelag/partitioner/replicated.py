@@ -37,7 +37,8 @@ class Replicated(Placed):
         passes = [layer.backward_ms / 1e3 for layer in layers]
         backward, update = again + sum(passes), self.charge(0, "step")
         if self.options.overlap:
-            summed = wait_free(passes, [layer.weight_bytes for layer in layers], self.summing, again) - backward
+            ready = wait_free(passes, [layer.weight_bytes for layer in layers], self.summing, again)
+            summed = max(0.0, ready - backward)  # two sums of the same passes, in another order
         else:
             summed = self.summing(self.weights[0])
         unhindered = forward + backward + update

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
+from numbers import Real
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from pipelag.errors import PipelagError, expect
+from pipelag.errors import PipelagError, expect, shown
 from pipelag.partitioner.cluster import Cluster, Level, sync_of
-from pipelag.partitioner.plan import Plan, PlanStage, memory_of
+from pipelag.partitioner.plan import Plan, PlanStage, check_state, memory_of
 from pipelag.timing.costs import summed_messages
-from pipelag.timing.layers import Profile
+from pipelag.timing.layers import LayerTime, Profile
 
+LEAST_MS = 1e-9  # milliseconds of all layers: of less, minibatches per second are no number that says anything
 MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
 
 
@@ -50,7 +52,9 @@ def partition(
     expect("straight", straight, bool, "True or False")
     expect("hierarchical", hierarchical, (bool, NoneType), "True, False or None")
     expect("data_parallel", data_parallel, bool, "True or False")
+    expect("communication", communication, str, "'ring' or 'paper'")
     check_times(profile)
+    check_state(state)
     sync_of(communication)
     cluster = cluster.without_latency() if communication == "paper" else cluster
     if (len(profile.layers) * cluster.workers) ** 2 > MOST_WORK:
@@ -91,16 +95,20 @@ def partition(
 
 
 def check_times(profile: Profile) -> None:
-    """Refuse profiles that say nothing about time."""
+    """Refuse profiles that say nothing about time, and layers whose times or sizes are no numbers."""
     if not profile.layers:
         raise PipelagError("the profile has no layers")
     for layer in profile.layers:
-        if not (0 <= layer.forward_ms < inf and 0 <= layer.backward_ms < inf):
-            raise PipelagError(
-                f"layer {layer.layer} '{layer.name}' takes {layer.forward_ms:g} and {layer.backward_ms:g} ms; it "
-                "should be numbers from 0 on: profile the model again"
-            )
-    if sum(layer.total_ms for layer in profile.layers) <= 0:
+        expect("a layer of the profile", layer, LayerTime, "a pipelag.timing.layers.LayerTime")
+        for name in ("forward_ms", "backward_ms", "output_bytes", "kept_bytes", "weight_bytes"):
+            value = getattr(layer, name)
+            is_number = isinstance(value, Real)
+            if not (is_number and 0 <= value < inf):
+                raise PipelagError(
+                    f"layer {layer.layer} '{layer.name}' has the {name} {shown(value)}; it should be a number from 0 "
+                    "on: profile the model again"
+                )
+    if sum(layer.total_ms for layer in profile.layers) < LEAST_MS:
         raise PipelagError(
             "all layers of the profile take no time; profile the model, or give the times in milliseconds"
         )

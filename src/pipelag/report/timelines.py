@@ -10,9 +10,9 @@ from pipelag.report.style import PAGE, figure
 Row = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # left, top, width, height
 # Strong for the minibatch that is followed, pale for the others.
-STRONG = {"F": "#0072B2", "B": "#009E73", "R": "#E69F00", "send": "#7F7F7F"}
-PALE = {"F": "#C9DFF0", "B": "#C4E6DA", "R": "#F8E3B8", "send": "#D9D9D9"}
-NAMES = {"F": "forward", "B": "backward", "R": "recompute", "send": "transfer"}
+STRONG = {"F": "#0072B2", "B": "#009E73", "R": "#E69F00", "S": "#CC79A7", "send": "#7F7F7F"}
+PALE = {"F": "#C9DFF0", "B": "#C4E6DA", "R": "#F8E3B8", "S": "#F0DAE6", "send": "#D9D9D9"}
+NAMES = {"F": "forward", "B": "backward", "R": "recompute", "S": "gradients summed", "send": "transfer"}
 
 
 def timeline(
@@ -86,7 +86,8 @@ def _draw(
 ) -> None:
     from matplotlib.patches import Polygon, Rectangle
 
-    shown = [row for row in rows if since <= row["start"] < end and row["worker"] < len(workers)]
+    lasting = [row for row in rows if row["end"] > row["start"] and row["worker"] < len(workers)]
+    shown = [row for row in lasting if since <= row["start"] < end]
     passes, messages = ([row for row in shown if (row["kind"] == "send") == sent] for sent in (False, True))
     everything = not any(follow(row) for row in shown)
     for worker in range(len(workers)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import floor, log10
 from typing import Any
 
 from pipelag.partitioner.advice import Choice
@@ -134,12 +135,13 @@ def lost(row: Ranked) -> Cell:
     return row.evidence.text() if row.evidence is not None else "no log"
 
 
+RATE = Col("samples/s", lambda row: row.choice.throughput, "{:.1f}")
 COLUMNS = [
     Col("method", lambda row: row.choice.method.name),
     Col("plan", lambda row: row.choice.config),
     Col("cut after layers", lambda row: short(row.choice.plan.cuts) or "none"),
     Col("microbatches", lambda row: row.choice.microbatches),
-    Col("samples/s", lambda row: row.choice.throughput, "{:.1f}"),
+    RATE,
     Col("GB a GPU", memory("weights"), "{:.3g}", "weights"),
     Col("GB a GPU", memory("versions", "remembered"), "{:.3g}", "versions"),
     Col("GB a GPU", memory("gradients"), "{:.3g}", "gradients"),
@@ -164,7 +166,10 @@ def board(rows: Sequence[Ranked], without: dict[str, str], notes: Sequence[str])
     for name, why in without.items():
         reasons.setdefault(why.replace(f"the arm '{name}'", "it").replace(f"'{name}'", "it"), []).append(name)
     sentences += [f"Left out: {', '.join(names)}: {why}." for why, names in reasons.items()]
-    return tabulated(rows, COLUMNS, "Methods for this model on this cluster", sentences)
+    quickest = max((row.choice.throughput for row in rows), default=1.0)
+    places = max(1, 2 - floor(log10(quickest)))  # three of its digits: a sample of a large model takes seconds
+    columns = [replace(col, format=f"{{:.{places}f}}") if col is RATE else col for col in COLUMNS]
+    return tabulated(rows, columns, "Methods for this model on this cluster", sentences)
 
 
 def record(row: Ranked) -> dict[str, Any]:

@@ -213,6 +213,8 @@ def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple
             whatever is ready would gain a third). More than NOAM wait in front of the later stages, but for the last,
             which runs a backward right after its forward.
     """
+    if depth is not None and not _from_one(depth):
+        raise PipelagError(f"a pipeline holds at least 1 minibatch, in a whole number, not {depth!r:.40}")
     noam, held = -(-sum(replicas) // replicas[0]), []
     depth = noam if depth is None else depth
     for stage, count in enumerate(replicas):
@@ -233,8 +235,6 @@ def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), 
     if not listed or len(replicas) not in (0, stages):
         raise PipelagError(f"replicas {shown(replicas)} must give each of the {stages} stages 1 or more")
     replicas = tuple(replicas) or (1,) * stages
-    if depth is not None and not _from_one(depth):
-        raise PipelagError(f"a pipeline holds at least 1 minibatch, in a whole number, not {depth!r:.40}")
     rows = []
     for stage, (count, held) in enumerate(zip(replicas, minibatches_held(replicas, depth), strict=True), start=1):
         for replica in range(count):

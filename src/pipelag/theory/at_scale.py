@@ -95,11 +95,23 @@ def why_none(fleet: Fleet) -> str:
     """In words."""
     tried = [fleet.memory(layout) for layout in fleet.layouts()]
     if not tried:
-        return "a minibatch has too few samples for so many replicas"
+        return why_no_layout(fleet)
     held = [memory for memory in tried if memory is not None]
     if not held:
         return "two versions do not suffice, for a minibatch has fewer microbatches than the pipeline stages"
     return f"does not fit: {min(held) / 2**30:.0f} GiB of a GPU's {fleet.machine.sheet.memory / 2**30:.0f}"
+
+
+def why_no_layout(fleet: Fleet) -> str:
+    """In words, where GPUs or samples cannot be divided."""
+    depths, batch = fleet.depths(), fleet.work.batch
+    if not depths:
+        layers = len(fleet.work.profile(1).layers)
+        gpus = "one GPU" if fleet.gpus == 1 else f"{fleet.gpus} GPUs"
+        return f"{gpus} cannot be divided into pipelines of 2 to {layers} stages, a layer each at least"
+    if fleet.gpus // max(depths) > batch:
+        return "a minibatch has too few samples for so many replicas"
+    return f"a minibatch of {batch} samples cannot be divided equally over the replicas of any pipeline"
 
 
 @lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import inf
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,7 @@ class Profile:
 
     def save(self, path: Path | str) -> None:
         """Write as JSON lines, a line per layer."""
+        expect("the profile's file", path, (str, PathLike), "a path")
         write_whole(Path(path), "".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
 
     def cut(
@@ -90,7 +92,8 @@ class Profile:
             raise PipelagError(f"the cuts {asked} must increase strictly and lie between 1 and {len(self.layers) - 1}")
         if not isinstance(microbatches, Integral) or microbatches < 1:
             raise PipelagError(f"microbatches is {shown(microbatches)}; it should be a whole number from 1 on")
-        if update_ms is not None and (not isinstance(update_ms, Sized) or len(update_ms) != len(bounds) - 1):
+        several = isinstance(update_ms, Sized) and len(update_ms) == len(bounds) - 1
+        if update_ms is not None and not (several and all(isinstance(one, Real) for one in update_ms)):
             raise PipelagError(
                 f"update_ms is {shown(update_ms)}; it should be a time for each of the {len(bounds) - 1} stages"
             )
@@ -144,7 +147,9 @@ class Profile:
     def load(cls, path: Path | str) -> Profile:
         """Read what `save` wrote; raises `PipelagError` where the file is not such a profile."""
         layers: list[LayerTime] = []
-        for number, line in enumerate(read_text(Path(path), "a profile").splitlines(), start=1):
+        expect("the profile's file", path, (str, PathLike), "a path")
+        lines = read_text(Path(path), "a profile").removesuffix("\n").split("\n")  # a name may have other ends of lines
+        for number, line in enumerate(lines if lines != [""] else [], start=1):
             where = f"'{path}' is not a profile that pipelag saved: line {number}"
             try:
                 row = checked(LayerRow, json_of(line, "this"), "key of a layer")
