@@ -28,6 +28,7 @@ from pipelag.schedules import Delays
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
+from pipelag.tensors import unchanged_modes
 from pipelag.typed import MOST_BATCH
 
 EXECUTORS = ("simulated", "real")
@@ -264,12 +265,10 @@ def train(
 @contextmanager
 def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
     """Around what is told: callbacks may compute with the model, in another mode and with gradients."""
-    modes = [(module, module.training) for module in training.model.modules()]
     try:
-        yield
+        with unchanged_modes(training.model):
+            yield
     finally:
-        for module, mode in modes:
-            module.training = mode
         training.forget_gradients()
 
 

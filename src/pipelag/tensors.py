@@ -182,6 +182,17 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
             buffer.data.copy_(before)
 
 
+@contextmanager
+def unchanged_modes(module: nn.Module) -> Iterator[None]:
+    """What happens inside leaves every module in training or evaluation as it is."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
 class BuffersRead:
     """The buffers that a forward reads which is to be run again: a second one reads the same, whatever came between.
 

@@ -18,7 +18,7 @@ from pipelag.randomness import others_preserved, preserved_randomness, seed_stag
 from pipelag.runs.objectives import METRICS
 from pipelag.stage.rounded import computing
 from pipelag.stage.where import layer_of, shape_of
-from pipelag.tensors import unchanged_buffers
+from pipelag.tensors import unchanged_buffers, unchanged_modes
 
 Metric = Callable[[Any, Any], Any]
 LOSS = "validation_loss"
@@ -110,24 +110,20 @@ class Validation:
         A minibatch weighs as many as it has targets. Modes, statistics and random numbers are afterwards as before.
         What the data, a layer, the loss or a metric raises goes on, with a note of where.
         """
-        modes = [(module, module.training) for module in model.modules()]
         means = {name: Mean() for name in (LOSS, *self.metrics)}
         precision = computing(place, self.bf16)
-        with undisturbed(place, self.seed), torch.no_grad(), unchanged_buffers(model), precision:
-            try:
-                model.eval()
-                for where, inputs, targets in self._first(most):
-                    inputs, targets = to(inputs, place), to(targets, place)
-                    output, shape = _output(model, inputs, where), _shape(targets)
-                    shapes = f"output {shape_of(output)}, targets {shape_of(targets)}"
-                    for name, function in {LOSS: self.loss, **self.metrics}.items():
-                        called = "the loss" if name == LOSS else f"metric '{name}'"
-                        with noting(f"{where}: in {called}, {shapes}"):
-                            value = function(output, targets)
-                        means[name].add(name, value, shape[0], shape)
-            finally:
-                for module, mode in modes:
-                    module.training = mode
+        alone = undisturbed(place, self.seed)
+        with alone, torch.no_grad(), unchanged_buffers(model), unchanged_modes(model), precision:
+            model.eval()
+            for where, inputs, targets in self._first(most):
+                inputs, targets = to(inputs, place), to(targets, place)
+                output, shape = _output(model, inputs, where), _shape(targets)
+                shapes = f"output {shape_of(output)}, targets {shape_of(targets)}"
+                for name, function in {LOSS: self.loss, **self.metrics}.items():
+                    called = "the loss" if name == LOSS else f"metric '{name}'"
+                    with noting(f"{where}: in {called}, {shapes}"):
+                        value = function(output, targets)
+                    means[name].add(name, value, shape[0], shape)
         if not means[LOSS].weight:
             raise PipelagError("there are no minibatches to validate on")
         return {name: mean.total / mean.weight for name, mean in means.items()}

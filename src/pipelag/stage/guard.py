@@ -105,15 +105,20 @@ class Later:
     changed: dict[int, str] = field(default_factory=dict)
 
 
+def packed(module: nn.Module) -> set[int]:
+    """The `id`s of the parameters that recurrent layers pack, which cuDNN lays out anew."""
+    return {id(p) for part in module.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
+
+
 def later(model: nn.Sequential, phases: Sequence[Phase]) -> Later:
     """What these phases would refuse. A recurrent layer packs its weights before, and in these it does not."""
-    packed = {id(p) for part in model.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
-    found = Later()
+    left_out, found = packed(model), Later()
     for phase in phases:
         for number, piece in enumerate(stages(model, phase.cuts), start=1):
-            its = dict.fromkeys((id(p) for p in piece.parameters() if id(p) not in packed), phase.method.name)
+            its = [id(p) for p in piece.parameters() if id(p) not in left_out]
             for into, refuses in ((found.copied, phase.apart(number)), (found.changed, phase.several(number))):
-                into.update(its | into if refuses else {})
+                for p in its if refuses else ():
+                    into.setdefault(p, phase.method.name)  # the first that would
     return found
 
 
@@ -199,22 +204,22 @@ class Guard:
     def check(self) -> None:
         """Once a forward has been looked at. Raises `PipelagError` where it kept copies, or changed weights."""
         self.unseen, self.origins = False, None
-        packed = {id(p) for part in self.module.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
+        laid_out_anew = packed(self.module)
         for changed, p, count, values in self.before:
             same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
-            if not same or (p._version != count and id(p) not in packed):  # cuDNN lays these out anew
+            if not same or (p._version != count and id(p) not in laid_out_anew):
                 raise PipelagError(
                     f"method {self.refused.changed[id(p)]} keeps several versions of the weights, and the forward of "
                     f"stage {self.weights.stage} changes '{changed}' in place, which would be of one of them alone; "
                     "change it in the optimizer's step, or train with a method of one version"
                 )
         self.before = []
-        named, kept = self.module.named_parameters(), self.copies & self.refused.copied.keys()
-        for name, p in named if kept else ():
-            if id(p) not in kept:
-                continue
+        kept = self.copies & self.refused.copied.keys()
+        found = next(((name, id(p)) for name, p in self.module.named_parameters() if id(p) in kept), None)
+        if found is not None:
+            name, place = found
             raise PipelagError(
-                f"method {self.refused.copied[id(p)]} reads other weights in the backward than in the forward, and "
+                f"method {self.refused.copied[place]} reads other weights in the backward than in the forward, and "
                 f"stage {self.weights.stage} keeps another form of the forward's '{name}' for its backward, as "
                 "autocast and layers that join, scale or norm their weights make one; use weights as they are and of "
                 "the precision wanted, or recompute"
