@@ -34,6 +34,9 @@ Weights = frozenset[int] | None
 NONE: Weights = frozenset()
 # Rows looked up are a layer's input, whatever looked them up: what follows keeps them as it keeps any activation.
 LOOKED_UP = (torch.ops.aten.embedding, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
+# These keep their gates and biases for a second derivative alone: a GPU's recurrent layers without cuDNN. Of the first
+# step, whose state is zeros, they are computed from weights.
+CELLS = (torch.ops.aten._thnn_fused_lstm_cell, torch.ops.aten._thnn_fused_gru_cell)
 # These take of a tensor its shape and kind alone.
 ITS_SHAPE = ("aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand", "aten::new_")
 
@@ -52,12 +55,14 @@ class Origins(TorchDispatchMode):
         self.trained = {id(p) for p in module.parameters() if p.requires_grad}
         # By place: the storage, which may have gone, and the `id`s of the weights; None: a minibatch's, too.
         self.known: dict[int, tuple[StorageWeakRef, Weights]] = {}
+        self.unread: set[int] = set()  # places of what is kept for a backward that does not read it
         for buffer in module.buffers():
             self.note(buffer, NONE)
 
     def note(self, tensor: torch.Tensor, weights: Weights) -> None:
         """A tensor lies where it lies, of these weights."""
         self.known[place_of(tensor)] = (StorageWeakRef(tensor.untyped_storage()), weights)
+        self.unread.discard(place_of(tensor))
 
     def weights_of(self, tensor: torch.Tensor) -> Weights:
         """The `id`s of the weights that it is computed from; None: of others, too."""
@@ -84,6 +89,8 @@ class Origins(TorchDispatchMode):
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor) and place_of(tensor) and place_of(tensor) not in self.places:
                 self.note(tensor, weights)
+        if func.overloadpacket in CELLS:
+            self.unread |= {place_of(tensor) for tensor in (*args[:2], *args[3:]) if tensor is not None}
         if func.overloadpacket is torch.ops.aten.native_dropout:
             self.note(out[1], NONE)  # its mask is drawn
         return out
@@ -148,7 +155,7 @@ class Guard:
         self.refused = Later(refused(to_come.copied, self.needed), refused(to_come.changed, several))
         self.unseen = bool(self.refused.copied or self.refused.changed)
         self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # with its count of changes, and its values
-        self.copies: set[int] = set()
+        self.copies: dict[int, set[int]] = {}  # by the place of what is kept, the weights of which it is another form
         self.origins: Origins | None = None
         self.recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if self.needed else []
 
@@ -199,10 +206,12 @@ class Guard:
     def look(self, tensor: torch.Tensor) -> None:
         """Note whether what autograd keeps is another form of weights."""
         if self.origins is not None:
-            self.copies |= self.origins.copied(tensor)
+            self.copies.setdefault(place_of(tensor), set()).update(self.origins.copied(tensor))
 
     def check(self) -> None:
         """Once a forward has been looked at. Raises `PipelagError` where it kept copies, or changed weights."""
+        unread = self.origins.unread if self.origins is not None else set()
+        kept = {p for place, weights in self.copies.items() if place not in unread for p in weights}
         self.unseen, self.origins = False, None
         laid_out_anew = packed(self.module)
         for changed, p, count, values in self.before:
@@ -214,7 +223,7 @@ class Guard:
                     "change it in the optimizer's step, or train with a method of one version"
                 )
         self.before = []
-        kept = self.copies & self.refused.copied.keys()
+        kept &= self.refused.copied.keys()
         found = next(((name, id(p)) for name, p in self.module.named_parameters() if id(p) in kept), None)
         if found is not None:
             name, place = found
