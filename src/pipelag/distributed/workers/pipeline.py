@@ -33,7 +33,7 @@ from pipelag.errors import PipelagError
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
 from pipelag.stage.recompute import Gradients, differentiable
-from pipelag.tensors import alone
+from pipelag.tensors import alone, sent
 
 Restart = dict[str, Any]
 
@@ -163,7 +163,8 @@ class PipelineWorker(Worker):
             sender.metas = metas_of_gradients(inputs)
         message = [torch.zeros_like(t) if g is None else g for t, g in zip(with_gradient, gradients, strict=True)]
         if tells_which(inputs):
-            message.append(torch.tensor([g is not None for g in gradients], dtype=torch.uint8, device=self.job.device))
+            there = torch.tensor([g is not None for g in gradients], dtype=torch.uint8)
+            message.append(sent(there, self.job.outside))
         sender.send(tuple(message), f"the gradient of stage {stage} for {self.in_words(m)}")
 
     def check_history(self, sender: Sender, outputs: Tensors, what: str) -> None:
