@@ -34,6 +34,7 @@ from pipelag.data.images.batches import Batches
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
+from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.models import build
 from pipelag.runs.carry_out import resolve_device
@@ -47,7 +48,7 @@ from pipelag.timing.profile import Clock
 from tests.distributed.test_real import all_cases, falling, optimizer_for
 from tests.runs.test_runs import LONG, lines
 from tests.stage.test_guard import KINDS, gradient
-from tests.toy import Noise, convolutional, equal, parts_of, sgd
+from tests.toy import Noise, Placed, convolutional, equal, parts_of, sgd
 
 CUTS = (1, 2, 4)
 SINGLE = [name for name, m in METHODS.items() if m.workers == "stages"]
@@ -168,6 +169,42 @@ def _layers(device: torch.device) -> str:
     return f"{len(far)} kinds, worst {max(far.values()):.1e}"
 
 
+@check("guards refuse no layer here that they take on a CPU")
+def _taken(device: torch.device) -> str:
+    refused = [
+        f"{name}{' in bf16' if bf16 else ''}: {why}"
+        for name in KINDS
+        for bf16 in (False, True)
+        if (why := refusal(name, device, bf16)) and not refusal(name, torch.device("cpu"), bf16)
+    ]
+    assert not refused, "; ".join(refused)
+    return f"{len(KINDS)} kinds, in fp32 and bf16"
+
+
+def refusal(name: str, device: torch.device, bf16: bool) -> str:
+    """Why a method whose backward reads other weights takes no such layer; empty where it does."""
+    shape, make = KINDS[name]
+    model = nn.Sequential(make(), First(), nn.LazyLinear(4))
+    model(torch.randn(shape))
+    phases, x, y = [Phase(get("stale_weights"), 2, (2,))], torch.randn(shape, device=device), torch.zeros(shape[0])
+    training = SimulatedTraining(model.to(device), phases, gently, F.cross_entropy, device=device, bf16=bf16)
+    try:
+        training.step(x, y.long().to(device))
+    except PipelagError as error:
+        return str(error)
+    finally:
+        training.close()
+    return ""
+
+
+class First(nn.Module):
+    """Of a recurrent layer's outputs its states; a row per sample."""
+
+    def forward(self, value: Any) -> torch.Tensor:
+        """(N, what there is)."""
+        return (value[0] if isinstance(value, tuple) else value).flatten(1)
+
+
 @check("steps as two CUDA graphs are the eager ones bit for bit")
 def _graphs(device: torch.device) -> str:
     on_gpu(device)
@@ -230,17 +267,21 @@ def _no_waiting(device: torch.device) -> str:
     cases |= {"CaffeSGD": ("stale_weights", False, lambda params: CaffeSGD(params, 0.01, 0.9))}
     cases |= {"LARS": ("stale_weights", False, lambda params: LARS(params, 0.01))}
     counts = {label: waits(device, shapes, *case) for label, case in cases.items()}
+    counts["recomputed"] = waits(device, shapes, "pipemare", False, sgd, recompute=True)
     assert not any(counts.values()), f"synchronisations in ten steps: { {k: v for k, v in counts.items() if v} }"
     return f"{len(counts)} cases"
 
 
-def waits(device: torch.device, shapes: Any, method: str, augment: bool, optimizer: Any) -> int:
+def waits(
+    device: torch.device, shapes: Any, method: str, augment: bool, optimizer: Any, recompute: bool = False
+) -> int:
     """How often ten steps wait for the device."""
     batches = Batches(shapes, 32, 0, augment=augment, device=device, channels_last=True)
-    model = build("resnet20", seed=0, width=0.25).to(device, memory_format=torch.channels_last)
-    training = SimulatedTraining(
-        model, [Phase(get(method), 30, (5, 10, 15))], optimizer, F.cross_entropy, device=device
-    )
+    model = build("resnet20", seed=0, width=0.25)
+    model[0] = nn.Sequential(model[0], Placed())
+    model.to(device, memory_format=torch.channels_last)
+    phases = [Phase(get(method), 30, (5, 10, 15), recompute=recompute)]
+    training = SimulatedTraining(model, phases, optimizer, F.cross_entropy, device=device)
     for step in range(15):
         training.step(*batches[step])
     torch.cuda.synchronize()

@@ -4,7 +4,7 @@ Inside, `device="cuda"` makes such tensors: their `device` is `cuda:0`, and what
 asks whether it is on a GPU takes the GPU's way, with numbers that can be compared. As on a GPU, operations over tensors
 of both are refused. What a host would wait for is noted: reading a value, comparing, and copies but those from pinned
 memory for which nobody waits. Of kernels, streams and graphs nothing is told; what C++ decides by the device (fused
-cells, autocast's lists) is the CPU's.
+cells, autocast's lists) is the CPU's, and torch's recurrent layers, which cuDNN lays out, cannot be moved there.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_what_python_does_in_a_replayed_step_is_counted(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", ["_random", "_auto", "_divided"])
+@pytest.mark.parametrize("name", ["_random", "_taken", "_auto", "_divided"])
 def test_what_a_gpu_is_asked_holds_on_the_cpu(name: str) -> None:
     function = {each.__name__: each for _, each in gpu_check.CHECKS}[name]
     function(torch.device("cpu"))

@@ -65,6 +65,19 @@ class Counted(nn.Module):
         return x
 
 
+class Placed(nn.Module):
+    """Adds a table that is a buffer, as one of positions is."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.full((1,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table
+
+
 class Noise:
     """Learnable random minibatches by number: `inputs(t)`, `targets(t)` and `[t]`, the same numbers on every device."""
 

@@ -22,24 +22,11 @@ from pipelag.stage.optimizers import CaffeSGD
 from pipelag.stage.phase import Phase
 from tests.distributed.test_real import optimizer_for
 from tests.pretended import CPU, CUDA, pretended
-from tests.toy import Noise, convolutional, parts_of, sgd
+from tests.toy import Noise, Placed, convolutional, parts_of, sgd
 
 NAMES = [name for name, m in METHODS.items() if m.workers == "stages"]
 STEPS = 6
 Ends = dict[str, torch.Tensor]
-
-
-class Placed(nn.Module):
-    """Adds a table, as one of positions, that is a buffer."""
-
-    table: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.linspace(-1, 1, 8)[:, None, None].clone())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.table
 
 
 def placed() -> nn.Sequential:
