@@ -34,7 +34,8 @@ METHODS = ("stale_weights", "pipedream", "pipemare", "spectrain", "pipeoptim", "
 
 
 class Emulated:
-    """Calls in the place of graphs. As on a GPU, a recording computes nothing, and a replay overwrites its results.
+    """Calls in the place of graphs. As on a GPU, a recording computes nothing, and a replay overwrites its results; what
+    it reads has to lie where it lay.
 
     count: how many replays there were, of all. spoiled: a recording leaves what it did, and ends so.
     """
@@ -47,6 +48,7 @@ class Emulated:
 
     def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
         saved = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        places = self.places()
         results = passes()
         if self.spoiled is not None:
             raise self.spoiled("an operation that a graph cannot hold\nand more")
@@ -57,12 +59,16 @@ class Emulated:
                 value.data.fill_(float("nan"))
 
         def replay() -> None:
+            assert self.places() == places
             self.count += 1
             for place, value in zip(results, passes(), strict=True):
                 if place is not None and value is not None:
                     place.data.copy_(value)
 
         return replay, results
+
+    def places(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in (*self.module.parameters(), *self.module.buffers())]
 
 
 @pytest.fixture
