@@ -4,7 +4,7 @@ Inside, `device="cuda"` makes such tensors: their `device` is `cuda:0`, and what
 asks whether it is on a GPU takes the GPU's way, with numbers that can be compared. As on a GPU, operations over tensors
 of both are refused. What a host would wait for is noted: reading a value, comparing, and copies but those from pinned
 memory for which nobody waits. Of kernels, streams and graphs nothing is told; what C++ decides by the device (fused
-cells, autocast's lists) is the CPU's, and torch's recurrent layers, which cuDNN lays out, cannot be moved there.
+cells, autocast's lists) is the CPU's, and what C++ makes of nothing lies there: packed sequences and DDP need a GPU.
 """
 
 from __future__ import annotations
@@ -89,6 +89,10 @@ class Named(TorchFunctionMode):
             if name != "tolist":
                 raise TypeError("can't convert cuda:0 device type tensor to numpy")
             places.waits.append(name)
+        if func is torch._C._nn._parse_to:  # names a device, and makes nothing there
+            return func(*args, **more)
+        if func is torch._cudnn_rnn_flatten_weight:  # for cuDNN, which is not here
+            return None
         pinned, device = more.pop("pin_memory", False), more.get("device")
         there = device is not None and torch.device(device).type == "cuda"
         if there:

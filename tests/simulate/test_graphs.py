@@ -34,8 +34,8 @@ METHODS = ("stale_weights", "pipedream", "pipemare", "spectrain", "pipeoptim", "
 
 
 class Emulated:
-    """Calls in the place of graphs. As on a GPU, a recording computes nothing, and a replay overwrites its results; what
-    it reads has to lie where it lay.
+    """Calls in the place of graphs. As on a GPU, a recording computes nothing, and a replay overwrites its results.
+    What it reads has to lie where it lay.
 
     count: how many replays there were, of all. spoiled: a recording leaves what it did, and ends so.
     """

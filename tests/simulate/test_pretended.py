@@ -136,6 +136,7 @@ def test_what_a_gpu_refuses_and_waits_for() -> None:
         for mixed in (lambda: there + here, lambda: here.add_(there), lambda: torch.cat([there, here])):
             with pytest.raises(RuntimeError, match="on the same device"):
                 mixed()
+        assert next(nn.LSTM(2, 2).to(device="cuda").parameters()).is_cuda
         waits.clear()
         there * torch.tensor(2.0), here.pin_memory().to("cuda", non_blocking=True), there.add_(1)
         assert not waits
