@@ -171,6 +171,20 @@ def test_the_command_fails_with_one_sentence(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ("pipelag fetch: unknown downloadable data set 'mnst'; did you mean 'mnist'?\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("shapes", "'shapes' has no files to fetch: what registered it makes or reads it when a run asks for it\n"),
+        ("imagenet", "'imagenet' is not fetched: ImageNet is not passed on: put train/ and val/, with a folder per "),
+    ],
+)
+def test_a_set_that_is_not_fetched_is_no_unknown_one(
+    name: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch", name]) == 2
+    assert capsys.readouterr().err.startswith(f"pipelag fetch: {sentence}")
+
+
 def test_the_real_mirror(real_mirror: str) -> None:
     for name in ("mnist", "cifar10"):
         release = fetch(name)

@@ -159,6 +159,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"metrics": ["accuracy", "accuracy"], "validation": PAIRS}, "has no name of its own"),
     ({"metrics": {"loss": len}, "validation": PAIRS}, "a metric cannot be named 'loss'"),
     ({"metrics": {"mine": 5}, "validation": PAIRS}, "the metric 'mine' is 5"),
+    ({"metrics": {"share": "accuracy"}, "validation": PAIRS}, "names go into a list, metrics=\\['accuracy'\\]"),
     ({"metrics": {"mine": lambda o, y: o[:3]}, "validation": PAIRS}, "the metric 'mine' gives numbers of shape .3, 2."),
     ({"validation": iter(PAIRS)}, "validation is an iterator, which can be gone through only once"),
     ({"validation": []}, "there are no minibatches to validate on"),

@@ -178,6 +178,15 @@ def test_another_training_does_not_go_on(how: dict[str, Any], sentence: str, tmp
     assert (tmp_path / NAME).read_bytes() == checkpoint
 
 
+def test_the_last_of_a_methods_settings_is_told_without_what_is_around_it(tmp_path: Path) -> None:
+    """The brackets of the read or update that has it were told as a part of it."""
+    damped = {"method": "dc_asgd", "checkpoints": tmp_path}
+    train(steps=6, **damped)
+    sentence = "with the method's settings strength=0.04, and this one has the method's settings strength=0.1: where"
+    with pytest.raises(PipelagError, match=sentence):
+        train(**(damped | {"method": pipelag.methods.get("dc_asgd", strength=0.1)}))
+
+
 def squared(output: Any, targets: torch.Tensor) -> torch.Tensor:
     return (output - nn.functional.one_hot(targets, output.shape[1])).square().mean()
 

@@ -37,6 +37,7 @@ from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 
+ROOT = Path(__file__).resolve().parents[2]
 BATCH = 8
 TIMES = ((1, 2), (3, 4), (2, 3), (2, 2), (4, 6), (1, 1))
 
@@ -410,3 +411,17 @@ def test_no_plan_waits_for_a_download(
         if (log := json.loads(summary.read_text())).get("data", {}).get("name") == name and "classes" in log["data"]
     }
     assert logged <= {subject.KNOWN[name][1]}  # what runs have read of the set itself
+
+
+def test_a_copy_of_the_project_needs_no_published_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/extending.md has it: the config and the workflow are copied, the results are not."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    profile().save(tmp_path / "profile.jsonl")
+    words = ["advise", "profile.jsonl", "--cluster", "config/examples/one_server.yaml", "--batch", "8"]
+    assert main(words) == 0
+    assert "There are no logs of leaderboard at the scales published and quick" in capsys.readouterr().out
+    assert main([*words, "--published", "cpuu"]) == 2
+    assert "unknown published device 'cpuu'" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, load_paper, papers
-from pipelag.results.judging import every_run, extent
+from pipelag.results.judging import by_seed, every_run, extent
 from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
@@ -144,6 +145,26 @@ def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
     assert [*runs((1, 2))] == [0] and [*runs(())] == [0, 1, 2]
     with pytest.raises(NotLogged, match="XPipe has no log"):
         runs((0, 1, 2))
+
+
+def test_labels_that_fit_the_runs_of_several_arms_are_refused() -> None:
+    """Of two runs with one seed the later was taken unseen."""
+    runs = context("stale_weights", "table_2", lambda arm: trained(50.0))
+    assert [*by_seed(runs, model="LeNet-5", arm="6-stage")] == [0, 1, 2]
+    sentence = "arm='6-stage' fits several runs of seed 0, which differ in model .*'LeNet-5'.*; name it as well"
+    with pytest.raises(PipelagError, match=sentence):
+        by_seed(runs, arm="6-stage")
+    with pytest.raises(PipelagError, match=sentence):
+        every_run(runs, "six stages", arm="6-stage")
+
+
+def test_labels_that_no_run_has_are_said() -> None:
+    runs = context("stale_weights", "table_2", lambda arm: trained(50.0))
+    with pytest.raises(
+        NotLogged,
+        match="no run of table_2 has model='LeNet-5', arm='6-stage', measure='loss'; its labels are arm, model",
+    ):
+        by_seed(runs, model="LeNet-5", arm="6-stage", measure="loss")
 
 
 @pytest.mark.parametrize(

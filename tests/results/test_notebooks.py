@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pipelag.experiments import arms, load_paper, load_scale
 from pipelag.results.context import Context
 from pipelag.results.notebook import open_shelf
 from pipelag.results.verdict import verdicts
+from pipelag.runs.rates import RATES
 from tests.results.test_results import PAPER, ROOT, draw, make_up_here
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -98,9 +100,34 @@ def test_what_draws_a_result_names_plugins_and_papers_that_the_config_does_not_s
     config = Path("config/config.yaml")
     config.write_text(config.read_text().replace(f"{PAPER}, ", "").replace("plugins: []", "plugins: [also]"))
     monkeypatch.setenv("PIPELAG_PLUGINS", "also,mine")
+    for name in ("also", "mine"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     open_shelf(PAPER).show("table_2")
     words = f"""--config plugins='["also", "mine"]' papers='["{PAPER}"]'"""
     assert f"not drawn yet: snakemake --cores all {words} -- {PAPER}_table_2\n" in capsys.readouterr().out
+
+
+def test_a_shelf_knows_what_the_plugins_of_the_config_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PIPELAG_PLUGINS", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config = Path("config/config.yaml")
+    config.write_text(config.read_text().replace("plugins: []", "plugins: [shelved]"))
+    Path("shelved.py").write_text(
+        "from pipelag.runs.rates import rate_schedule\nrate_schedule('shelved')(lambda spec, total: lambda step: 1.0)\n"
+    )
+    setup = "{model: {name: lenet5}, data: {name: digits}, batch: 8, optimizer: {lr: 0.1}, steps: 4"
+    setup += ", lr_schedule: {name: shelved}}"
+    Path("config/papers/own.yaml").write_text(
+        f"id: own\ntitle: Own\nshort: Own\nyear: 2026\nsetups:\n  a: {setup}\nresults:\n"
+        "  table_1: {kind: table, caption: x, runs: [{setup: a, arms: {s: {method: sequential}}}]}\n"
+    )
+    try:
+        assert list(open_shelf("own").pick("table_1")["status"]) == ["no log"]
+    finally:
+        RATES.pop("shelved", None)
+        sys.modules.pop("shelved", None)
 
 
 @pytest.mark.usefixtures("in_project")

@@ -54,6 +54,11 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
     assert "My paper" in (figures / "index.html").read_text()
     second = snakemake(project)
     assert second.returncode == 0 and "Nothing to be done" in second.stdout + second.stderr
+    plugin = project / "mine.py"
+    plugin.write_text(plugin.read_text() + "\n# another column\n")
+    third = snakemake(project, "--dry-run", "--quiet", "rules", "host")  # results are drawn again, and no run is made
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", third.stdout + third.stderr, re.M))
+    assert jobs == {"table": "2", "figure": "1", "reports": "1", "page": "1", "all": "1", "total": "6"}
 
 
 @pytest.mark.parametrize(

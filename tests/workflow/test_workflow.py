@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from pipelag.experiments import arms, load_paper, load_scale, papers, run_dir
+from pipelag.plugins import load_plugins
+from pipelag.results.drawing import DRAWINGS
 from pipelag.results.named import drawing_code, drawing_files, report_code
 from pipelag.runs.folder import digest_of, seal
 from tests.workflow import forked
@@ -153,6 +155,26 @@ def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> Non
         assert planned(project, target) == {"figure": 1, target: 1, "total": 2}
     finally:
         rules.write_text(text)
+
+
+def test_a_plugin_that_draws_a_papers_results_is_code_of_these_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin, fixed = tmp_path / "my_drawings.py", drawing_code("theirs")
+    plugin.write_text(
+        "from pipelag.results.drawing import drawing\ndrawing('theirs', 'table_1')(lambda context: None)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELAG_PLUGINS", "my_drawings")
+    try:
+        load_plugins()
+        first, other = drawing_code("theirs"), drawing_code("pipedream")
+        plugin.write_text(plugin.read_text() + "# other columns\n")
+        assert first != fixed and drawing_code("theirs") != first and drawing_code("pipedream") == other
+    finally:
+        DRAWINGS.pop(("theirs", "table_1"), None)
+        sys.modules.pop("my_drawings", None)
+        sys.path.remove(str(tmp_path))
 
 
 @pytest.mark.parametrize(("file", "drawn", "shown"), [

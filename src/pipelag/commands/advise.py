@@ -178,12 +178,13 @@ def evidence_of(args: argparse.Namespace) -> tuple[list[Evidence], list[str]]:
         return [], [f"No logs: {error}."]
     if not known:
         return [], ["No logs: this project has no papers."]
-    logs = list(
-        gathered(
-            [load_paper(name) for name in args.sources],
-            [load_scale(name, args.published if name == "published" else USUAL) for name in args.scale],
-        )
-    )
+    bare = args.published == USUAL and not Path("results/published").exists()  # a copy of the config, without logs
+    scales = [
+        load_scale(name, args.published if name == "published" else USUAL)
+        for name in args.scale
+        if not (name == "published" and bare)
+    ]
+    logs = list(gathered([load_paper(name) for name in args.sources], scales))
     where = f"{' and '.join(args.sources)} at the scales {' and '.join(args.scale)}"
     return logs, [] if logs else [f"There are no logs of {where}: `snakemake leaderboard_table_1` makes some."]
 

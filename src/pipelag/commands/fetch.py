@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pipelag.data import DATASETS, USERS_OWN
 from pipelag.data.files import manifest
 from pipelag.data.files.fetch import Release, data_folder, fetch
+from pipelag.errors import PipelagError
 from pipelag.files import write_whole
 
 
@@ -23,6 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Fetch, verify, and print what was read."""
+    if args.name in USERS_OWN:
+        raise PipelagError(f"'{args.name}' is not fetched: {USERS_OWN[args.name]}")
+    if args.name in DATASETS and args.name not in manifest.names():
+        raise PipelagError(
+            f"'{args.name}' has no files to fetch: what registered it makes or reads it when a run asks for it"
+        )
     text = describe(fetch(args.name, args.to, args.mirror))
     print(text, end="")
     if args.stamp is not None:

@@ -128,10 +128,23 @@ def apart(one: str, other: str) -> tuple[str, str]:
 
     >>> apart("betas=(0.9, 0.999), lr=0.01, of 2; lr=0.01, of 4", "betas=(0.9, 0.999), lr=0.02, of 2; lr=0.02, of 4")
     ('lr=0.01', 'lr=0.02')
+    >>> apart("('live', Correct(decay=0.1))", "('live', Correct(decay=0.3))")
+    ('decay=0.1', 'decay=0.3')
     """
-    pairs = list(zip(re.split("[;,] (?=[a-z])", one), re.split("[;,] (?=[a-z])", other), strict=False))
+    first, second = ([closed(each) for each in re.split(r"[;,] (?=[a-z])|\((?=\w+=)", told)] for told in (one, other))
+    pairs = zip(first, second, strict=False)
     differing = [(a, b) for a, b in pairs if a != b and "=" in a and a.split("=")[0] == b.split("=")[0]]
     return differing[0] if differing else (one, other)
+
+
+def closed(told: str) -> str:
+    """A setting without the brackets behind it that were opened before it, and what follows these."""
+    depth = 0
+    for place, letter in enumerate(told):
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth < 0:
+            return told[:place]
+    return told
 
 
 def settings_of(method: Method, stages: int) -> str:

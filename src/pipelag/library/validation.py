@@ -60,7 +60,11 @@ def metrics_of(given: Any) -> dict[str, Metric]:
         if not isinstance(name, str) or name in TAKEN:
             raise PipelagError(f"a metric cannot be named {shown(name)}; choose a text other than {', '.join(TAKEN)}")
         if not callable(function):
-            raise PipelagError(f"the metric '{name}' is {shown(function)}; it should be a function (output, targets)")
+            named = isinstance(function, str) and function in known
+            listed = f" (names go into a list, metrics=[{function!r}])" if named else ""
+            raise PipelagError(
+                f"the metric '{name}' is {shown(function)}; it should be a function (output, targets){listed}"
+            )
     return metrics
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from pipelag.errors import PipelagError
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
@@ -87,7 +88,12 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
 
 
 def by_seed(context: Context, **labels: str) -> dict[int, float]:
-    """The final accuracy of every seed of an arm; raises `NotLogged` unless all that were asked for have one."""
+    """The final accuracy of every seed of an arm; raises `NotLogged` unless all that were asked for have one.
+
+    Raises:
+        PipelagError: the labels fit several arms.
+    """
+    check_labels(context, labels)
     accuracy = context.accuracy(**labels)
     what = ", ".join(value for key, value in labels.items() if key not in ("what", "kind"))
     if accuracy.values and not accuracy.complete:
@@ -99,6 +105,26 @@ def by_seed(context: Context, **labels: str) -> dict[int, float]:
         for item in context.select(**labels)
         if item.log is not None and item.log.accuracy is not None
     }
+
+
+def check_labels(context: Context, labels: Mapping[str, str]) -> None:
+    """Refuse labels that fit different runs of a seed, of which one would be taken for the arm's; and, as not logged,
+    those that no run has."""
+    asked = ", ".join(f"{key}='{value}'" for key, value in labels.items())
+    items = context.select(**labels)
+    if context.items and not items:
+        known = listing(sorted({key for item in context.items for key in item.arm.labels}))
+        raise NotLogged(f"no run of {context.name} has {asked}; its labels are {known}")
+    first: dict[int, Item] = {}
+    for item in items:
+        other = first.setdefault(item.arm.seed, item).arm
+        if other.spec.id != item.arm.spec.id:
+            theirs = {key: (other.labels.get(key), value) for key, value in item.arm.labels.items()}
+            apart = [f"{key} ('{a}', '{b}')" for key, (a, b) in theirs.items() if a != b]
+            raise PipelagError(
+                f"a judge of {context.name}: {asked} fits several runs of seed {item.arm.seed}, which differ in "
+                f"{listing(apart)}; name it as well"
+            )
 
 
 def asked_for(items: Sequence[Item]) -> list[Item]:
@@ -113,7 +139,11 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
 
     Args:
         named: what the sentence calls them.
+
+    Raises:
+        PipelagError: the labels fit several arms.
     """
+    check_labels(context, labels)
     items = context.select(**labels)
     logged = {item.arm.seed: item for item in items if item.log is not None}
     items = asked_for(items)

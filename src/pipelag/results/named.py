@@ -7,6 +7,7 @@ was well, and counts until the paper's config or the package changes.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -29,10 +30,24 @@ def drawing_code(paper: str, package: Path = PACKAGE) -> str:
 
 
 def drawing_files(paper: str, package: Path = PACKAGE) -> list[Path]:
-    """The sources of it."""
+    """The sources of it, the plugins' in which its drawings and judges stand among them."""
     results = package / "results"
     shared = [path for folder in WORKED_OUT_BY for path in package.glob(folder)]
-    return [*results.glob("*.py"), *(results / paper).rglob("*.py"), *(package / "report").glob("*.py"), *shared]
+    own = [*results.glob("*.py"), *(results / paper).rglob("*.py"), *(package / "report").glob("*.py")]
+    return [*own, *shared, *plugged(paper)]
+
+
+def plugged(paper: str) -> list[Path]:
+    """The plugins' modules that draw or judge a paper's results; they have been imported."""
+    if not plugged_in():
+        return []
+    from pipelag.results.drawing import DRAWINGS
+    from pipelag.results.verdict import JUDGES
+
+    functions = [function for (of, *_), function in [*DRAWINGS.items(), *JUDGES.items()] if of == paper]
+    modules = {sys.modules.get(getattr(function, "__module__", "")) for function in functions}
+    files = {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
+    return [file for file in files if PACKAGE.resolve() not in file.parents]
 
 
 def report_code(package: Path = PACKAGE) -> str:

@@ -16,6 +16,7 @@ from pipelag.experiments import Paper, Scale, load_paper, load_scale
 from pipelag.experiments.expand import result_of
 from pipelag.experiments.schema import reading_order
 from pipelag.experiments.told import beyond
+from pipelag.plugins import load_plugins
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context, tidy
 from pipelag.results.loading import load_results
@@ -178,7 +179,11 @@ def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def open_shelf(paper: str, scale: str = "quick") -> Shelf:
-    """The results of a paper; goes to the project's folder where a notebook was started from notebooks/."""
+    """The results of a paper; goes to the project's folder where a notebook was started from notebooks/.
+
+    The config's plugins are imported first, as the commands do.
+    """
     if not Path("config").exists() and Path("../config").exists():
         os.chdir("..")
+    load_plugins()
     return Shelf(load_paper(paper), load_scale(scale))
