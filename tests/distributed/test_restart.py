@@ -91,6 +91,7 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
         cases.append([Phase(get("pipemare"), STEPS, cuts, recompute=2)])
         cases.append([Phase(get("pipedream_cycle"), STEPS, cuts, recompute=3)])
     if len(cuts) == 1:
+        cases += [[Phase(get(name), STEPS, cuts, microbatches=2)] for name in ("gpipe_torch", "1f1b_torch")]
         cases.append([Phase(get("pipedream"), 10, cuts), Phase(get("bsp"), STEPS - 10)])
         cases.append([Phase(get("stale_weights"), 14, cuts), Phase(get("sequential"), STEPS - 14)])
     for end in launch(half_way, len(cuts) + 1, place, 1, cases=cases, folder=in_memory):

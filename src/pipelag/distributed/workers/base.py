@@ -380,7 +380,8 @@ class WholeModel(Worker):
         """The checkpoint after `step` minibatches."""
         assert self.writer is not None
         clock, began = self.clock(), time.perf_counter()
-        losses = [self.record.losses[t] for t in range(self.writer.last - self.start, step - self.start)]
+        since = range(self.writer.last - self.start, step - self.start)
+        losses = [self.record.losses[t] for t in since] if self.record.losses else []  # of torch's stages the last has them
         state = optimizer_state(self.optimizer, self.shadows)
         self.writer.save(step, self.trained, self.optimizer, state, losses, clock, None)
         self.saving += time.perf_counter() - began
