@@ -10,38 +10,13 @@ import os
 import pickle
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from pipelag.errors import PipelagError
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing their checkpoints into a folder. Kept by a lock that dies with the process.
-
-    Raises:
-        PipelagError: another process is at work there, or the folder cannot be written to.
-    """
-    lock = FileLock(folder / "lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
-    except OSError as error:
-        raise PipelagError(
-            f"the folder {folder} cannot be written to ({error.strerror}); mend that, remove it, or choose another"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") -> None:

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import pipelag
-from pipelag.checkpoint import alone
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
+from pipelag.files import alone
 from pipelag.methods import get
 from pipelag.stage.phase import Phase
 from tests.distributed.test_real import REAL, SPLIT, optimizer_for
@@ -71,6 +71,7 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
                 "name": phases[-1].method.name,
                 "weights": equal(whole.model.state_dict(), second.model.state_dict()),
                 "losses": whole.losses == second.losses and len(second.losses) == STEPS,
+                "carriers": whole.carriers == second.carriers,
                 "moments": all(
                     torch.equal(value, second.state[name][key])
                     for name, values in whole.state.items()
@@ -95,7 +96,7 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
         cases.append([Phase(get("pipedream"), 10, cuts), Phase(get("bsp"), STEPS - 10)])
         cases.append([Phase(get("stale_weights"), 14, cuts), Phase(get("sequential"), STEPS - 14)])
     for end in launch(half_way, len(cuts) + 1, place, 1, cases=cases, folder=in_memory):
-        assert end["weights"] and end["losses"] and end["moments"], end["name"]
+        assert end["weights"] and end["losses"] and end["moments"] and end["carriers"], end["name"]
 
 
 def train(folder: Path | None, batches: Noise | None = None, start: int = 0, **how: Any) -> pipelag.TrainedRun:
