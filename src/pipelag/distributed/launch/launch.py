@@ -298,6 +298,8 @@ def main(words: Sequence[str]) -> int:
         dist.destroy_process_group()
         job.leave(last=rank == 0 and not payload["local"])
     except BaseException as error:
+        if not folder.exists():  # the launcher has ended, and nobody asks for this worker any more
+            os._exit(1)
         bad = isinstance(error, PipelagError)
         # gloo's collectives (DDP, the sums of replicas) tell of a lost peer by a plain RuntimeError from their sources.
         lost_one = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
