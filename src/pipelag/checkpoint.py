@@ -19,8 +19,13 @@ import torch
 from pipelag.errors import PipelagError
 
 
-def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") -> None:
-    """Replace the checkpoint at `path`; keep: leave the one that was there at `before(path)`; of: whose it is.
+def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "", earlier: bool = False) -> None:
+    """Replace the checkpoint at `path`.
+
+    Args:
+        keep: leave the one that was there at `before(path)`.
+        of: whose it is.
+        earlier: an older one stands elsewhere, which a refusal tells.
 
     Raises:
         PipelagError: the disk is full or not writable; the checkpoint that was there stays whole.
@@ -28,7 +33,8 @@ def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") ->
     try:
         _replace(state, path, keep, of)
     except OSError as error:
-        outcome = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
+        kept = earlier or path.exists() or before(path).exists()
+        outcome = "the one before it is kept" if kept else "none is kept"
         raise PipelagError(
             f"the checkpoint {path} could not be written ({error.strerror}); {outcome}: free some space and start again"
         ) from error

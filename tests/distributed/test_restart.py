@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import pipelag
-from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter
 from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
@@ -196,6 +196,20 @@ def test_an_old_set_that_is_damaged_costs_no_more_than_from_before_it(tmp_path: 
     (tmp_path / "good" / "step-000000010" / "losses-2-of-2.pt").write_bytes(b"damaged")
     resumed, whole = train(tmp_path / "good"), train(None)
     assert equal(resumed.model.state_dict(), whole.model.state_dict()) and resumed.metrics == whole.metrics
+
+
+def test_a_stage_that_finds_no_room_says_whether_a_set_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    layer, held = nn.Linear(1, 1), {name: f"0.{name}" for name in ("weight", "bias")}
+    writer = CheckpointWriter(Checkpoints(tmp_path, frozenset({1, 2})), "", 1, 1, held, [*held.values()], {}, 0.0, 0)
+    for step, outcome in ((1, "none is kept"), (2, "the one before it is kept")):
+        with monkeypatch.context() as context:
+            context.setattr("os.fsync", full)
+            with pytest.raises(PipelagError, match=rf"could not be written \(No space .*; {outcome}: free"):
+                writer.save(step, layer, None, {}, [], {"seconds": 0.0}, None)
+        writer.save(step, layer, None, {}, [], {"seconds": 0.0}, None)
 
 
 @pytest.mark.real

@@ -259,9 +259,10 @@ class CheckpointWriter:
             "stage": self.state_of(module, weights=True) | self.buffers.pop(step, {}),
         }
         self.last, folder, suffix = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
+        earlier = bool(self.checkpoints.steps())
         for kind, content in files.items():
             path = folder / f"{kind}-{suffix}"
-            checkpoint.save(content, path, of=self.checkpoints.name_of(path))
+            checkpoint.save(content, path, of=self.checkpoints.name_of(path), earlier=earlier)
         for old in outdated(self.checkpoints.steps()):
             for kind in RESTART:
                 with suppress(OSError):  # it is no longer needed, and takes room at most
