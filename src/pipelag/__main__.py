@@ -77,28 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Bad input and a full disk end with one sentence and exit status 2; what nobody foresaw with one sentence, the place
     of a file that holds the traceback, and exit status 1.
     """
-    parser = argparse.ArgumentParser(
-        prog="pipelag",
-        usage="pipelag [--version] COMMAND ...",
-        description=f"{ABOUT}\n{overview()}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", nargs=0, action=Version, help="print the version and exit")
-    commands = parser.add_subparsers(
-        prog="pipelag", dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS
-    )
     argv = list(sys.argv[1:] if argv is None else argv)
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     debug = "--debug" in argv
     try:
-        for name, (module, text) in COMMANDS.items():
-            sub = commands.add_parser(name, description=text[:1].upper() + text[1:] + ".")
-            sub.add_argument("--debug", action="store_true", help="print the traceback of what fails unexpectedly")
-            if name == named:  # only the chosen command's module is imported: `--help` stays quick
-                importlib.import_module(module).configure(sub)
-        args = parser.parse_args(argv)
-        load_plugins()
-        return int(importlib.import_module(COMMANDS[args.command][0]).main(args))
+        return carried_out(argv, named)
     except PipelagError as error:
         print(f"pipelag {named}: {error}", file=sys.stderr)
         return 2
@@ -117,6 +100,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         print(f"pipelag {named}: {unforeseen(error, debug)}", file=sys.stderr)
         return 1
+
+
+def carried_out(argv: Sequence[str], named: str) -> int:
+    """What the command says it has come to. named: the command, where the first word is one."""
+    parser = argparse.ArgumentParser(
+        prog="pipelag",
+        usage="pipelag [--version] COMMAND ...",
+        description=f"{ABOUT}\n{overview()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", nargs=0, action=Version, help="print the version and exit")
+    commands = parser.add_subparsers(
+        prog="pipelag", dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS
+    )
+    for name, (module, text) in COMMANDS.items():
+        sub = commands.add_parser(name, description=text[:1].upper() + text[1:] + ".")
+        sub.add_argument("--debug", action="store_true", help="print the traceback of what fails unexpectedly")
+        if name == named:  # only the chosen command's module is imported: `--help` stays quick
+            importlib.import_module(module).configure(sub)
+    args = parser.parse_args(argv)
+    load_plugins()
+    return int(importlib.import_module(COMMANDS[args.command][0]).main(args))
 
 
 def unforeseen(error: Exception, debug: bool) -> str:

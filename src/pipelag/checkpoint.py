@@ -10,42 +10,22 @@ import os
 import pickle
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from pipelag.errors import PipelagError
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing their checkpoints into a folder. Kept by a lock that dies with the process.
+def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "", earlier: bool = False) -> None:
+    """Replace the checkpoint at `path`.
 
-    Raises:
-        PipelagError: another process is at work there, or the folder cannot be written to.
-    """
-    lock = FileLock(folder / "lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
-    except OSError as error:
-        raise PipelagError(
-            f"the folder {folder} cannot be written to ({error.strerror}); mend that, remove it, or choose another"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") -> None:
-    """Replace the checkpoint at `path`; keep: leave the one that was there at `before(path)`; of: whose it is.
+    Args:
+        keep: leave the one that was there at `before(path)`.
+        of: whose it is.
+        earlier: an older one stands elsewhere, which a refusal tells.
 
     Raises:
         PipelagError: the disk is full or not writable; the checkpoint that was there stays whole.
@@ -53,7 +33,8 @@ def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") ->
     try:
         _replace(state, path, keep, of)
     except OSError as error:
-        outcome = "the one before it is kept" if path.exists() or before(path).exists() else "none is kept"
+        kept = earlier or path.exists() or before(path).exists()
+        outcome = "the one before it is kept" if kept else "none is kept"
         raise PipelagError(
             f"the checkpoint {path} could not be written ({error.strerror}); {outcome}: free some space and start again"
         ) from error

@@ -19,6 +19,7 @@ from secrets import token_hex
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from pipelag.errors import PipelagError
 
@@ -261,6 +262,29 @@ def folder_for(path: Path) -> Path:
             f"'{path}' cannot be a folder to write to: {_reason(error)}; name one that may be made and written to"
         ) from error
     return path
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing into a folder. Kept by a lock that dies with the process.
+
+    Raises:
+        PipelagError: another process is at work there, or the folder cannot be written to.
+    """
+    lock = FileLock(folder / "lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
+    except OSError as error:
+        raise PipelagError(
+            f"the folder {folder} cannot be written to ({error.strerror}); mend that, remove it, or choose another"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _reason(error: Exception) -> str:

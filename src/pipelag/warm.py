@@ -292,7 +292,8 @@ class WarmProcess:
                 stdout=text,
                 stderr=text,
                 start_new_session=True,  # the keyboard's signals are for the jobs, which pass them on
-                env=os.environ | {PARENT: str(os.getpid())},
+                # torch reads its level when it is loaded here: its forks tell of a closed connection in one sentence
+                env={"TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ | {PARENT: str(os.getpid())},
             )
         while not path.exists() and self.process.poll() is None:
             time.sleep(0.01)

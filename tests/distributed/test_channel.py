@@ -230,7 +230,7 @@ def trained(job: Job, how: str) -> tuple[list[dict[str, torch.Tensor]], list[str
         training = RealTraining(job, model.train(), PHASES, sgd, loss, rate=lambda step: 1.0, seed=5, uneven=uneven)
         records = training.run(batches.inputs, batches.targets)
         ends.append(model.state_dict())
-        carriers += [carried_by(phase.values()) for phase in records]
+        carriers += [carried_by(c for record in phase.values() for c in record.carriers) for phase in records]
     assert not job.channels
     return ends, carriers
 

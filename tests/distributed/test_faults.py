@@ -331,6 +331,13 @@ def test_a_signal_to_the_launcher_ends_all_in_one_sentence(tmp_path: Path, numbe
         wait_for(lambda: not any(alive(int(path.read_text())) for path in pids))
 
 
+def test_a_worker_whose_launcher_has_ended_meanwhile_says_nothing(tmp_path: Path) -> None:
+    """A fork of the warm process may begin when the folder with its task is gone already."""
+    words = [sys.executable, "-m", "pipelag.distributed.launch.launch", str(tmp_path / "gone")]
+    done = subprocess.run(words, env=os.environ | {"RANK": "0"}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
 def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left, foreign = tmp_path / f"{processes.OURS}left", tmp_path / "another"

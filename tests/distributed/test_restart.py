@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import pipelag
-from pipelag.checkpoint import alone
-from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter
 from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
+from pipelag.files import alone
 from pipelag.methods import get
 from pipelag.stage.phase import Phase
 from tests.distributed.test_real import REAL, SPLIT, optimizer_for
@@ -71,6 +71,7 @@ def half_way(job: Job, cases: list[list[Phase]], folder: Path) -> list[dict[str,
                 "name": phases[-1].method.name,
                 "weights": equal(whole.model.state_dict(), second.model.state_dict()),
                 "losses": whole.losses == second.losses and len(second.losses) == STEPS,
+                "carriers": whole.carriers == second.carriers,
                 "moments": all(
                     torch.equal(value, second.state[name][key])
                     for name, values in whole.state.items()
@@ -91,10 +92,11 @@ def test_every_method_goes_on_bit_for_bit(in_memory: Path, cuts: tuple[int, ...]
         cases.append([Phase(get("pipemare"), STEPS, cuts, recompute=2)])
         cases.append([Phase(get("pipedream_cycle"), STEPS, cuts, recompute=3)])
     if len(cuts) == 1:
+        cases += [[Phase(get(name), STEPS, cuts, microbatches=2)] for name in ("gpipe_torch", "1f1b_torch")]
         cases.append([Phase(get("pipedream"), 10, cuts), Phase(get("bsp"), STEPS - 10)])
         cases.append([Phase(get("stale_weights"), 14, cuts), Phase(get("sequential"), STEPS - 14)])
     for end in launch(half_way, len(cuts) + 1, place, 1, cases=cases, folder=in_memory):
-        assert end["weights"] and end["losses"] and end["moments"], end["name"]
+        assert end["weights"] and end["losses"] and end["moments"] and end["carriers"], end["name"]
 
 
 def train(folder: Path | None, batches: Noise | None = None, start: int = 0, **how: Any) -> pipelag.TrainedRun:
@@ -194,6 +196,20 @@ def test_an_old_set_that_is_damaged_costs_no_more_than_from_before_it(tmp_path: 
     (tmp_path / "good" / "step-000000010" / "losses-2-of-2.pt").write_bytes(b"damaged")
     resumed, whole = train(tmp_path / "good"), train(None)
     assert equal(resumed.model.state_dict(), whole.model.state_dict()) and resumed.metrics == whole.metrics
+
+
+def test_a_stage_that_finds_no_room_says_whether_a_set_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    layer, held = nn.Linear(1, 1), {name: f"0.{name}" for name in ("weight", "bias")}
+    writer = CheckpointWriter(Checkpoints(tmp_path, frozenset({1, 2})), "", 1, 1, held, [*held.values()], {}, 0.0, 0)
+    for step, outcome in ((1, "none is kept"), (2, "the one before it is kept")):
+        with monkeypatch.context() as context:
+            context.setattr("os.fsync", full)
+            with pytest.raises(PipelagError, match=rf"could not be written \(No space .*; {outcome}: free"):
+                writer.save(step, layer, None, {}, [], {"seconds": 0.0}, None)
+        writer.save(step, layer, None, {}, [], {"seconds": 0.0}, None)
 
 
 @pytest.mark.real

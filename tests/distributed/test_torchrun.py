@@ -21,6 +21,7 @@ from torch.distributed import HashStore
 
 from pipelag.distributed.launch import torchrun
 from pipelag.distributed.launch.launch import check_backend
+from pipelag.distributed.p2p import PeerLost
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
@@ -134,6 +135,34 @@ def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(t
     assert [process.returncode for process in started] == [0, 0], "\n".join(outputs)
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["resumed_at"] >= 20
     assert log_of(tmp_path / "out") == log_of(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (PeerLost(1, 0, "Connection reset"), "rank 1 lost its connection to rank 0 (Connection reset)"),
+        (
+            RuntimeError("[/w/gloo/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:9. Check the logs"),
+            "it lost its connection to another (Connection closed by peer [127.0.0.1]:9)",
+        ),
+    ],
+    ids=["between two", "in a collective"],
+)
+def test_a_lost_peer_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, sentence: str
+) -> None:
+    """And this process ends at once."""
+
+    def broken(*words: Any) -> None:
+        raise error
+
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torchrun, "_as_one_of_them", broken)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        torchrun.everywhere(broken, (each for each in ()), 2, "cpu", 1, Path())
+    assert capsys.readouterr().err == f"pipelag: rank 1: {sentence}\n"
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,19 @@ def test_what_nobody_foresaw_is_one_sentence_and_a_file(
     assert main(words) == 1 and "--debug prints the traceback" in capsys.readouterr().err
 
 
+def test_the_keyboards_signal_is_one_sentence_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to a command that has only begun to read its words."""
+
+    def interrupted(*words: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argparse.ArgumentParser.__init__", interrupted)
+    assert main(["run", "--spec", changed()]) == 130
+    assert capsys.readouterr().err == "pipelag run: stopped by the keyboard; what was done is kept\n"
+
+
 def test_sizes_are_judged_before_time_is_spent() -> None:
     for steps in (2, 10**6):  # found by a longer look: 3 s and 0.5 GB for one stage, 250 GB for 32 of 16 million
         many = {"method": "gpipe", "steps": steps, "cuts": [1, 2], "microbatches": 10**6}

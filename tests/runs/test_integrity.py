@@ -18,6 +18,7 @@ import torch
 from pipelag import checkpoint
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
+from pipelag.files import alone
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, read_log
 from pipelag.runs import folder as folders
@@ -288,6 +289,24 @@ def test_a_model_that_is_not_what_its_run_wrote_is_made_anew(tmp_path: Path) -> 
         assert folders.finished(tmp_path, spec(**saved).id) is None
         trained(tmp_path, **saved)
         assert model.read_bytes() == right
+
+
+def test_two_processes_do_not_make_a_run_of_any_kind_at_once(tmp_path: Path) -> None:
+    """The second would begin the log anew that the first counts on."""
+    timeline = RunSpec.model_validate({"kind": "timeline", "phases": [{"method": "stale_weights", "steps": 4}]})
+    for number, of in enumerate((spec(), timeline)):
+        refused = pytest.raises(PipelagError, match="another process is at work in .*partial; wait for it, or choose")
+        with alone(tmp_path / str(number) / "partial"), refused:
+            carry_out(of, tmp_path / str(number), "cpu", 1)
+        carry_out(of, tmp_path / str(number), "cpu", 1)
+
+
+def test_what_a_kill_while_publishing_left_is_gone_when_the_run_is_made(tmp_path: Path) -> None:
+    left, others = [tmp_path / ".0123456789ab.json", tmp_path / ".ba9876543210.yaml"], tmp_path / ".notes.json"
+    for path in (*left, others):
+        path.write_text("half")
+    trained(tmp_path)
+    assert not any(path.exists() for path in left) and others.exists()
 
 
 def test_a_place_that_cannot_be_dropped_is_told_in_one_sentence(

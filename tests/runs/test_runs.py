@@ -19,6 +19,7 @@ import torch
 from pipelag import checkpoint, methods
 from pipelag.__main__ import main
 from pipelag.errors import PipelagError
+from pipelag.files import alone
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.folder import leaving_nothing
 from pipelag.runs.kinds.theory import read_libsvm
@@ -311,12 +312,12 @@ def test_where_nothing_was_computed_nothing_is_left(tmp_path: Path, more: dict[s
 
 def test_what_another_process_makes_meanwhile_is_left(tmp_path: Path) -> None:
     a = tmp_path / "a"
-    with pytest.raises(PipelagError, match="refused"), leaving_nothing(a), checkpoint.alone(a / "partial"):
+    with pytest.raises(PipelagError, match="refused"), leaving_nothing(a), alone(a / "partial"):
         raise PipelagError("refused")
     assert list(tmp_path.iterdir()) == []
     with ExitStack() as stack:
         with pytest.raises(PipelagError, match="refused"), leaving_nothing(a):
-            stack.enter_context(checkpoint.alone(a / "partial"))
+            stack.enter_context(alone(a / "partial"))
             raise PipelagError("refused")
         assert (a / "partial" / "lock").exists()
 

@@ -209,7 +209,7 @@ def test_each_run_wants_a_folder_of_its_own(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_folder_at_which_another_process_works_keeps_its_run_alone_back(tmp_path: Path, alone: Path) -> None:
-    from pipelag.checkpoint import alone as locked
+    from pipelag.files import alone as locked
 
     with locked(tmp_path / "dropout" / "partial"):
         assert main(words(tmp_path, ["dropout", "hogwild"])) == 2

@@ -117,6 +117,12 @@ def test_a_fork_works_in_the_clients_folder_and_environment(warm: WarmProcess, t
         del os.environ["PIPELAG_PLUGINS"]
 
 
+def test_torch_is_as_quiet_in_forks_as_in_workers_of_their_own(warm: WarmProcess) -> None:
+    assert warm.process is not None
+    environment = Path(f"/proc/{warm.process.pid}/environ").read_bytes().split(b"\0")
+    assert b"TORCH_CPP_LOG_LEVEL=ERROR" in environment
+
+
 def test_a_fork_has_the_clients_environment_and_nothing_of_the_servers(warm: WarmProcess, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import os\nprint(sorted(os.environ))\n")
     few = {name: os.environ[name] for name in ("PATH", "PIPELAG_WARM")} | {"PIPELAG_PLUGINS": "mine", "MINE": "1"}

@@ -193,6 +193,7 @@ class CheckpointWriter:
         last: the minibatches done at the mark before.
         masters: in bfloat16, the float32 ones, which are what is kept.
         training: `told_of` it, for who finds that nothing is left to train.
+        carriers: what the run's messages have gone through so far.
     """
 
     checkpoints: Checkpoints
@@ -206,6 +207,7 @@ class CheckpointWriter:
     last: int
     masters: Masters | None = None
     training: Mapping[str, str] = field(default_factory=dict)
+    carriers: Sequence[str] = ()
     buffers: dict[int, Tensors] = field(default_factory=dict)
 
     def wants(self, step: int) -> bool:
@@ -246,6 +248,7 @@ class CheckpointWriter:
             "training": dict(self.training) | ({"optimizer": described(optimizer)} if optimizer is not None else {}),
             "groups": groups_of(optimizer),
             "counted": on_cpu(counted(optimizer)),
+            "carriers": list(self.carriers),
             "clock": dict(clock),
             "seconds": self.seconds + clock["seconds"] - self.base.get("seconds", 0.0),
         }
@@ -256,9 +259,10 @@ class CheckpointWriter:
             "stage": self.state_of(module, weights=True) | self.buffers.pop(step, {}),
         }
         self.last, folder, suffix = step, self.checkpoints.at(step), f"{self.stage}-of-{self.stages}.pt"
+        earlier = bool(self.checkpoints.steps())
         for kind, content in files.items():
             path = folder / f"{kind}-{suffix}"
-            checkpoint.save(content, path, of=self.checkpoints.name_of(path))
+            checkpoint.save(content, path, of=self.checkpoints.name_of(path), earlier=earlier)
         for old in outdated(self.checkpoints.steps()):
             for kind in RESTART:
                 with suppress(OSError):  # it is no longer needed, and takes room at most

@@ -53,6 +53,19 @@ def said_of(error: BaseException) -> str:
     return re.sub(r"^\[[^\]]*:\d+\] *", "", first).split(". ")[0]
 
 
+def told_of_loss(error: BaseException) -> str:
+    """What an error says where it tells that another rank was lost; empty: it tells of something else.
+
+    >>> told_of_loss(RuntimeError("[/gloo/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17. Check the logs"))
+    'it lost its connection to another (Connection closed by peer [127.0.0.1]:17)'
+    """
+    if isinstance(error, PeerLost):
+        return str(error)
+    # gloo's collectives (DDP, the sums of replicas) tell of it by a plain RuntimeError from their sources.
+    in_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
+    return f"it lost its connection to another ({said_of(error)})" if in_gloo else ""
+
+
 @dataclass(frozen=True)
 class TensorMeta:
     """What a receiver must know of a tensor. `channels_last`: dense as NHWC, and sent as that contiguous view."""

@@ -78,6 +78,7 @@ class RealTraining:
     kinds: set[str] = field(default_factory=set)  # of optimizer, whose state a restart has found
     counted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by stage, in its optimizer's groups
     seconds: float = 0.0  # spent in phases so far, before a restart too
+    carriers: set[str] = field(default_factory=set)  # what messages have gone through so far, before a restart too
 
     def __post_init__(self) -> None:
         self.model.to(self.job.device)
@@ -114,6 +115,7 @@ class RealTraining:
         for part in self.parts:
             self._adopt(part["optimizer"])
         self.kinds = {part["kind"] for part in self.parts if part["optimizer"]}
+        self.carriers = {name for part in self.parts for name in part.get("carriers", ())}  # older ones do not tell
         self.losses, self.done = self.checkpoints.losses(step), step
         self.seconds = max(part["seconds"] for part in self.parts)
 
@@ -156,6 +158,7 @@ class RealTraining:
         records = self._share(part)
         losses = merged_losses([record.losses for record in records.values()])
         self.losses += [float(losses[t]) for t in range(assignment.steps)]
+        self.carriers |= {carrier for record in records.values() for carrier in record.carriers}
         return records
 
     def _pipeline(
@@ -181,6 +184,8 @@ class RealTraining:
         if not modules:
             return {}
         worker = PipelineWorker(self.job, modules, assignment, schedule, writers, restarts)
+        for writer in writers.values():
+            writer.carriers = sorted(self.carriers.union(worker.record.carriers))
         for state in worker.stages.values():
             self._load(state.optimizer, state.shadows, modules[state.stage], state.stage)
         record = performed(worker, pieces, inputs, targets)
@@ -279,6 +284,7 @@ class RealTraining:
             last=start,
             masters=self.masters,
             training=settings | dict(self.likeness),
+            carriers=sorted(self.carriers),
         )
         return writer, self.checkpoints.policy(start, stage, phase.stages) if same else None
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelag.checkpoint import alone
 from pipelag.distributed.checkpoints import (
     Checkpoints,
     Tensors,
@@ -35,6 +34,7 @@ from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
 from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
 from pipelag.errors import Stop
+from pipelag.files import alone
 from pipelag.library.likeness import data_told, loss_told, rates_told, warn_of_others
 from pipelag.library.simulated_checkpoint import refuse_simulated
 from pipelag.library.supply import Supply, to

@@ -15,6 +15,7 @@ import torch
 from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints, fits, told_of
 from pipelag.errors import PipelagError, Stop
+from pipelag.files import alone
 from pipelag.library.likeness import warn_of_others
 from pipelag.library.telling import Telling
 from pipelag.methods import Method
@@ -201,7 +202,7 @@ def checkpoint_in(
         return
     if Checkpoints(Path(folder), frozenset()).steps():
         raise PipelagError(f"{folder} holds checkpoints of real workers; use executor='real', or name another folder")
-    with checkpoint.alone(Path(folder)):
+    with alone(Path(folder)):
         yield TrainingCheckpoint(Path(folder), marks, phases, seed, bf16, like())
 
 

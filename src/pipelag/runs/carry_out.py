@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipelag import precision
-from pipelag.distributed.launch.torchrun import check_world, workers_here
+from pipelag.distributed.launch.torchrun import check_world, leads, workers_here
 from pipelag.errors import PipelagError
+from pipelag.files import alone
 from pipelag.runs.folder import check_places
 from pipelag.runs.kinds import KINDS
 from pipelag.runs.spec import RunSpec
@@ -47,30 +49,32 @@ def resolve_device(name: str, workers: int | None = None) -> str:
 
 
 def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Run `spec` into the folder `out`; returns the summary that was written.
+    """Run `spec` into the folder `out`; returns the summary that was written. No two at once in one folder.
 
     Args:
         device: auto, cpu, cuda or cuda:N.
         threads: of the CPU, for all of the run's processes together.
 
     Raises:
-        PipelagError: a device that is not there, a folder that cannot hold a run, or what the kind refuses.
+        PipelagError: a device that is not there, a folder that cannot hold a run, or in which one is being made, or
+            what the kind refuses.
     """
     check_places(out)
     kind = KINDS[spec.kind]
     several = spec.kind == "speed" or (spec.kind == "train" and spec.executor == "real")
     if not several or spec.options.get("links"):
         check_world(1, f"this {spec.kind} run")
-    if not kind.computes:  # needs no torch
-        return kind.carry_out(spec, out, "cpu", threads)
-    import torch
+    with alone(out / "partial") if leads() else nullcontext():  # with torchrun, rank 0 holds it for all
+        if not kind.computes:  # needs no torch
+            return kind.carry_out(spec, out, "cpu", threads)
+        import torch
 
-    torch.set_num_threads(threads)
-    precision.prepare(alone=True)
-    workers = workers_here(spec.workers) if several else None
-    place = resolve_device(device, workers) if kind.on_gpu else "cpu"
-    precision.prepare_for(place)
-    return kind.carry_out(spec, out, place, threads)
+        torch.set_num_threads(threads)
+        precision.prepare(alone=True)
+        workers = workers_here(spec.workers) if several else None
+        place = resolve_device(device, workers) if kind.on_gpu else "cpu"
+        precision.prepare_for(place)
+        return kind.carry_out(spec, out, place, threads)
 
 
 def carry_out_together(

@@ -32,6 +32,7 @@ PRODUCTS = ("model.pt", "trace.json")  # beside the log, of some runs
 DESCRIPTIONS = ("config.yaml", "environment.json")  # of what was run, and where
 FILES = (*DESCRIPTIONS, "metrics.jsonl", "summary.json", *PRODUCTS)
 GROWING = ("id", "lock", "metrics.jsonl")
+HALF_WRITTEN = re.compile(r"\.[0-9a-f]{12}\.(json|jsonl|yaml)")  # `pipelag.files.written` calls it so until it is whole
 
 
 class RunFolder:
@@ -54,6 +55,9 @@ class RunFolder:
             )
         if self.over.exists():  # of a run that was stopped while it removed it
             shutil.rmtree(self.over, ignore_errors=True)
+        for aside in path.glob(".*"):  # of one that was killed while it published
+            if HALF_WRITTEN.fullmatch(aside.name):
+                aside.unlink(missing_ok=True)
         self.partial.mkdir(parents=True, exist_ok=True)
         write_whole(self.partial / "id", spec.id + "\n")
 

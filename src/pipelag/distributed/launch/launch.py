@@ -34,7 +34,7 @@ from pipelag.distributed import channel
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
 from pipelag.distributed.launch import namespaces, processes, torchrun
 from pipelag.distributed.launch.travel import cannot_travel, pickled
-from pipelag.distributed.p2p import PeerLost
+from pipelag.distributed.p2p import told_of_loss
 from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
 from pipelag.job import leave_with_parent
@@ -298,14 +298,15 @@ def main(words: Sequence[str]) -> int:
         dist.destroy_process_group()
         job.leave(last=rank == 0 and not payload["local"])
     except BaseException as error:
+        if not folder.exists():  # the launcher has ended, and nobody asks for this worker any more
+            os._exit(1)
         bad = isinstance(error, PipelagError)
-        # gloo's collectives (DDP, the sums of replicas) tell of a lost peer by a plain RuntimeError from their sources.
-        lost_one = isinstance(error, PeerLost) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+        lost_one = told_of_loss(error)
         if not (lost_one or bad):
             traceback.print_exc()
         notes = "".join(f" ({' '.join(note.split())})" for note in getattr(error, "__notes__", ()))
-        message = str(error) if bad or lost_one else f"{type(error).__name__}: {error}{notes}"
-        report(message, lost_one or isinstance(error, dist.DistBackendError), bad)
+        message = lost_one or (str(error) if bad else f"{type(error).__name__}: {error}{notes}")
+        report(message, bool(lost_one) or isinstance(error, dist.DistBackendError), bad)
     return 0
 
 

@@ -96,7 +96,7 @@ def everywhere(
         The summary; nothing where another process leads.
     """
     from pipelag.distributed.launch.launch import launch
-    from pipelag.distributed.p2p import PeerLost
+    from pipelag.distributed.p2p import told_of_loss
 
     if not standing():
         return sent(lead, launch(task, workers, device, threads, kept=folder, **arguments, **next(lead)))
@@ -104,8 +104,9 @@ def everywhere(
     try:
         return _as_one_of_them(task, lead, device, threads, folder, arguments)
     except BaseException as error:
-        if isinstance(error, PipelagError | PeerLost):
-            print(f"pipelag: rank {os.environ['RANK']}: {error}", file=sys.stderr, flush=True)
+        said = str(error) if isinstance(error, PipelagError) else told_of_loss(error)
+        if said:
+            print(f"pipelag: rank {os.environ['RANK']}: {said}", file=sys.stderr, flush=True)
         else:
             traceback.print_exc()
         sys.stdout.flush()

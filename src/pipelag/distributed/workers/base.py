@@ -236,9 +236,9 @@ class Record:
         return {"busy": self.busy / whole, "communication": self.sending / whole, "idle": self.waited / whole}
 
 
-def carried_by(records: Iterable[Record]) -> str:
-    """What the messages between stages went through."""
-    return ", ".join(sorted({carrier for record in records for carrier in record.carriers})) or str(dist.get_backend())
+def carried_by(carriers: Iterable[str]) -> str:
+    """What the messages between stages went through, in words."""
+    return ", ".join(sorted({*carriers})) or str(dist.get_backend())
 
 
 def packed(losses: Mapping[int, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -380,7 +380,8 @@ class WholeModel(Worker):
         """The checkpoint after `step` minibatches."""
         assert self.writer is not None
         clock, began = self.clock(), time.perf_counter()
-        losses = [self.record.losses[t] for t in range(self.writer.last - self.start, step - self.start)]
+        since = range(self.writer.last - self.start, step - self.start)
+        losses = [self.record.losses[t] for t in since] if self.record.losses else []  # the last of torch's stages has
         state = optimizer_state(self.optimizer, self.shadows)
         self.writer.save(step, self.trained, self.optimizer, state, losses, clock, None)
         self.saving += time.perf_counter() - began

@@ -138,4 +138,4 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             2 * half,
             {"whole_seconds": time.perf_counter() - began, "switched_at": switched - began},
         )
-    return rows, task.summary(), carried_by(records.values())
+    return rows, task.summary(), carried_by(training.carriers)

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from pipelag.checkpoint import alone
 from pipelag.errors import PipelagError
+from pipelag.files import alone
 from pipelag.runs.kinds.train_simulated import in_turns
 from pipelag.runs.spec import RunSpec
 

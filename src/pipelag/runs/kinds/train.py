@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from pipelag.checkpoint import alone
-from pipelag.distributed.launch.torchrun import leads
 from pipelag.runs.spec import RunSpec
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Train and evaluate; no two at once in one folder."""
-    with alone(out / "partial") if leads() else nullcontext():  # with torchrun, rank 0 holds it for all
-        if spec.executor == "simulated":
-            import torch
+    """Train and evaluate."""
+    if spec.executor == "simulated":
+        import torch
 
-            from pipelag.runs.kinds.train_simulated import train as simulated
+        from pipelag.runs.kinds.train_simulated import train as simulated
 
-            return simulated(spec, out, torch.device(device), threads)
-        from pipelag.runs.kinds.train_real import train as real
+        return simulated(spec, out, torch.device(device), threads)
+    from pipelag.runs.kinds.train_real import train as real
 
-        return real(spec, out, device, threads)
+    return real(spec, out, device, threads)

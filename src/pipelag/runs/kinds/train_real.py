@@ -153,7 +153,7 @@ def _task(
         "data": task.summary(),
         "phases": [with_ages(row, phase) for row, phase in zip(describe_phases(model, phases), records, strict=True)],
         "device": str(job.device),
-        "messages": carried_by(record for phase in records for record in phase.values()),
+        "messages": carried_by(training.carriers),
         "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
     } | precision_of(spec)
     if resume:
