@@ -140,6 +140,8 @@ def test_runs_are_picked_by_paper_result_method_and_arm() -> None:
     log = shelf.log("table_2", model="LeNet-5", arm="6-stage")
     assert log is not None and table["accuracy"][3] == log["accuracy"].iloc[-1]
     assert shelf.pick("table_2", method="pipemare", model="LeNet-5").empty  # a label that is there, and no such run
+    with pytest.raises(PipelagError, match="unknown method 'pipemar'; did you mean 'pipemare'"):
+        shelf.pick("table_2", method="pipemar")
     everywhere = shelf.pick(arm="6-stage", model="LeNet-5")
     assert {"table_2", "figure_5a"} <= set(everywhere["result"]) and set(everywhere["arm"]) == {"6-stage"}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipelag import methods
 from pipelag.errors import unknown
 from pipelag.experiments import Paper, Scale, load_paper, load_scale
 from pipelag.experiments.expand import result_of
@@ -71,7 +72,8 @@ class Shelf:
         Columns: the result, labels, seed, the methods of its phases, id, status, and the last value of every metric.
 
         Raises:
-            PipelagError: a result or a label that the paper does not have, with the nearest.
+            PipelagError: a method that there is none of, a result or a label that the paper does not have, with the
+                nearest.
         """
         rows: list[dict[str, Any]] = []
         for name in [result] if result else reading_order(self.paper):
@@ -81,8 +83,8 @@ class Shelf:
                 }
                 spec = item.arm.spec
                 status = item.log.summary["status"] if item.log else item.why or "no log"
-                methods = ", then ".join(phase.method for phase in spec.phases)
-                about = {"seed": item.arm.seed, "method": methods, "id": spec.id, "status": status}
+                by = ", then ".join(phase.method for phase in spec.phases)
+                about = {"seed": item.arm.seed, "method": by, "id": spec.id, "status": status}
                 rows.append({"result": name, **item.arm.labels, **about, **ends})
         runs = pd.DataFrame(rows)
         for key, value in labels.items() if rows else ():
@@ -133,6 +135,8 @@ class Shelf:
     def _items(self, result: str, method: str, labels: Mapping[str, str]) -> list[Item]:
         """The runs of a result with these labels, by one method."""
         result_of(self.paper, result)
+        if method:
+            methods.get(method)  # refuses a name that is none
         context = Context.load(self.paper, result, self.scale)
         for key, value in labels.items():
             if value not in context.values(key):
