@@ -268,10 +268,13 @@ def folder_for(path: Path) -> Path:
 def alone(folder: Path) -> Iterator[None]:
     """Keep other processes from writing into a folder. Kept by a lock that dies with the process.
 
+    A folder that was made for it goes again where nothing was written there: what was asked for was refused.
+
     Raises:
         PipelagError: another process is at work there, or the folder cannot be written to.
     """
     lock = FileLock(folder / "lock")
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -284,6 +287,11 @@ def alone(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if made and os.path.isdir(folder) and os.listdir(folder) == ["lock"]:
+            with suppress(OSError):  # not empty: somebody else's by now
+                (folder / "lock").unlink()
+                for each in made:
+                    each.rmdir()
         lock.release()
 
 
