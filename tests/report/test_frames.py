@@ -36,6 +36,22 @@ def test_a_line_is_the_mean_over_seeds_with_a_band() -> None:
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["a", "b"]
 
 
+def test_titles_of_crowded_groups_go_on_in_further_lines_before_they_meet() -> None:
+    groups = ["VGG16", "ResNet-\n152", "Residual\nLSTM", "mean, CNN", "mean,\nFCN/RNN", "mean, all", "SNN", "all", "v4"]
+    rows = [
+        {"panel": panel, "group": group, "bar": bar, "value": 1.0}
+        for panel, some in (("one", groups[:6]), ("two", groups))
+        for group in some
+        for bar in "abc"
+    ]
+    fig = Bars("value", "group", "bar", panel="panel").draw(pd.DataFrame(rows))
+    fig.canvas.draw()
+    for axes in fig.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert all(one.x1 <= other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
+        assert axes.get_xticklabels()[3].get_text() == "mean,\nCNN"
+
+
 def test_each_panel_may_have_axes_of_its_own() -> None:
     x = {"one": Axis("epoch", "epochs"), "two": Axis("epoch", "hours")}
     y = {"one": Axis("accuracy", "accuracy (%)"), "two": Axis("accuracy", "BLEU")}

@@ -22,6 +22,7 @@ from pipelag.report.panels import (
     TITLED,
     draw_levels,
     draw_verticals,
+    fitted,
     label_points,
     legend,
     legend_below,
@@ -288,9 +289,7 @@ class Bars:
                     rotation=90 if small and len(text) > min(3, letters) else 0,
                     path_effects=outlined() if self.levels else None,
                 )
-        titles = [greek(str(group)) for group in groups]
-        room = 0.82 * inches / len(groups)  # inches for a group
-        crowded = max(len(line) for title in titles for line in title.split("\n")) * LETTER > room
+        titles, crowded = fitted([greek(str(group)) for group in groups], inches / len(groups))
         axes.set_xticks(range(len(groups)), titles, fontsize=6 if crowded else None)
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel(greek(wrapped(self.x_title, inches)))

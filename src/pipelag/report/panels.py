@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -95,6 +96,17 @@ def wrapped(text: str, inches: float) -> str:
     """A title or an axis' title in as many lines as it needs beside so much of the figure; a number keeps its unit."""
     tied = re.sub(r"(?<=\d) (?=[a-z])", TIE, text)
     return textwrap.fill(tied, int(14 * inches), break_long_words=False).replace(TIE, " ")
+
+
+def fitted(titles: Sequence[str], inches: float) -> tuple[list[str], bool]:
+    """Titles of groups that have so much room each, and whether they are to be small; then a line that would meet the
+    next title goes on below."""
+    lines = [title.split("\n") for title in titles]
+    if max(len(line) for each in lines for line in each) * LETTER <= 0.82 * inches:
+        return list(titles), False
+    letters = max(1, int(0.9 * inches / (LETTER * 6 / 7)))
+    wrap = partial(textwrap.wrap, width=letters, break_long_words=False, break_on_hyphens=False)
+    return ["\n".join(part for line in each for part in wrap(line) or [""]) for each in lines], True
 
 
 def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
