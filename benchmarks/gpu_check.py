@@ -47,7 +47,7 @@ from pipelag.stage.phase import Phase
 from pipelag.timing.profile import Clock
 from tests.distributed.test_real import all_cases, falling, optimizer_for
 from tests.runs.test_runs import LONG, lines
-from tests.stage.test_guard import KINDS, gradient
+from tests.stage.test_guard import KINDS, First, gradient
 from tests.toy import Noise, Placed, convolutional, equal, parts_of, sgd
 
 CUTS = (1, 2, 4)
@@ -195,14 +195,6 @@ def refusal(name: str, device: torch.device, bf16: bool) -> str:
     finally:
         training.close()
     return ""
-
-
-class First(nn.Module):
-    """Of a recurrent layer's outputs its states; a row per sample."""
-
-    def forward(self, value: Any) -> torch.Tensor:
-        """(N, what there is)."""
-        return (value[0] if isinstance(value, tuple) else value).flatten(1)
 
 
 @check("steps as two CUDA graphs are the eager ones bit for bit")

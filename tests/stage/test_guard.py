@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipelag.experiments import arms, load_paper, load_scale, papers
 from pipelag.methods import get
 from pipelag.models.recurrent import states
 from pipelag.runs.tasks import open_task
+from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.guard import Origins, unpacked
 from pipelag.stage.phase import Phase
 from pipelag.stage.weights import FlatParameters
@@ -48,17 +50,19 @@ def first(value: Any) -> torch.Tensor:
     return value[0] if isinstance(value, tuple) else value
 
 
-def gradient(name: str, device: str, swap: bool, plain: bool = False) -> torch.Tensor:
+def gradient(
+    name: str, device: str, swap: bool, plain: bool = False, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Of the input, where other weights are written into the flat buffers between forward and backward.
 
-    plain: by torch's own operators, without oneDNN or cuDNN.
+    plain: by torch's own operators, without oneDNN or cuDNN. dtype: of weights and input.
     """
     shape, make = KINDS[name]
     torch.manual_seed(0)
-    module = make().to(device)
+    module = make().to(device, dtype)
     flat = FlatParameters(module.parameters())
-    x = torch.randn(shape).to(device).requires_grad_()  # drawn on the CPU: the same numbers on every device
-    other = [torch.randn(b.shape, generator=torch.Generator().manual_seed(3)).to(device) for b in flat.buffers]
+    x = torch.randn(shape).to(device, dtype).requires_grad_()  # drawn on the CPU: the same numbers on every device
+    other = [torch.randn(b.shape, generator=torch.Generator().manual_seed(3)).to(device, dtype) for b in flat.buffers]
     recurrent = [module] if isinstance(module, nn.RNNBase) else []
     with (
         torch.backends.mkldnn.flags(enabled=not plain),  # type: ignore[no-untyped-call]
@@ -71,7 +75,7 @@ def gradient(name: str, device: str, swap: bool, plain: bool = False) -> torch.T
                 buffer.copy_(values)
         (out * torch.linspace(-1, 1, out.numel(), device=device).view_as(out)).sum().backward()
     assert x.grad is not None
-    return x.grad.cpu()
+    return x.grad.float().cpu()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -79,6 +83,42 @@ def test_every_kind_of_layer_reads_the_weights_of_the_backwards_time(name: str, 
     swapped = gradient(name, device, swap=True)
     torch.testing.assert_close(swapped, gradient(name, "cpu", swap=True, plain=True), rtol=1e-3, atol=1e-4)
     assert (swapped - gradient(name, device, swap=False)).abs().max() > 0.01
+
+
+RECURRENT = ("rnn", "gru", "lstm", "lstm, projected", "lstm, both ways")
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_in_bfloat16_read_the_weights_of_the_backwards_time(name: str, device: str) -> None:
+    """Rounding grows on its way back through time: the direction is what is compared."""
+    expected = gradient(name, "cpu", swap=True, plain=True).flatten()
+    near, far = (
+        torch.cosine_similarity(gradient(name, device, swap, dtype=torch.bfloat16).flatten(), expected, dim=0)
+        for swap in (True, False)
+    )
+    assert near > 0.95 > 0.5 > far
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_in_bfloat16_are_taken(name: str, device: str) -> None:
+    """By oneDNN an LSTM keeps its biases in float32, another form of them."""
+    shape, make = KINDS[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), make(), First(), nn.LazyLinear(4))
+    model(torch.randn(shape))
+    place, phases, loss = torch.device(device), [Phase(get("stale_weights"), 3, (1, 3))], nn.functional.cross_entropy
+    training = SimulatedTraining(model.to(place), phases, sgd, loss, device=place, bf16=True)
+    x, y = torch.randn(shape, device=place), torch.zeros(shape[0], device=place).long()
+    assert all(math.isfinite(float(training.step(x, y))) for _ in range(3))
+    training.close()
+    assert torch.backends.mkldnn.enabled  # elsewhere as ever
+
+
+class First(nn.Module):
+    """Of a recurrent layer's outputs its states; a row per sample."""
+
+    def forward(self, value: Any) -> torch.Tensor:
+        return first(value).flatten(1)
 
 
 class Halved(nn.Module):

@@ -2,10 +2,11 @@
 
 Autograd keeps a layer's weights by reference, and a policy writes other weights where they lie. Where a layer works on
 another form of them instead, its backward reads the forward's weights: every method would silently become weight
-stashing. Recurrent layers by cuDNN do so (it packs the weights): they run on torch's own operators meanwhile. Autocast
-does so (it casts the weights), and a layer that joins, scales, norms or adapts its weights before it uses them: a
-method that this would falsify is refused. So is a forward that changes its weights where passes read several versions
-of them: it would change one of these, which may not be the live one.
+stashing. Recurrent layers by cuDNN do so (it packs the weights), and in bfloat16 by oneDNN (it casts their biases):
+they run on torch's own operators meanwhile. Autocast does so (it casts the weights), and a layer that joins, scales,
+norms or adapts its weights before it uses them: a method that this would falsify is refused. So is a forward that
+changes its weights where passes read several versions of them: it would change one of these, which may not be the live
+one.
 """
 
 from __future__ import annotations
@@ -237,15 +238,18 @@ class Guard:
 
 @contextmanager
 def unpacked(recurrent: Sequence[nn.RNNBase]) -> Iterator[None]:
-    """Within these layers, and nowhere else, cuDNN is off."""
-    before: list[bool] = []
+    """Within these layers, and nowhere else, cuDNN is off, and in bfloat16 oneDNN, which keeps biases in float32."""
+    before: list[tuple[bool, bool]] = []
 
-    def off(*_: object) -> None:
-        before.append(torch.backends.cudnn.enabled)
+    def off(layer: nn.RNNBase, *_: object) -> None:
+        before.append((torch.backends.cudnn.enabled, torch._C._get_mkldnn_enabled()))
         torch.backends.cudnn.enabled = False
+        if any(p.dtype == torch.bfloat16 for p in layer.parameters()):
+            torch._C._set_mkldnn_enabled(False)
 
     def on(*_: object) -> None:
-        torch.backends.cudnn.enabled = before.pop()
+        torch.backends.cudnn.enabled, onednn = before.pop()
+        torch._C._set_mkldnn_enabled(onednn)
 
     handles = [part.register_forward_pre_hook(off) for part in recurrent]
     handles += [part.register_forward_hook(on, always_call=True) for part in recurrent]
