@@ -47,7 +47,7 @@ from pipelag.stage.phase import Phase
 from pipelag.timing.profile import Clock
 from tests.distributed.test_real import all_cases, falling, optimizer_for
 from tests.runs.test_runs import LONG, lines
-from tests.stage.test_guard import KINDS, First, gradient
+from tests.stage.test_guard import KINDS, gradient, losses
 from tests.toy import Noise, Placed, convolutional, equal, parts_of, sgd
 
 CUTS = (1, 2, 4)
@@ -183,17 +183,10 @@ def _taken(device: torch.device) -> str:
 
 def refusal(name: str, device: torch.device, bf16: bool) -> str:
     """Why a method whose backward reads other weights takes no such layer; empty where it does."""
-    shape, make = KINDS[name]
-    model = nn.Sequential(make(), First(), nn.LazyLinear(4))
-    model(torch.randn(shape))
-    phases, x, y = [Phase(get("stale_weights"), 2, (2,))], torch.randn(shape, device=device), torch.zeros(shape[0])
-    training = SimulatedTraining(model.to(device), phases, gently, F.cross_entropy, device=device, bf16=bf16)
     try:
-        training.step(x, y.long().to(device))
+        losses(name, device, bf16)
     except PipelagError as error:
         return str(error)
-    finally:
-        training.close()
     return ""
 
 

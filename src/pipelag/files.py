@@ -19,7 +19,6 @@ from secrets import token_hex
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
 
 from pipelag.errors import PipelagError
 
@@ -245,6 +244,13 @@ def written(path: Path) -> Iterator[Path]:
                 aside.unlink()
 
 
+def remove_half_written(folder: Path) -> None:
+    """Remove what `written` has left in a folder where it was killed; nobody else writes there meanwhile."""
+    for aside in folder.glob(".*"):
+        if re.fullmatch(r"\.[0-9a-f]{12}\.(json|jsonl|yaml)", aside.name):
+            aside.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text so that a reader sees the old file or the new one, never a part; raises `PipelagError`."""
     with written(path) as aside:
@@ -273,9 +279,11 @@ def alone(folder: Path) -> Iterator[None]:
     Raises:
         PipelagError: another process is at work there, or the folder cannot be written to.
     """
+    from filelock import FileLock, Timeout  # most commands do without
+
     lock = FileLock(folder / "lock")
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as error:

@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 
 PARENT = "PIPELAG_PARENT"  # in the environment: the process that starts others, for these to know theirs
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # likewise: workers tell of a closed connection in a sentence, not torch
 
 
 def connected() -> socket.socket | None:

@@ -35,7 +35,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelag.job import PARENT, end_with_parent, leave_with_parent
+from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent
 
 DRAWING = (  # what commands that draw need; importing them does no work
     "pandas",
@@ -292,8 +292,8 @@ class WarmProcess:
                 stdout=text,
                 stderr=text,
                 start_new_session=True,  # the keyboard's signals are for the jobs, which pass them on
-                # torch reads its level when it is loaded here: its forks tell of a closed connection in one sentence
-                env={"TORCH_CPP_LOG_LEVEL": "ERROR"} | os.environ | {PARENT: str(os.getpid())},
+                # torch reads its level when it is loaded here, for all forks
+                env=QUIET | os.environ | {PARENT: str(os.getpid())},
             )
         while not path.exists() and self.process.poll() is None:
             time.sleep(0.01)

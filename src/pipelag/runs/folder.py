@@ -25,14 +25,13 @@ from filelock import FileLock, Timeout
 
 from pipelag import precision
 from pipelag.errors import PipelagError
-from pipelag.files import write_whole
+from pipelag.files import remove_half_written, write_whole
 from pipelag.runs.spec import RunSpec
 
 PRODUCTS = ("model.pt", "trace.json")  # beside the log, of some runs
 DESCRIPTIONS = ("config.yaml", "environment.json")  # of what was run, and where
 FILES = (*DESCRIPTIONS, "metrics.jsonl", "summary.json", *PRODUCTS)
 GROWING = ("id", "lock", "metrics.jsonl")
-HALF_WRITTEN = re.compile(r"\.[0-9a-f]{12}\.(json|jsonl|yaml)")  # `pipelag.files.written` calls it so until it is whole
 
 
 class RunFolder:
@@ -55,9 +54,7 @@ class RunFolder:
             )
         if self.over.exists():  # of a run that was stopped while it removed it
             shutil.rmtree(self.over, ignore_errors=True)
-        for aside in path.glob(".*"):  # of one that was killed while it published
-            if HALF_WRITTEN.fullmatch(aside.name):
-                aside.unlink(missing_ok=True)
+        remove_half_written(path)  # by one that was killed while it published
         self.partial.mkdir(parents=True, exist_ok=True)
         write_whole(self.partial / "id", spec.id + "\n")
 

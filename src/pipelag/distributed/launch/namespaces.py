@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pipelag.distributed.launch.processes import end, watch
 from pipelag.errors import PipelagError
-from pipelag.job import be_parent, leave_with_parent
+from pipelag.job import QUIET, be_parent, leave_with_parent
 
 SELF = "pipelag.distributed.launch.namespaces"
 ENTER = ("unshare", "--user", "--map-root-user", "--net")
@@ -155,7 +155,7 @@ def node(folder: Path, rank: int) -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, PLACE: f"{rank}:{os.getppid()}"}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": PORT, "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ |= QUIET | os.environ
     os.execv(sys.executable, [sys.executable, "-m", "pipelag.distributed.launch.launch", str(folder)])
 
 

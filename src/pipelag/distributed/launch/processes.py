@@ -24,7 +24,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pipelag.errors import PipelagError
-from pipelag.job import be_parent
+from pipelag.job import QUIET, be_parent
 
 LOOPBACK = "127.0.0.1"
 GRACE = 3.0  # seconds that the others have to notice that one has failed
@@ -164,8 +164,7 @@ def run(words: Sequence[str], workers: int, meanwhile: Callable[[], None] | None
 
 def start(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
     """One worker, in a session of its own: the keyboard's signals are for the launcher, which ends it."""
-    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a closed connection is told in one sentence, not by torch
-    environment = quiet | dict(os.environ) | more
+    environment = QUIET | dict(os.environ) | more
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
 
