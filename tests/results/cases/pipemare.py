@@ -694,6 +694,33 @@ def correction_matters() -> Pair:
     return pair("figure_18", recomputed(34.1, lost, "T1"), recomputed(34.1, lost, "T1+T2"))
 
 
+# Trained for longer
+
+ENDS = {  # of table 3's length, three and nine times that
+    "Sync": [56.0, 70.0, 78.0],
+    "neither": [39.0, 55.0, 66.0],
+    "T1": [41.0, 58.0, 72.0],
+    "T1+T2": [42.0, 62.0, 77.0],
+}
+
+
+def for_longer(claim: str, **fails: list[float]) -> None:
+    """Ends by length that hold, and those of some arms by which the claim does not."""
+
+    def scores(ends: Mapping[str, list[float]]) -> Scores:
+        return lambda labels: ends[labels["arm"]][("once", "three times", "nine times").index(labels["length"])]
+
+    other = ENDS | {{"mare": "T1+T2", "t1": "T1", "neither": "neither"}[key]: ends for key, ends in fails.items()}
+    case(PAPER, "length", claim)(lambda: pair("length", scores(ENDS), scores(other)))
+
+
+for_longer("longer_is_better_here", neither=[39.0, 55.0, 54.0])
+for_longer("price_falls_here", mare=[42.0, 55.0, 77.0])
+for_longer("reaches_sync_here", mare=[42.0, 62.0, 75.0])
+for_longer("remedies_help_here", neither=[39.0, 55.0, 77.5])
+for_longer("t2_helps_here", t1=[41.0, 58.0, 77.5])
+
+
 # Table 2, and what follows from it
 
 

@@ -8,6 +8,7 @@ from pipelag.results.pipemare import (  # noqa: F401
     end_to_end,
     headline,
     lemmas,
+    length,
     over_time,
     quadratic,
     recomputation,

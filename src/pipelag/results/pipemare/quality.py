@@ -55,6 +55,8 @@ def further(key: str, value: str) -> str:
         return "with twice the stages" if value == "2" else ""
     if key == "checkpoints":
         return "without recomputation" if value == "none" else f"with {value} checkpoints"
+    if key == "length":
+        return f"trained {value}" + ("" if value == "once" else " as long")
     if key == "setup":  # `transformer_few`: how many stages
         return f"over {value.partition('_')[2]} stages" if value.endswith(("_few", "_some")) else ""
     return f"{key} {value}"

@@ -1,0 +1,106 @@
+"""Training for longer: whether what PipeMare's ResNet-50 loses to synchronous training is a matter of length."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from pipelag.report.tables import Cell, Col, table
+from pipelag.results.context import Context, tidy
+from pipelag.results.drawing import Drawn, drawing
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.pipemare.quality import BySeed, final, last_cell, mean_text
+from pipelag.results.verdict import Finding, NotLogged, judge
+
+PAPER = "pipemare"
+TASK, SYNC, MARE = "images", "Sync", "T1+T2"
+ONCE, THREE, NINE = LENGTHS = ("once", "three times", "nine times")
+TITLES = {ONCE: "as in table 3", THREE: "three times as long", NINE: "nine times as long"}
+SLACK = 2.0  # points
+
+
+def ends(context: Context, arm: str, length: str) -> BySeed:
+    """The final accuracy of an arm's runs of a length, 0 of one that diverged."""
+    return final(context, task=TASK, arm=arm, length=length)
+
+
+def price(context: Context, arm: str, length: str) -> BySeed:
+    """By how many points an arm ends below synchronous training of the same length, seed by seed."""
+    sync, own = (ends(context, name, length) for name in (SYNC, arm))
+    return {seed: minus(sync[seed], own[seed]) for seed in sync if seed in own}
+
+
+def above(context: Context, arm: str, other: str, length: str = NINE) -> Difference:
+    """By how much an arm ends above another."""
+    return Difference.of(ends(context, arm, length), ends(context, other, length))
+
+
+@drawing(PAPER, "length")
+def length(context: Context) -> Drawn:
+    """A line per arm: where it ends after each length, and how far below synchronous training."""
+    rows: list[dict[str, Cell]] = []
+    for arm in context.values("arm"):
+        row: dict[str, Cell] = {"arm": arm}
+        for each in LENGTHS:
+            row[each] = last_cell(context, task=TASK, arm=arm, length=each)
+            if arm == SYNC:
+                continue
+            try:
+                row[f"below {each}"] = above(context, SYNC, arm, each).text()
+            except NotLogged:
+                row[f"below {each}"] = None
+        rows.append(row)
+    cols = [Col("arm", "arm")]
+    cols += [Col(TITLES[each], each, group="final accuracy %, trained") for each in LENGTHS]
+    cols += [Col(TITLES[each], f"below {each}", group="below Sync, points") for each in LENGTHS]
+    notes = ["Below Sync of the same length: mean ± half the 95 % interval over seeds, paired."]
+    notes += [context.releases()] if context.releases() else []
+    return Drawn(table(rows, cols, context.result.caption, notes), data=tidy(context.items))
+
+
+@judge(PAPER, "length", "longer_is_better_here")
+def longer_is_better(context: Context) -> Finding:
+    """Each step from one length to the next, of every arm."""
+    steps = {
+        arm: [Difference.of(ends(context, arm, more), ends(context, arm, less)) for less, more in pairwise(LENGTHS)]
+        for arm in context.values("arm")
+    }
+    texts = [f"{arm} {', '.join(step.text() for step in of_arm)}" for arm, of_arm in steps.items()]
+    why = f"gained by three times the length, and by three times that, in points: {'; '.join(texts)}"
+    return trend(context, all_of(step.above() for of_arm in steps.values() for step in of_arm), why, SEEDS)
+
+
+@judge(PAPER, "length", "price_falls_here")
+def price_falls(context: Context) -> Finding:
+    """What the pipeline costs, from one length to the next."""
+    prices = [price(context, MARE, each) for each in LENGTHS]
+    falls = [Difference.of(less, more) for less, more in pairwise(prices)]
+    means = [f"{each} {mean_text(list(values.values()))}" for each, values in zip(LENGTHS, prices, strict=True)]
+    why = f"points below Sync, trained {', '.join(means)}; less by {', '.join(fall.text() for fall in falls)}"
+    return trend(context, all_of(fall.above() for fall in falls), why, SEEDS)
+
+
+@judge(PAPER, "length", "reaches_sync_here")
+def reaches_sync(context: Context) -> Finding:
+    """The end of the longest training."""
+    gap = above(context, SYNC, MARE)
+    why = f"{MARE} ends {gap.text()} points below {SYNC}"
+    return trend(context, gap.below(SLACK), why, f"{SLACK:g} points; {SEEDS}", length=NINE)
+
+
+def ahead(context: Context, other: str) -> Finding:
+    """Whether PipeMare ends the longest training above another arm."""
+    gap = above(context, MARE, other)
+    means = ", ".join(f"{arm} {mean_text(list(ends(context, arm, NINE).values()))}" for arm in (MARE, other))
+    return trend(context, gap.above(), f"{means}; above by {gap.text()} points", SEEDS, length=NINE)
+
+
+@judge(PAPER, "length", "remedies_help_here")
+def remedies_help(context: Context) -> Finding:
+    """Against the same pipeline with neither remedy."""
+    return ahead(context, "neither")
+
+
+@judge(PAPER, "length", "t2_helps_here")
+def t2_helps(context: Context) -> Finding:
+    """Against T1 alone."""
+    return ahead(context, "T1")
