@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 
 from pipelag import methods
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage import flat_step, rates_apart
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
@@ -249,6 +252,42 @@ def test_stages_with_rates_of_their_own_step_by_them() -> None:
             assert trained.pipeline.flat_step.flat is not None
             assert [len(g["params"]) for g in trained.pipeline.flat_step.flat.param_groups] == [2, 1]
     assert same(*ends)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "adam with L2", "adamw"])
+def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's `foreach` steps over each, bit for bit, also where rates change; what goes by none in one call."""
+    options: dict[str, Any] = {"foreach": True} | ({"weight_decay": 0.01} if name == "adam with L2" else {})
+    steps = Counter[bool]()
+
+    def noted(optimizer: torch.optim.Optimizer) -> bool:
+        taken = rates_apart.step(optimizer)
+        steps[taken] += 1
+        return taken
+
+    monkeypatch.setattr(flat_step, "rates_apart", SimpleNamespace(step=noted))
+    ends = []
+    for flat in (True, False):
+        phases = [Phase(methods.get("pipemare", annealing=5), STEPS, (1, 3), {2: 0.02})]
+
+        def make(parameters: Any) -> torch.optim.Optimizer:
+            kind = FLAT[name.partition(" ")[0]]
+            return with_options(kind(parameters), **options)
+
+        trained = SimulatedTraining(network().to(device), phases, make, F.cross_entropy, device=torch.device(device))
+        if not flat:
+            never(trained.pipeline.flat_step)
+        for x, y in batches(device):
+            trained.step(x, y)
+        ends.append(ended(trained))
+    assert same(*ends)
+    assert steps == {True: 4, False: 4}  # after a first that makes the state; rates are apart for five steps
+
+
+def with_options(optimizer: torch.optim.Optimizer, **options: Any) -> torch.optim.Optimizer:
+    for group in optimizer.param_groups:
+        group.update(options)
+    return optimizer
 
 
 def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:

@@ -24,6 +24,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
+from pipelag.stage import rates_apart
 from pipelag.stage.optimizers import CaffeSGD
 from pipelag.stage.weights import Laid
 
@@ -53,6 +54,8 @@ class FlatState:
         self.gradients = weights.like()
         self.pieces = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
         self.lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]
+        places = zip(self.lies_in, self.pieces, strict=True)
+        self.by_buffer = [(number, [piece for _, piece in some]) for number, some in groupby(places, itemgetter(0))]
         self.states: list[State] = [{} for _ in self.pieces]
         self.counts: dict[str, list[torch.Tensor]] = {}  # one number for all of a stage: the steps made, say
         states = [self.optimizer.state.get(parameter, {}) for parameter in weights.parameters]
@@ -97,7 +100,7 @@ class FlatState:
     def given(self) -> list[torch.Tensor]:
         """The parameters' gradients; none where the pieces cannot take them."""
         parameters = self.weights.parameters
-        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.layout is torch.strided]
+        gradients = [g for p in parameters if (g := p.grad) is not None and g.layout is torch.strided]
         return gradients if len(gradients) == len(parameters) and self.holds() else []
 
     def taken(self) -> None:
@@ -181,7 +184,9 @@ class FlatStep:
             places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])
-        left = [weights for weights in self.stages if any(p.grad is not None for p in weights.parameters)]
+        stepped = {id(each) for each, _ in taken}
+        rest = [weights for weights in self.stages if weights.laid is None or id(weights.laid) not in stepped]
+        left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
         if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
             return False
         self.optimizer.step()
@@ -196,19 +201,24 @@ class FlatStep:
     def _over_pieces(self, taken: Sequence[FlatState]) -> None:
         assert self.flat is not None
         groups: dict[tuple[Any, ...], State] = {}
+        plain = True
         for laid in taken:
             laid.taken()
-            for number, members in groupby(zip(laid.lies_in, laid.pieces, strict=True), key=itemgetter(0)):
-                group, pieces = laid.weights.groups[number], [piece for _, piece in members]
-                settings = _settings(group) or (id(laid), number)
+            of_stage = laid.weights.groups
+            for number, pieces in laid.by_buffer:
+                group = of_stage[number]
+                settings = _settings(group)
+                plain = plain and settings != ()
+                settings = settings or (id(laid), number)
                 if settings in groups:
                     groups[settings]["params"] += pieces
                 else:
-                    groups[settings] = group | {"params": pieces}
+                    groups[settings] = group | {"params": list(pieces)}
         self.flat.param_groups = list(groups.values())
         pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
         self.flat.state = defaultdict(dict, pairs)
-        self.flat.step()
+        if not plain or not rates_apart.step(self.flat):
+            self.flat.step()
         for laid in taken:
             laid.count()
 

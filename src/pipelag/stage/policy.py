@@ -284,18 +284,17 @@ class StageWeights(OptimizedWeights):
         together.before_step([self])
 
     def complete(self) -> None:
-        """What of that stages do one by one."""
+        """What of that stages do one by one, where no gradients are recorded."""
         if not self.rested:
             with Copies() as copies:
                 self.rest(copies)
         if self.watched:
-            with torch.no_grad():
-                self.along = []
-                if self.change is not None:
-                    self.change.before_step()
-                    self.along = []  # they may be others now
-                for memory in self.memories.values():
-                    memory.before_step()
+            self.along = []
+            if self.change is not None:
+                self.change.before_step()
+                self.along = []  # they may be others now
+            for memory in self.memories.values():
+                memory.before_step()
 
     def after_step(self) -> None:
         """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""

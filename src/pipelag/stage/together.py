@@ -23,6 +23,7 @@ def prepare(stages: Sequence[StageWeights]) -> None:
         stage.prepared = True
 
 
+@torch.no_grad()
 def before_step(stages: Sequence[StageWeights]) -> None:
     """The gradients are complete and the optimizer is about to step; they may be changed here."""
     for stage in stages:
@@ -30,8 +31,7 @@ def before_step(stages: Sequence[StageWeights]) -> None:
     beginning = [stage for stage in stages if stage.previous]
     kept = [stage for stage in beginning if len(stage.plain) == 1]
     if kept:
-        with torch.no_grad():
-            torch._foreach_copy_(_all(stage.previous for stage in kept), _all(stage.live for stage in kept))
+        torch._foreach_copy_(_all(stage.previous for stage in kept), _all(stage.live for stage in kept))
     for stage in beginning:
         stage.begun = stage.begun_with()
 

@@ -1,0 +1,111 @@
+"""A step of torch's SGD, Adam or AdamW over groups that differ in nothing but their rates, in as few calls as over one.
+
+torch steps group by group, and where stages have rates of their own (PipeMare's T1, section 3.1) each stage is a group:
+on a GPU eight stages launch eight times as much as one. What goes by no rate is done here for all at once, bit for bit
+as torch's `foreach` implementations do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+Group = dict[str, Any]
+Tensors = list[torch.Tensor]
+APART = ("params", "lr", "stage")  # in which groups that step together may differ
+OTHERS = ("fused", "capturable", "differentiable", "maximize", "amsgrad")  # for which torch has other implementations
+
+
+@torch.no_grad()
+def step(optimizer: Optimizer) -> bool:
+    """One update of all groups, whose settings are plain values and whose parameters have gradients, none sparse.
+
+    Returns:
+        False where nothing was done, and the optimizer's own step has to be taken.
+    """
+    joint, groups = JOINT.get(type(optimizer)), optimizer.param_groups
+    if joint is None or len(groups) == 1 or not _by_foreach(groups):
+        return False
+    alike: dict[tuple[Any, ...], list[Group]] = {}
+    for group in groups:
+        settings = tuple([item for item in group.items() if item[0] not in APART])
+        alike.setdefault(settings, []).append(group)
+    if len(alike) == len(groups):
+        return False
+    sets = [[parameter for group in some for parameter in group["params"]] for some in alike.values()]
+    states = [[optimizer.state[parameter] for parameter in parameters] for parameters in sets]
+    for some, of_set in zip(alike.values(), states, strict=True):
+        needed = STATE[type(optimizer)] if some[0].get("momentum", 1) else set()
+        if not all(needed <= state.keys() for state in of_set):
+            return False  # a first step makes it
+    for some, parameters, of_set in zip(alike.values(), sets, states, strict=True):
+        joint(some[0], parameters, [group["lr"] for group in some for _ in group["params"]], of_set)
+    return True
+
+
+def _by_foreach(groups: Sequence[Group]) -> bool:
+    """Whether torch would take its `foreach` implementations, and these are those below."""
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
+    if len(kinds) > 1 or parameters[0].is_complex():
+        return False
+    on_gpu = parameters[0].is_cuda  # where torch takes them by itself
+    for group in groups:
+        if not (on_gpu if group.get("foreach") is None else group["foreach"]) or any(map(group.get, OTHERS)):
+            return False
+    return True
+
+
+def gradients_of(parameters: Tensors) -> Any:
+    """In their order."""
+    return [parameter.grad for parameter in parameters]
+
+
+def _sgd(group: Group, parameters: Tensors, rates: Sequence[float], states: Sequence[dict[str, Any]]) -> None:
+    """`torch.optim.sgd._multi_tensor_sgd`."""
+    gradients = gradients_of(parameters)
+    if group["weight_decay"] != 0:
+        gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+    if group["momentum"] != 0:
+        buffers = [state["momentum_buffer"] for state in states]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, gradients, alpha=1 - group["dampening"])
+        if group["nesterov"]:
+            torch._foreach_add_(gradients, buffers, alpha=group["momentum"])
+        else:
+            gradients = buffers
+    at = 0
+    for rate, some in groupby(rates):  # torch adds a multiple in one rounding, which no call for several rates has
+        begin, at = at, at + len(list(some))
+        torch._foreach_add_(parameters[begin:at], gradients[begin:at], alpha=-rate)
+
+
+def _adam(group: Group, parameters: Tensors, rates: Sequence[float], states: Sequence[dict[str, Any]]) -> None:
+    """`torch.optim.adam._multi_tensor_adam`, of AdamW as well."""
+    beta1, beta2 = group["betas"]
+    gradients = gradients_of(parameters)
+    steps, averages, squares = ([state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq"))
+    torch._foreach_add_(steps, torch.ones((), device=steps[0].device), alpha=1.0)
+    if group["weight_decay"] != 0 and group["decoupled_weight_decay"]:
+        torch._foreach_mul_(parameters, [1 - rate * group["weight_decay"] for rate in rates])
+    elif group["weight_decay"] != 0:
+        gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+    torch._foreach_lerp_(averages, gradients, 1 - beta1)
+    torch._foreach_mul_(squares, beta2)
+    torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+    counts = [count.item() for count in steps]
+    below = torch._foreach_sqrt(squares)
+    torch._foreach_div_(below, [(1 - beta2**count) ** 0.5 for count in counts])
+    torch._foreach_add_(below, group["eps"])
+    sizes = [(rate / (1 - beta1**count)) * -1 for rate, count in zip(rates, counts, strict=True)]
+    torch._foreach_addcdiv_(parameters, averages, below, sizes)
+
+
+Joint = Callable[[Group, Tensors, Sequence[float], Sequence[dict[str, Any]]], None]
+JOINT: dict[type[Optimizer], Joint] = {SGD: _sgd, Adam: _adam, AdamW: _adam}
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+STATE = {SGD: {"momentum_buffer"}, Adam: MOMENTS, AdamW: MOMENTS}  # of each parameter, that a step reads
