@@ -78,10 +78,10 @@ class InPlace:
         weights, before = self.weights, self.content
         if content == before:
             return
-        self.content = content
-        if before == weights.alive:
+        self.content, alive = content, weights.alive
+        if before == alive:
             weights.save(copies)
-        if content != weights.alive:
+        if content != alive:
             source = weights.source(content)
             assert source is not None
             copies.show(weights, source)
