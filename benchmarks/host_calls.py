@@ -101,7 +101,8 @@ def main() -> None:
         for name in (ALONE, *METHODS):
             each = calls(name, optimizer, args.steps)
             for kind, count, base in zip(("calls of any function", "operations of torch"), each, alone, strict=True):
-                note(f"{kind} in a step whose passes are replayed, ResNet-20, 8 stages, {optimizer}", name, [count], "")
+                what = f"{kind} in a step whose passes are replayed, ResNet-20, 8 stages, {optimizer}"
+                note(what, name, [count], kind.split()[0])
                 print(f"{optimizer:6s} {name:15s} {kind:22s} {count:5d}, {count / base:.2f} of {ALONE}'s")
 
 
