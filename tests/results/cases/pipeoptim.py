@@ -227,7 +227,7 @@ def gain_over_gpipe() -> Pair:
 
 @case(PAPER, "text_throughput", "comparable")
 def comparable() -> Pair:
-    return planned("text_throughput", {}, {"PipeDream-2BW": 160.0})
+    return planned("text_throughput", {}, {"PipeDream-2BW": 180.0})
 
 
 def slower(other: str, mean: float, most: float) -> Pair:

@@ -34,7 +34,8 @@ COLOURS = {
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
 LARGEST = ", largest"
-COMPARABLE = 5.0  # percent
+STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # where their printed percents stand
+HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
 TIE = 0.1  # percent: far less than data sheets know
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
@@ -184,11 +185,13 @@ def gain_over_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "text_throughput", "comparable")
 def comparable(context: Context) -> Finding:
-    """To both that stash, for every model."""
-    percents = {other: gains(context, other) for other in (PIPEDREAM, TWO_BW)}
-    holds = all(abs(value) <= COMPARABLE for each in percents.values() for value in each.values())
+    """To both that stash, for every model: as near as the paper's own, up to 16.5 and 14.1 % lower."""
+    percents = {other: gains(context, other) for other in STASHED}
+    most = {other: context.result.reported[key][1] for other, key in STASHED.items()}
+    holds = all(abs(value) <= most[other] + HALF_A_TENTH for other in STASHED for value in percents[other].values())
     why = "; ".join(f"over {other}: {listed(each)}" for other, each in percents.items())
-    return measured(context, holds, why, f"within {COMPARABLE:g} %, for every model")
+    words = " and ".join(f"{percent:g} % of {other}'s" for other, percent in most.items())
+    return measured(context, holds, why, f"within {words} for every model, as far as the paper's own are apart")
 
 
 def below(other: str, key: str) -> Judge:
@@ -205,8 +208,8 @@ def below(other: str, key: str) -> Judge:
     return judged
 
 
-judge(PAPER, "text_throughput", "below_pipedream")(below(PIPEDREAM, "below_PipeDream_percent"))
-judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, "below_2BW_percent"))
+judge(PAPER, "text_throughput", "below_pipedream")(below(PIPEDREAM, STASHED[PIPEDREAM]))
+judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, STASHED[TWO_BW]))
 
 
 def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
