@@ -26,6 +26,8 @@ AGAINST_ITSELF = {
 OF_CURVES = {  # when a score is reached
     *(f"pipemare.table_2.{dataset}_gain" for dataset in ("imagenet", "iwslt", "wmt")),
     "pipemare.table_3.iwslt_t1_twice",
+    "pipeoptim.figure_3b.stashing_below",
+    "pipeoptim.figure_3c.stashing_below",
 }
 Scores = Mapping[tuple[str, ...], Any]
 
@@ -82,14 +84,17 @@ def pipemare() -> dict[str, Make]:
 
 
 def pipeoptim() -> dict[str, Make]:
-    """Table IV."""
+    """Tables IV and VI."""
     scores = {
         (row["optimizer"], row["model"], arm): value
         for row in reported("pipeoptim", "table_4")
         for arm, value in row.items()
         if arm not in ("optimizer", "model")
     }
-    return dict.fromkeys(("table_4", "figure_5a", "figure_5b", "figure_5c"), ends(scores, "optimizer", "model", "arm"))
+    largest = {(row["model"], row["approach"]): row["top1"] for row in reported("pipeoptim", "table_6")}
+    figures = (f"figure_{letter}" for letter in ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c"))
+    tables = dict.fromkeys(("table_4", *figures), ends(scores, "optimizer", "model", "arm"))
+    return tables | {"text_overall_accuracy": ends(largest, "model", "arm")}
 
 
 def spectrain() -> dict[str, Make]:
