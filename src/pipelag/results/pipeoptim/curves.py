@@ -280,7 +280,7 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
     cols.append(Col("gain, paper", "paper", "{:+.2f}"))
     notes = [
         "Best test accuracies (%), means over a model's seeds; below, the mean of the models' gains. Recomputing, a "
-        "second forward reads the weights of the backward."
+        "second forward reads the weights of the backward (ambiguity D18)."
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
