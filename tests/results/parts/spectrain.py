@@ -161,6 +161,11 @@ def highest_on_two_gpus() -> Pair:
     return plans("figure_10", but(times("speedup", 2), "PipeDream", ("SNN",), gpus=(2,)))
 
 
+@part(PAPER, "figure_10", "cnn_data_above_pipedream")
+def above_on_two_gpus() -> Pair:
+    return plans("figure_10", but(times("speedup", 0.5), "Data P.", ("VGG16",), gpus=(2,)))
+
+
 @part(PAPER, "figure_11", "imbalance_as_printed")
 def imbalance_of_each() -> Pair:
     return plans("figure_11", but(times("imbalance", 0.5), "PipeDream"))
