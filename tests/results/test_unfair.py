@@ -14,7 +14,7 @@ from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.training import stale_below_here
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases import leaderboard, pipedream, pipemare, spectrain
-from tests.results.made_up import Make, Pair, context, trained
+from tests.results.made_up import Make, Pair, altered, context, trained, with_rows
 
 pytestmark = pytest.mark.usefixtures("in_project")
 Change = Callable[[Arm, RunLog], RunLog | None]
@@ -232,3 +232,8 @@ def test_what_only_the_baseline_moves_is_one_comparison() -> None:
     assert still.holds is True and still.why.count("at the common rate") == 1
     assert still.why.startswith("one comparison for 1F1B, latest weights, XPipe, PipeOptim, whose own rate is")
     assert moved.holds is False and moved.why.count("at the common rate") == 2
+
+
+def test_a_correction_that_goes_beyond_no_discrepancy_widens_the_range_all_the_same() -> None:
+    further = altered(pipemare.of_arm("corrected", with_rows(lambda row: row | {"largest_stable": 10.0})))
+    assert verdict("pipemare", "figure_16", "correction_widens", further).holds is True

@@ -13,7 +13,7 @@ gpipe = register(
     Method(
         name="gpipe",
         summary="all forwards of the microbatches, all backwards, one update: no staleness, a bubble per minibatch",
-        source="pipedream Figure 3; pipemare section 2 (utilisation N/(N+P-1))",
+        source="pipedream Figure 3; pipemare appendix A.1 (utilisation N/(N+P-1))",
         build=build_gpipe,
     )
 )

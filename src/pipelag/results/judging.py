@@ -355,3 +355,8 @@ SEEDS = (
     "without which one seed tells nothing"
 )
 ONE_MORE = "where one more pair of runs would lie, 95 % interval of Student's t over seeds; one seed cannot tell"
+
+
+def half_a_unit(half: float) -> str:
+    """What a printed value is granted beside `ONE_MORE`, in points."""
+    return f"and half a unit of the last printed digit, {half:g} points"

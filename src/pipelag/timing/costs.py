@@ -90,8 +90,8 @@ def summed_messages(workers: int) -> int:
 
 
 def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A ring all-reduce of `size` bytes: each worker sends and receives 2 (m-1)/m of it (PipeDream section 3.1), in
-    2 (m-1) messages; none where there is nothing to sum.
+    """A ring all-reduce of `size` bytes: each worker sends 2 (m-1)/m of it and receives as many meanwhile, in 2 (m-1)
+    messages; none where there is nothing to sum. PipeDream's section 3.1 has half of it each way (ambiguity C4).
     """
     return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 

@@ -227,7 +227,7 @@ def gain_over_gpipe() -> Pair:
 
 @case(PAPER, "text_throughput", "comparable")
 def comparable() -> Pair:
-    return planned("text_throughput", {}, {"PipeDream-2BW": 160.0})
+    return planned("text_throughput", {}, {"PipeDream-2BW": 180.0})
 
 
 def slower(other: str, mean: float, most: float) -> Pair:
@@ -549,7 +549,17 @@ def positive_means() -> Pair:
     return arms_of("text_overall_accuracy", {"PipeDream-2BW": 80.6})
 
 
+def of_table_6(other: Mapping[tuple[str, str], float]) -> Pair:
+    """The best accuracies of table VI, and with others for some models and approaches."""
+    rows = load_paper(PAPER).results["table_6"].reported
+    table = {(row["model"], row["approach"]): row["top1"] for row in rows}
+    makes = [
+        training(lambda labels, ends=ends: ends.get((labels["model"], labels["arm"])))  # type: ignore[misc]
+        for ends in (table, table | dict(other))
+    ]
+    return both(PAPER, "text_overall_accuracy", *makes)
+
+
 @case(PAPER, "text_overall_accuracy", "as_printed")
 def means_as_printed() -> Pair:
-    good = {"PipeOptim": 60.0, "PipeDream": 59.88, "PipeDream-2BW": 59.765, "SpecTrain": 59.58}
-    return arms_of("text_overall_accuracy", {"PipeDream": 59.0}, good)
+    return of_table_6({("ResNet-101", "PipeDream"): 65.0})

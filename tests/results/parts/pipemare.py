@@ -342,11 +342,6 @@ def with_recomputation() -> Pair:
     return changed("figure_16", of_arm("discrepancy and recompute", low))
 
 
-@part(PAPER, "figure_16", "correction_widens")
-def not_beyond_no_discrepancy() -> Pair:
-    return changed("figure_16", of_arm("corrected", with_rows(lambda row: row | {"largest_stable": 10.0})))
-
-
 for _figure in ("figure_2", "figure_3"):
 
     @part(PAPER, _figure, "gpipe_utilisation_falls")

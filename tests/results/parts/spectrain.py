@@ -13,6 +13,7 @@ from tests.results.cases.spectrain import (
     as_printed,
     but,
     changed,
+    learnt,
     plans,
     rows,
     schools,
@@ -160,6 +161,11 @@ def highest_on_two_gpus() -> Pair:
     return plans("figure_10", but(times("speedup", 2), "PipeDream", ("SNN",), gpus=(2,)))
 
 
+@part(PAPER, "figure_10", "cnn_data_above_pipedream")
+def above_on_two_gpus() -> Pair:
+    return plans("figure_10", but(times("speedup", 0.5), "Data P.", ("VGG16",), gpus=(2,)))
+
+
 @part(PAPER, "figure_11", "imbalance_as_printed")
 def imbalance_of_each() -> Pair:
     return plans("figure_11", but(times("imbalance", 0.5), "PipeDream"))
@@ -170,3 +176,17 @@ def below_on_both() -> Pair:
     """The second of the two is above."""
     as_in_print = {("ResNet-152", "SpecTrain"): 69.05, ("Residual LSTM", "SpecTrain"): 67.78}
     return schools("table_1", {("ResNet-152", "SpecTrain"): 69.05}, {**as_in_print}, apart=0.1)
+
+
+@part(PAPER, "figure_5", "fluctuates")
+def rises_steadily() -> Pair:
+    """Data parallelism's accuracy falls, as evenly as it rose."""
+
+    def backwards(arm: Arm, run: RunLog) -> RunLog:
+        if arm.labels["arm"] != "Data P.":
+            return run
+        values = [row["accuracy"] for row in run.rows][::-1]
+        rows = [row | {"accuracy": value} for row, value in zip(run.rows, values, strict=True)]
+        return replace(run, rows=rows, summary=run.summary | {"final": rows[-1]})
+
+    return changed("figure_5", backwards, learnt({}))

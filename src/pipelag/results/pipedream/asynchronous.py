@@ -16,7 +16,7 @@ from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"
-PLANNED = "31-1"  # the paper's plan on 32 GPUs, among those given
+PLANNED = "31-1"  # on 32 GPUs, of which the paper has no plan (ambiguity C11)
 
 
 def asp(context: Context) -> Efficiency:
@@ -78,7 +78,8 @@ def text_asp(context: Context) -> Drawn:
         shape = "-".join(map(str, replicas))
         notes = [
             f"ASP is trained with {workers(context)}; its time per epoch is that of computing alone on all of them, "
-            f"without any communication; PipeDream is trained as {shape} and its time simulated as {PLANNED}",
+            f"without any communication; PipeDream is trained as {shape} and its time simulated as {PLANNED} "
+            "(ambiguity C11)",
             f"ASP steps after each minibatch of {alone.batch} at a rate of {alone_rate:g}, PipeDream's first stage "
             f"once for {replicas[0]} of them at {rate:g}; no other rate was tried for ASP",
         ]

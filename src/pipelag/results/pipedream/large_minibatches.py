@@ -39,7 +39,8 @@ def figure_13(context: Context) -> Drawn:
 
 
 def lars_seconds(context: Context, arm: str) -> float:
-    """Timed seconds per sample on 8 GPUs of Cluster-C: of a minibatch of data parallelism, or of PipeDream's 7-1."""
+    """Timed seconds per sample on 8 GPUs of Cluster-C: of a minibatch of data parallelism, or of PipeDream's 7-1
+    (ambiguity C11)."""
     log = log_of(context, what="time", arm=arm)
     if arm == PIPED:
         return 1 / plan_in(log, "7-1", "PipeDream's 7-1")["samples_per_second"]

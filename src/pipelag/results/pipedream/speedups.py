@@ -68,7 +68,8 @@ def table_1(context: Context) -> Drawn:
     ]
     notes = [
         f"ours: simulated by discrete events, gradients sent as they become ready ({profile_note(context)})",
-        "the printed cost of summing gradients, 2(m-1)|w|/B, is m times a ring's, which section 3.1 describes in words",
+        "the printed cost of summing gradients, 2(m-1)|w|/B, is m times a ring's, to which section 3.1's bytes add up "
+        "(ambiguity C4)",
         "15-1 on 4x4 cannot come from the recurrence by levels, which replicates whole servers: our partitioner also "
         "searches over all workers on one level",
         "AWD-LM: 'batch size of 80' read as 80 in all (20 on each GPU of data parallelism, 80 in the pipeline) and as "

@@ -54,7 +54,7 @@ def headline(context: Context) -> Drawn:
         Col("paper", lambda row: row[1], "{:.1f}x"),
         Col("ours", lambda row: row[2], "{:.2f}x"),
     ]
-    notes = ["the paper's 2.7 is over PipeMare without T2's buffer, and not what its formula gives"]
+    notes = ["the paper's 2.7 is over PipeMare without T2's buffer, and not what its formula gives (ambiguity B3)"]
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 

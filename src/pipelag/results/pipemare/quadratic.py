@@ -182,9 +182,9 @@ def correction_lowers(context: Context) -> Finding:
 
 @judge(PAPER, "figure_16", "correction_widens")
 def correction_widens(context: Context) -> Finding:
-    """Stable ranges in order."""
-    worse, mended, best = (stable(context, arm) for arm in RECOMPUTED)
-    return exact(worse < mended <= best, limits(context, *RECOMPUTED), EIGENVALUES)
+    """The stable range against that without the correction; how near it comes to no discrepancy is another claim."""
+    worse, mended, _ = (stable(context, arm) for arm in RECOMPUTED)
+    return exact(worse < mended, limits(context, *RECOMPUTED), EIGENVALUES)
 
 
 @judge(PAPER, "figure_16", "discrepancy_raises")

@@ -11,7 +11,17 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, measured, over_models, sized, trend
+from pipelag.results.judging import (
+    ONE_MORE,
+    SEEDS,
+    Difference,
+    all_of,
+    half_a_unit,
+    measured,
+    over_models,
+    sized,
+    trend,
+)
 from pipelag.results.pipeoptim.curves import STYLES
 from pipelag.results.pipeoptim.targets import (
     IMAGES,
@@ -27,6 +37,7 @@ from pipelag.results.pipeoptim.targets import (
 )
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW
 from pipelag.results.pipeoptim.training import (
+    ROUNDED,
     about,
     above,
     curve_rows,
@@ -334,9 +345,18 @@ def positive(context: Context) -> Finding:
 
 @judge(PAPER, "text_overall_accuracy", "as_printed")
 def gains_as_printed(context: Context) -> Finding:
-    """Of PipeDream-2BW, table VI's mean (ambiguity D8)."""
-    gains, printed = mean_gains(context), {arm: mean for arm, (mean, _) in context.result.reported.items()}
+    """Means, and the larger of the two models'; of PipeDream-2BW, table VI's mean (ambiguity D8)."""
+    gains, reported = mean_gains(context), context.result.reported
+    each = [mean_gains(context, [model]) for model in TARGETS]
+    larger = {arm: max((one[arm] for one in each), key=lambda gain: gain.mean) for arm in OTHERS}
+    printed = {arm: mean for arm, (mean, _) in reported.items()}
     top = {(row["model"], row["approach"]): row["top1"] for row in context.paper.results["table_6"].reported}
     printed[TWO_BW] = fmean(top[model, OPTIM] - top[model, TWO_BW] for model in TARGETS)
-    holds = all_of(step.matches(printed[arm], 0.005) for arm, step in gains.items())
-    return sized(context, holds, gains_in_words(gains), ONE_MORE, what=TRAINING)
+    holds = all_of(
+        [
+            *(step.matches(printed[arm], ROUNDED) for arm, step in gains.items()),
+            *(step.matches(reported[arm][1], ROUNDED) for arm, step in larger.items()),
+        ]
+    )
+    why = f"{gains_in_words(gains)}; the larger of two {gains_in_words(larger)}"
+    return sized(context, holds, why, f"{ONE_MORE}; {half_a_unit(ROUNDED)}", what=TRAINING)

@@ -11,7 +11,7 @@ from pipelag.report.tables import Col, table
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import all_of, any_of, measured
+from pipelag.results.judging import agreed, all_of, measured
 from pipelag.results.logs import RunLog
 from pipelag.results.plans import SPEED_WORDS, by_model, near
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of, need
@@ -34,7 +34,8 @@ COLOURS = {
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
 LARGEST = ", largest"
-COMPARABLE = 5.0  # percent
+STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # where their printed percents stand
+HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
 TIE = 0.1  # percent: far less than data sheets know
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
@@ -103,9 +104,8 @@ def in_words(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
 def gpipe_lowest(context: Context) -> Finding:
     """GPipe below every asynchronous approach."""
     speeds = rates_of(context)
-    return measured(
-        context, speeds[GPIPE] < min(v for k, v in speeds.items() if k != GPIPE), in_words(speeds, ARMS), SIGN
-    )
+    holds = all_of(faster(percent(rate, speeds[GPIPE])) for name, rate in speeds.items() if name != GPIPE)
+    return measured(context, holds, in_words(speeds, ARMS), f"{SIGN}; {NO_DIFFERENCE}")
 
 
 for _name in FIGURES:
@@ -115,6 +115,11 @@ for _name in FIGURES:
 def percent(rate: float, other: float) -> float:
     """How much faster, in percent."""
     return 100 * (rate / other - 1)
+
+
+def faster(percents: float) -> bool | None:
+    """Whether so many percent are faster; None of so few that they are no difference."""
+    return None if abs(percents) <= TIE else percents > 0
 
 
 @drawing(PAPER, "text_throughput")
@@ -167,7 +172,7 @@ def listed(values: Mapping[str, float]) -> str:
 def above_gpipe(context: Context) -> Finding:
     """Every model."""
     percents = gains(context, GPIPE)
-    return measured(context, min(percents.values()) > 0, listed(percents), SIGN)
+    return measured(context, all_of(map(faster, percents.values())), listed(percents), f"{SIGN}; {NO_DIFFERENCE}")
 
 
 @judge(PAPER, "text_throughput", "gain_over_gpipe")
@@ -184,11 +189,13 @@ def gain_over_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "text_throughput", "comparable")
 def comparable(context: Context) -> Finding:
-    """To both that stash, for every model."""
-    percents = {other: gains(context, other) for other in (PIPEDREAM, TWO_BW)}
-    holds = all(abs(value) <= COMPARABLE for each in percents.values() for value in each.values())
+    """To both that stash, for every model: as near as the paper's own, up to 16.5 and 14.1 % lower."""
+    percents = {other: gains(context, other) for other in STASHED}
+    most = {other: context.result.reported[key][1] for other, key in STASHED.items()}
+    holds = all(abs(value) <= most[other] + HALF_A_TENTH for other in STASHED for value in percents[other].values())
     why = "; ".join(f"over {other}: {listed(each)}" for other, each in percents.items())
-    return measured(context, holds, why, f"within {COMPARABLE:g} %, for every model")
+    words = " and ".join(f"{percent:g} % of {other}'s" for other, percent in most.items())
+    return measured(context, holds, why, f"within {words} for every model, as far as the paper's own are apart")
 
 
 def below(other: str, key: str) -> Judge:
@@ -205,8 +212,8 @@ def below(other: str, key: str) -> Judge:
     return judged
 
 
-judge(PAPER, "text_throughput", "below_pipedream")(below(PIPEDREAM, "below_PipeDream_percent"))
-judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, "below_2BW_percent"))
+judge(PAPER, "text_throughput", "below_pipedream")(below(PIPEDREAM, STASHED[PIPEDREAM]))
+judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, STASHED[TWO_BW]))
 
 
 def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
@@ -270,7 +277,7 @@ def minibatches(context: Context) -> Iterator[str]:
 
 @judge(PAPER, "figure_8", "order")
 def order(context: Context) -> Finding:
-    """On every number of nodes; with equal passes or with the largest, since the paper names neither."""
+    """On every number of nodes; with equal passes and with the largest, since the paper names neither."""
     texts: list[str] = []
     holds = []
     for ending, panel in PASSES.items():
@@ -279,10 +286,9 @@ def order(context: Context) -> Finding:
             speeds = rates_of(context, nodes=nodes)
             line = [need(speeds.get(name + ending), f"{name} on {nodes} nodes") for name in ORDER]
             steps = [percent(after, before) for before, after in zip(line[:-1], line[1:], strict=True)]
-            right += [None if abs(step) <= TIE else step > 0 for step in steps]
+            right += map(faster, steps)
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds.append(all_of(right))
     why = f"sequences/s of {', '.join(ORDER)}: " + "; ".join(texts)
-    return measured(
-        context, any_of(holds), why, f"{SIGN}; {NO_DIFFERENCE}; either reading of the minibatch may have the order"
-    )
+    words = f"{SIGN}; {NO_DIFFERENCE}; where passes of 8 and the largest give different answers it cannot be told"
+    return measured(context, agreed(*holds), why, words)

@@ -18,6 +18,7 @@ from pipelag.results.judging import (
     Difference,
     all_of,
     asked_for,
+    half_a_unit,
     learned,
     over_models,
     sized,
@@ -44,6 +45,7 @@ READINGS = {"": PIPED, "_stashed": STASHED}
 METRICS = {"min. train loss": "loss", "min. val. loss": "test_loss", "max. val. accuracy (%)": "accuracy"}
 SIMILAR = 0.5  # points of accuracy
 ROUNDED = 0.005  # of an accuracy printed to a hundredth: "at least" holds of two that are printed alike
+TENTHS = 0.05  # half a unit of a mean drop, which is printed to a tenth
 BySeed = dict[int, float]
 
 
@@ -222,8 +224,10 @@ def below_data_on_two(context: Context) -> Finding:
     """The two sizes, each as one more run would give it."""
     lead = above(context, SPECTRAIN, DATA, ("ResNet-152", LSTM))
     printed = context.result.reported
-    holds = all_of(lead[model].matches(printed[model][SPECTRAIN][2] - printed[model][DATA][2]) for model in lead)
-    return sized(context, holds, in_words(lead), ONE_MORE, what="training")
+    holds = all_of(
+        lead[model].matches(printed[model][SPECTRAIN][2] - printed[model][DATA][2], ROUNDED) for model in lead
+    )
+    return sized(context, holds, in_words(lead), f"{ONE_MORE}; {half_a_unit(ROUNDED)}", what="training")
 
 
 @judge(PAPER, "table_1", "vanilla_below_data")
@@ -367,9 +371,8 @@ def drop(arm: str, key: str) -> Judge:
     def judged(context: Context) -> Finding:
         difference = ahead(context, DATA, arm)
         printed = context.result.reported[key]
-        return sized(
-            context, difference.matches(printed), f"{difference.text()} for {printed} points", ONE_MORE, what="training"
-        )
+        holds, why = difference.matches(printed, TENTHS), f"{difference.text()} for {printed} points"
+        return sized(context, holds, why, f"{ONE_MORE}; {half_a_unit(TENTHS)}", what="training")
 
     return judged
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import ONE_MORE, Difference, by_seed, every_run, over_models
+from pipelag.results.judging import ONE_MORE, Difference, by_seed, every_run, half_a_unit, over_models
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
@@ -75,7 +75,7 @@ def listed(differences: Mapping[str, Difference]) -> str:
 
 def near(half: float) -> str:
     """The tolerance of a claim that a difference is about a printed one."""
-    return f"{ONE_MORE}; and half a unit of the last printed digit, {half:g} points"
+    return f"{ONE_MORE}; {half_a_unit(half)}"
 
 
 def numbers(values: Sequence[float], form: str = "{:.2f}") -> str:
