@@ -59,10 +59,10 @@ def length(context: Context) -> Drawn:
 
 @judge(PAPER, "length", "longer_is_better_here")
 def longer_is_better(context: Context) -> Finding:
-    """Each step from one length to the next, of every arm."""
+    """Each step from one length to the next."""
     steps = {
         arm: [Difference.of(ends(context, arm, more), ends(context, arm, less)) for less, more in pairwise(LENGTHS)]
-        for arm in context.values("arm")
+        for arm in (SYNC, MARE)
     }
     texts = [f"{arm} {', '.join(step.text() for step in of_arm)}" for arm, of_arm in steps.items()]
     why = f"gained by three times the length, and by three times that, in points: {'; '.join(texts)}"
