@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelag.errors import PipelagError, shortened
+from pipelag.job import open_streams
 from pipelag.plugins import load_plugins
 
 # what one does: command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Bad input and a full disk end with one sentence and exit status 2; what nobody foresaw with one sentence, the place
     of a file that holds the traceback, and exit status 1.
     """
+    open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     debug = "--debug" in argv

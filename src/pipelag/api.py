@@ -23,7 +23,7 @@ from pipelag.library.updating import factory_of, usual
 from pipelag.library.validation import Metric, Validation, metrics_of
 from pipelag.methods import Method
 from pipelag.models.cut import stages as cut_stages
-from pipelag.randomness import preserved_randomness
+from pipelag.randomness import TURN, callers_randomness
 from pipelag.schedules import Delays
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import OptimizerFactory
@@ -288,7 +288,7 @@ def _simulated(
         marks = wishes.kept_at(every, [total], total)
         like = lambda: rates_told(how["rate"], total) | loss_told(how["loss"].function)  # noqa: E731
         store = opened.enter_context(checkpoint_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
-        callers = opened.enter_context(preserved_randomness(place))
+        callers = opened.enter_context(callers_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
             wishes.validation.measure(model, place, most=1)
@@ -301,8 +301,10 @@ def _simulated(
             if saved is not None:
                 retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
-            for inputs, targets in callers.while_drawing(supply.first(total, training.done, seen)):
-                loss = training.step(to(inputs, place), to(targets, place))
+            pairs = supply.first(total, training.done, seen)
+            for inputs, targets in callers.while_drawing(pairs, waiting=supply.length is None):
+                with TURN:
+                    loss = training.step(to(inputs, place), to(targets, place))
                 with _undisturbed(training) if wishes.follows else nullcontext():
                     telling.step(loss)
                     if telling.due:

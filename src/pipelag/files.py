@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -301,6 +302,11 @@ def alone(folder: Path) -> Iterator[None]:
                 for each in made:
                     each.rmdir()
         lock.release()
+
+
+def is_watched() -> bool:
+    """Whether standard error is a terminal. A daemon has none, and what notebooks and loggers put there may not say."""
+    return bool(getattr(sys.stderr, "isatty", bool)())
 
 
 def _reason(error: Exception) -> str:

@@ -279,3 +279,16 @@ def test_a_callback_ends_real_workers_at_the_checkpoint_told_of(how: dict[str, A
     stopped = train(on_step=two, checkpoints=tmp_path, **real)
     assert same(stopped, until) and two.seen == [0, 1, 2] and len(stopped.evaluations) == 1
     assert same(train(convolutional(1), checkpoints=tmp_path, **real), train(**how))
+
+
+def test_who_puts_something_else_for_standard_error_sees_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Log:
+        """As loggers and notebooks put there."""
+
+        def write(self, text: str) -> None: ...
+
+        def flush(self) -> None: ...
+
+    for stream in (Log(), None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert len(train().metrics) == 7
