@@ -153,7 +153,7 @@ def unforeseen(error: Exception, debug: bool) -> str:
 def own_place(error: BaseException) -> str:
     """The innermost line of the user's own code that an error passed, as "mine.py:146"; empty: of none."""
     ours = Path(__file__).parent
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.isfile(frame.filename)]
     libraries = (*map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}), ours)
     theirs = [f for f in frames if not any(folder in Path(f.filename).resolve().parents for folder in libraries)]
     return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}" if theirs else ""

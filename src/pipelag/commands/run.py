@@ -71,7 +71,7 @@ def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int
     say = print if leads() else lambda text: None  # with torchrun, one process tells
     to_do, damaged = [], set()
     for spec, out in asked:
-        stands = None if args.again or not out.is_dir() else finished(out, spec.id)
+        stands = None if args.again or not os.path.isdir(out) else finished(out, spec.id)
         if stands is not None:
             say(f"{outcome_of(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
             continue

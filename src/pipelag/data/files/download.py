@@ -119,7 +119,8 @@ def locked(target: Path, waiting: str) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise PipelagError(
-            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA"
+            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA (data sets "
+            "that lie here whole are read where PIPELAG_MIRROR names this one)"
         ) from error
     try:
         yield
