@@ -368,3 +368,21 @@ def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) 
         assert done.returncode and sentence in done.stderr and "Traceback" not in done.stderr
     finally:
         folder.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+@pytest.mark.parametrize("folder", [".snakemake", "results", "figures"])
+def test_a_project_that_cannot_be_written_to_is_refused(project: Path, folder: str) -> None:
+    """A colleague's clone, a disk that is mounted to be read."""
+    place = project / folder
+    place.mkdir(exist_ok=True)
+    bound = ["mount", "--bind", str(place), str(place)]
+    if subprocess.run(bound, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+        done = snakemake(project, "stale_weights_table_6")
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    assert done.returncode and "Traceback" not in done.stderr and "Snakefile" not in done.stderr
+    assert "cannot be written to; make that possible, or work in a clone of your own" in done.stderr

@@ -44,9 +44,18 @@ def check_config(config):
 
 
 def check_room(folder):
-    """Refuse a disk on which not even Snakemake's own records have room: it would end in tracebacks."""
+    """Refuse a place where Snakemake's own records have no room or cannot be written: it would end in tracebacks."""
     if shutil.disk_usage(folder).free < progress.LEAST:
         refuse(f"{progress.FULL} of {Path(folder).resolve()}; free some space and start again")
+    check_writable(Path(folder, ".snakemake"), "Snakemake keeps its records")
+
+
+def check_writable(folder, what):
+    """Refuse a folder, or if it is to be made one above it, that this user cannot write to. what: is to be there."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        mend = "make that possible, or work in a clone of your own"
+        refuse(f"{folder.resolve()}, where {what}, cannot be written to; {mend}")
 
 
 def plan_of(config, scale):
@@ -274,6 +283,9 @@ check_targets(sys.argv[1:])
 trains_nothing = scale.frozen and not config["retrain"]
 check_dates()
 set_damaged_aside()
+if not only_looks(sys.argv[1:]):
+    check_writable(Path("results", scale.name, "logs"), "jobs log")
+    check_writable(Path(scale.figures), "results are drawn")
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
