@@ -17,7 +17,7 @@ from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, expect, unknown
 from pipelag.library.likeness import data_told, loss_told, rates_told
 from pipelag.library.simulated_checkpoint import checkpoint_in, retell
-from pipelag.library.supply import Supply, to
+from pipelag.library.supply import Supply, noted, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
 from pipelag.library.validation import Metric, Validation, metrics_of
@@ -264,12 +264,25 @@ def train(
 
 @contextmanager
 def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
-    """Around what is told: callbacks may compute with the model, in another mode and with gradients."""
+    """Around what is told: callbacks may compute with the model, in another mode and with gradients.
+
+    Raises:
+        PipelagError: one has put other tensors into the place of those that are trained.
+    """
+    before = {name: (value, value.data_ptr()) for name, value in training.model.named_parameters()}
     try:
         with unchanged_modes(training.model):
             yield
     finally:
         training.forget_gradients()
+    after = {name: (value, value.data_ptr()) for name, value in training.model.named_parameters()}
+    for name in {**before, **after}:
+        was, now = before.get(name), after.get(name)
+        if was is None or now is None or was[0] is not now[0] or was[1] != now[1]:
+            raise PipelagError(
+                f"a callback has put another tensor into the place of the model's '{name}', which is not "
+                "trained; change weights in place (copy_, load_state_dict), and move or cast a copy of the model"
+            )
 
 
 def _simulated(
@@ -301,7 +314,7 @@ def _simulated(
             if saved is not None:
                 retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
-            pairs = supply.first(total, training.done, seen)
+            pairs = noted(supply.first(total, training.done, seen), training.done)
             for inputs, targets in callers.while_drawing(pairs, waiting=supply.length is None):
                 with TURN:
                     loss = training.step(to(inputs, place), to(targets, place))

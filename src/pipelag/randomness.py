@@ -16,7 +16,8 @@ T = TypeVar("T")
 _MASK = (1 << 63) - 1
 # A process has one of each generator for all its threads: who has seeded one draws from it before another thread does
 TURN = threading.RLock()
-os.register_at_fork(after_in_child=TURN._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is not in the child
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TURN._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is not in the child
 
 
 def mix(*numbers: int) -> int:

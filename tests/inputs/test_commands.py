@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -133,6 +134,15 @@ def test_a_finished_run_where_nothing_can_be_written_is_told_again(
     monkeypatch.setattr(run_command, "folder_for", refuse)
     assert main(words) == 0 and "this run stood here, finished" in capsys.readouterr().out
     assert main([*words, "--again"]) == 2
+
+
+def test_letters_that_the_locale_lacks_end_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", told)
+    words = ["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path / "Läufe")]
+    assert main(words) == 0
+    told.flush()
+    assert b"L\\xe4ufe/metrics.jsonl" in told.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
