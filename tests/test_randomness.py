@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from itertools import product
 
 import numpy as np
 import torch
 
-from pipelag.randomness import drawn_for, mix
+from pipelag.randomness import TURN, drawn_for, mix
 
 
 def test_seeds_are_of_all_their_numbers_in_their_order() -> None:
@@ -47,3 +49,22 @@ def test_afterwards_the_generators_are_as_they_were() -> None:
 def test_seeds_are_the_same_on_every_machine() -> None:
     """Logs are repeated by them."""
     assert (mix(0), mix(1, 2), mix(2, 1)) == (0, 2877418497362709762, 268381947344025288)
+
+
+def test_a_fork_need_not_wait_for_a_thread_that_it_has_not() -> None:
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with TURN:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if TURN.acquire(timeout=5) else 1)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

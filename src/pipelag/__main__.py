@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelag.errors import PipelagError, shortened
+from pipelag.job import open_streams
 from pipelag.plugins import load_plugins
 
 # what one does: command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Bad input and a full disk end with one sentence and exit status 2; what nobody foresaw with one sentence, the place
     of a file that holds the traceback, and exit status 1.
     """
+    open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     debug = "--debug" in argv
@@ -151,7 +153,7 @@ def unforeseen(error: Exception, debug: bool) -> str:
 def own_place(error: BaseException) -> str:
     """The innermost line of the user's own code that an error passed, as "mine.py:146"; empty: of none."""
     ours = Path(__file__).parent
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.isfile(frame.filename)]
     libraries = (*map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}), ours)
     theirs = [f for f in frames if not any(folder in Path(f.filename).resolve().parents for folder in libraries)]
     return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno}" if theirs else ""

@@ -17,13 +17,13 @@ from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, expect, unknown
 from pipelag.library.likeness import data_told, loss_told, rates_told
 from pipelag.library.simulated_checkpoint import checkpoint_in, retell
-from pipelag.library.supply import Supply, to
+from pipelag.library.supply import Supply, noted, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, usual
 from pipelag.library.validation import Metric, Validation, metrics_of
 from pipelag.methods import Method
 from pipelag.models.cut import stages as cut_stages
-from pipelag.randomness import preserved_randomness
+from pipelag.randomness import TURN, callers_randomness
 from pipelag.schedules import Delays
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import OptimizerFactory
@@ -264,12 +264,25 @@ def train(
 
 @contextmanager
 def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
-    """Around what is told: callbacks may compute with the model, in another mode and with gradients."""
+    """Around what is told: callbacks may compute with the model, in another mode and with gradients.
+
+    Raises:
+        PipelagError: one has put other tensors into the place of those that are trained.
+    """
+    before = {name: (value, value.data_ptr()) for name, value in training.model.named_parameters()}
     try:
         with unchanged_modes(training.model):
             yield
     finally:
         training.forget_gradients()
+    after = {name: (value, value.data_ptr()) for name, value in training.model.named_parameters()}
+    for name in {**before, **after}:
+        was, now = before.get(name), after.get(name)
+        if was is None or now is None or was[0] is not now[0] or was[1] != now[1]:
+            raise PipelagError(
+                f"a callback has put another tensor into the place of the model's '{name}', which is not "
+                "trained; change weights in place (copy_, load_state_dict), and move or cast a copy of the model"
+            )
 
 
 def _simulated(
@@ -288,7 +301,7 @@ def _simulated(
         marks = wishes.kept_at(every, [total], total)
         like = lambda: rates_told(how["rate"], total) | loss_told(how["loss"].function)  # noqa: E731
         store = opened.enter_context(checkpoint_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
-        callers = opened.enter_context(preserved_randomness(place))
+        callers = opened.enter_context(callers_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
         if wishes.validation is not None:  # an hour later would be late for a mistake
             wishes.validation.measure(model, place, most=1)
@@ -301,8 +314,10 @@ def _simulated(
             if saved is not None:
                 retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
-            for inputs, targets in callers.while_drawing(supply.first(total, training.done, seen)):
-                loss = training.step(to(inputs, place), to(targets, place))
+            pairs = noted(supply.first(total, training.done, seen), training.done)
+            for inputs, targets in callers.while_drawing(pairs, waiting=supply.length is None):
+                with TURN:
+                    loss = training.step(to(inputs, place), to(targets, place))
                 with _undisturbed(training) if wishes.follows else nullcontext():
                     telling.step(loss)
                     if telling.due:

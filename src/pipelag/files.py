@@ -6,12 +6,14 @@ it says is plain: no deeper, longer or larger than anything here can use, no num
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
@@ -281,7 +283,7 @@ def alone(folder: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # most commands do without
 
-    lock = FileLock(folder / "lock")
+    lock, made = FileLock(folder / "lock"), list[Path]()
     try:
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -289,18 +291,30 @@ def alone(folder: Path) -> Iterator[None]:
     except Timeout as error:
         raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
     except OSError as error:
+        _unmake(folder, made)
+        what = "locked: its disk keeps no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"
         raise PipelagError(
-            f"the folder {folder} cannot be written to ({error.strerror}); mend that, remove it, or choose another"
+            f"the folder {folder} cannot be {what} ({error.strerror}); mend that, remove it, or choose another"
         ) from error
     try:
         yield
     finally:
-        if made and os.path.isdir(folder) and os.listdir(folder) == ["lock"]:
-            with suppress(OSError):  # not empty: somebody else's by now
-                (folder / "lock").unlink()
-                for each in made:
-                    each.rmdir()
+        _unmake(folder, made)
         lock.release()
+
+
+def _unmake(folder: Path, made: Sequence[Path]) -> None:
+    """Remove a folder, and those above it, that were made for a lock, where nothing else is in it."""
+    if made and os.path.isdir(folder) and os.listdir(folder) == ["lock"]:
+        with suppress(OSError):  # not empty: somebody else's by now
+            (folder / "lock").unlink()
+            for each in made:
+                each.rmdir()
+
+
+def is_watched() -> bool:
+    """Whether standard error is a terminal. A daemon has none, and what notebooks and loggers put there may not say."""
+    return bool(getattr(sys.stderr, "isatty", bool)())
 
 
 def _reason(error: Exception) -> str:

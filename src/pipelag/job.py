@@ -8,6 +8,7 @@ end with the process that started them; the functions for that are here, because
 """
 
 import array
+import io
 import json
 import os
 import signal
@@ -65,8 +66,24 @@ def leave_with_parent() -> None:
             os._exit(1)
 
 
+def open_streams() -> None:
+    """Let those of the standard streams lead nowhere that are closed (`2>&-`, a daemon): what is opened next, a log,
+    would have their number, and what is told would be written into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have letters that the locale lacks
+
+
 def main(words: list[str]) -> int:
     """Ask, wait, exit as the command does, by the signal that ended it too."""
+    open_streams()
     module = words[:1] == ["-m"]
     if module:
         leave_with_parent()

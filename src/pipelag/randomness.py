@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, nullcontext
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 
 T = TypeVar("T")
 _MASK = (1 << 63) - 1
+# A process has one of each generator for all its threads: who has seeded one draws from it before another thread does
+TURN = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TURN._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is not in the child
 
 
 def mix(*numbers: int) -> int:
@@ -53,7 +59,7 @@ def drawn_for(seed: int, minibatch: int) -> Iterator[None]:
     targets, and a training that goes on after a break. Afterwards the generators (the CPU's) are as they were.
     """
     value = mix(seed, minibatch, -1)
-    with preserved_randomness(), others_preserved():
+    with TURN, preserved_randomness(), others_preserved():
         torch.default_generator.manual_seed(value)
         np.random.seed(value % (1 << 32))
         random.seed(value)
@@ -87,22 +93,49 @@ class preserved_randomness:
             self.on_device = torch.cuda.get_rng_state(self.device)
         return self
 
-    def while_drawing(self, items: Iterable[T]) -> Iterator[T]:
-        """The items of the caller's, each drawn with the caller's random numbers, which go on from one to the next."""
+    def while_drawing(self, items: Iterable[T], waiting: bool = False) -> Iterator[T]:
+        """The items of the caller's, each drawn with the caller's random numbers, which go on from one to the next.
+
+        waiting: an item may come from what another thread trains, for which that one needs its turn.
+        """
         iterator = iter(items)
         while True:
-            inside = torch.get_rng_state()
-            torch.set_rng_state(self.state)
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                self.state = torch.get_rng_state()
-                torch.set_rng_state(inside)
+            with nullcontext() if waiting else TURN:
+                with TURN:
+                    inside = torch.get_rng_state()
+                    torch.set_rng_state(self.state)
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+                finally:
+                    with TURN:
+                        self.state = torch.get_rng_state()
+                        torch.set_rng_state(inside)
             yield item
 
     def __exit__(self, *exception: object) -> None:
         torch.set_rng_state(self.state)
         if self.device is not None:
             torch.cuda.set_rng_state(self.on_device, self.device)
+
+
+class callers_randomness(preserved_randomness):
+    """The same for a whole training: where another thread trains, whose numbers the generator gives just now, the
+    caller's are those that were there when that one began.
+    """
+
+    trainings: ClassVar[list[callers_randomness]] = []
+
+    def __enter__(self) -> callers_randomness:
+        with TURN:
+            super().__enter__()
+            self.thread = threading.get_ident()
+            self.state = next((each.state for each in self.trainings if each.thread != self.thread), self.state)
+            self.trainings.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with TURN:
+            self.trainings.remove(self)
+            super().__exit__(*exception)

@@ -35,7 +35,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent
+from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent, open_streams
 
 DRAWING = (  # what commands that draw need; importing them does no work
     "pandas",
@@ -312,6 +312,7 @@ class WarmProcess:
 def main() -> int:
     """Serve on the socket that the command line names."""
     leave_with_parent()
+    open_streams()  # here, for the forks: once such a stream leads elsewhere, Python cannot set it any more
     server = Server(Path(sys.argv[1]))  # first, so that clients wait for it instead of starting by themselves
     load(DRAWING)
     server.serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import json
 import os
@@ -352,6 +353,22 @@ def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path, monk
             assert not left.exists() and foreign.exists()
             assert first.exists() and first != second  # in use
     assert [path.name for path in tmp_path.iterdir()] == ["another"]
+
+
+def test_no_folder_for_the_workers_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    refused = pytest.raises(PipelagError, match=r"no folder for the workers .*No such file.*; let TMPDIR name a folder")
+    with refused, processes.workers_folder():
+        pass
+
+    def lockless(*_: object) -> None:  # as on some network disks
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", lockless)
+    with pytest.raises(PipelagError, match="No locks available"), processes.workers_folder():
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def enter(*words: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,41 @@ def test_an_out_that_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.Capt
         assert main(["run", "--spec", changed(), "--out", str(out)]) == 2
         assert "cannot be a folder to write to" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_finished_run_where_nothing_can_be_written_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path / "run")]
+    assert main(words) == 0
+
+    def refuse(path: Path) -> Path:  # as on a disk that is mounted to be read only
+        raise PipelagError(f"'{path}' cannot be a folder to write to")
+
+    monkeypatch.setattr(run_command, "folder_for", refuse)
+    assert main(words) == 0 and "this run stood here, finished" in capsys.readouterr().out
+    assert main([*words, "--again"]) == 2
+
+
+def test_letters_that_the_locale_lacks_end_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", told)
+    words = ["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path / "Läufe")]
+    assert main(words) == 0
+    told.flush()
+    assert b"L\\xe4ufe/metrics.jsonl" in told.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_what_a_command_opens_takes_no_closed_streams_place(closed: int, tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os.close(closed)
+        sys.stdout, sys.stderr = None, None  # type: ignore[assignment]
+        code = main(["methods"])
+        opened = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+        os._exit(0 if code == 0 and opened > 2 and isinstance(sys.stderr.isatty(), bool) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_nobody_foresaw_is_one_sentence_and_a_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import stat
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelag.data.files.download import locked
 from pipelag.errors import PipelagError
-from pipelag.files import DEEPEST, json_of, plain, read_text, read_yaml, write_whole, written, yaml_of
+from pipelag.files import DEEPEST, alone, json_of, plain, read_text, read_yaml, write_whole, written, yaml_of
 
 NINES = "&a [1,1,1,1,1,1,1,1,1]"
 MANY = "\n".join(
@@ -184,3 +186,19 @@ def test_a_drawing_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> N
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "'t.svg' cannot be written: File too large" in done.stderr
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"t.svg": "before"}
+
+
+def test_a_disk_that_keeps_no_locks_is_said_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lockless(*_: object) -> None:  # as on some network disks
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", lockless)
+    refused = pytest.raises(PipelagError, match=r"a/partial cannot be locked: its disk keeps no locks")
+    with refused, alone(tmp_path / "a/partial"):
+        pass
+    assert not list(tmp_path.iterdir())
+    refused = pytest.raises(PipelagError, match="that lie here whole are read where PIPELAG_MIRROR names this one")
+    with refused, locked(tmp_path / "b/file", "waiting"):
+        pass

@@ -299,6 +299,24 @@ def test_nobody_waits_for_minibatches_on_their_way_to_a_gpu(monkeypatch: pytest.
     assert to(pair[0], torch.device("cpu")) is pair[0] and len(taken) == 3
 
 
+class Damaged(list[Any]):
+    """Minibatches of which one cannot be read."""
+
+    def __getitem__(self, step: Any) -> Any:
+        if step == 3:
+            raise OSError("a file is damaged")
+        return super().__getitem__(step)
+
+
+@pytest.mark.parametrize(
+    "batches", [Damaged(PAIRS), (Damaged(PAIRS)[step] for step in range(5))], ids=["list", "order"]
+)
+def test_what_the_data_raise_has_a_note_of_the_step(batches: Any) -> None:
+    with pytest.raises(OSError, match="a file is damaged") as raised:
+        trained(batches, steps=5)
+    assert raised.value.__notes__ == ["in the data, for step 3"]
+
+
 def test_the_device_may_be_found() -> None:
     run = trained(device="auto")
     assert next(run.model.parameters()).device.type == ("cuda" if torch.cuda.is_available() else "cpu")

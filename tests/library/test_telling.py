@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
+from pipelag.errors import PipelagError
 from pipelag.library.validation import Validation, accuracy
 from tests.toy import Counted, Noise, convolutional, equal, sgd
 
@@ -279,3 +281,54 @@ def test_a_callback_ends_real_workers_at_the_checkpoint_told_of(how: dict[str, A
     stopped = train(on_step=two, checkpoints=tmp_path, **real)
     assert same(stopped, until) and two.seen == [0, 1, 2] and len(stopped.evaluations) == 1
     assert same(train(convolutional(1), checkpoints=tmp_path, **real), train(**how))
+
+
+def test_who_puts_something_else_for_standard_error_sees_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Log:
+        """As loggers and notebooks put there."""
+
+        def write(self, text: str) -> None: ...
+
+        def flush(self) -> None: ...
+
+    for stream in (Log(), None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert len(train().metrics) == 7
+
+
+def cast_and_back(model: nn.Sequential) -> None:
+    model.double().float()
+
+
+def replace_parameter(model: nn.Sequential) -> None:
+    model[0][0].weight = nn.Parameter(model[0][0].weight.detach().clone())
+
+
+def replace_layer(model: nn.Sequential) -> None:
+    model[0][0] = copy.deepcopy(model[0][0])
+
+
+def train_anew(model: nn.Sequential) -> None:
+    train(model)
+
+
+@pytest.mark.parametrize("change", [cast_and_back, replace_parameter, replace_layer, train_anew])
+def test_weights_that_would_not_be_trained_any_more_are_refused(change: Callable[[nn.Sequential], None]) -> None:
+    model = convolutional()
+    with pytest.raises(PipelagError, match="another tensor into the place of the model's '0.0.weight'"):
+        train(model, on_step=lambda step, loss: change(model) if step == 3 else None)
+
+
+def test_weights_may_be_changed_in_place_and_swapped_for_a_while() -> None:
+    model = convolutional()
+
+    def averaged(step: int, loss: float) -> None:
+        """As who measures a mean of weights: others in their place, and back."""
+        held = [p.data for p in model.parameters()]
+        for p in model.parameters():
+            p.data = p.data / 2
+        for p, data in zip(model.parameters(), held, strict=True):
+            p.data = data
+        model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
+
+    assert same(train(model, on_step=averaged), train())

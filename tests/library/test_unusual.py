@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -399,3 +400,23 @@ def test_a_table_that_nobody_changes_may_be_shared_by_stages() -> None:
     model = [Turned(angles), Turned(angles), nn.Linear(4, 2)]
     simulated = pipelag.train([*map(copy.deepcopy, model)], X, **usual)
     assert alike(pipelag.train(model, X, executor="real", **usual), simulated)
+
+
+# Threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_trainings_in_several_threads_draw_as_each_alone() -> None:
+    """A sweep by threads: torch's generator is one for all of them, and dropout of each is by its seed all the same."""
+
+    model = nn.Sequential(*plain()[:2], nn.Dropout(0.5), nn.Linear(16, 2))
+
+    def dropping(seed: int) -> pipelag.TrainedRun:
+        how: dict[str, Any] = {"cuts": (1,), "epochs": 5, "evaluate_every": 7, "validation": X[:2], "lr": 0.1}
+        return pipelag.train(copy.deepcopy(model), X, method="stale_weights", seed=seed, **how)
+
+    torch.manual_seed(5)
+    alone, after = [dropping(seed) for seed in range(3)], torch.get_rng_state()
+    torch.manual_seed(5)
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(dropping, range(3)))
+    assert all(map(alike, alone, together)) and torch.equal(torch.get_rng_state(), after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -333,3 +334,55 @@ def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
         assert second.returncode != 0 and "Directory cannot be locked" in second.stdout + second.stderr
     finally:
         assert first.wait(timeout=600) == 0
+
+
+def test_what_is_dated_ahead_of_the_clock_is_dated_back_in_its_order(project: Path) -> None:
+    """Of logs that come from another machine, or before whose making the clock was set back."""
+    target = "stale_weights_table_6"
+    assert snakemake(project, target).returncode == 0
+    ids = {arm.spec.id for arm in arms(load_paper("stale_weights"), "table_6", load_scale("quick"))}
+    logs = [project / run_dir(load_scale("quick"), run) / "metrics.jsonl" for run in ids]
+    later = time.time() + 9e6
+    drawn = [path for path in (project / "figures/quick/stale_weights").glob("table_6.*")]
+    for number, path in enumerate([*logs, *drawn]):
+        os.utime(path, (later + number, later + number))
+    looked = snakemake(project, "--dry-run", target)
+    assert f"{len(logs + drawn)} files are dated ahead of this machine's clock" in looked.stderr
+    done = snakemake(project, target)
+    assert done.returncode == 0 and "they are dated back" in done.stderr and "Nothing to be done" in done.stderr
+    os.utime(logs[0], (later, later))  # this one was made after what is drawn from it
+    done = snakemake(project, target)
+    assert done.returncode == 0 and "table_6 drawn" in done.stderr
+    assert "Nothing to be done" in snakemake(project, target).stderr
+
+
+def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) -> None:
+    arm = arms(load_paper("stale_weights"), "table_6", load_scale("quick"))[0]
+    folder = project / run_dir(load_scale("quick"), arm.spec.id)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("")
+    try:
+        done = snakemake(project, "stale_weights_table_6")
+        sentence = f"'{folder.relative_to(project)}' is a file, where a run keeps a folder"
+        assert done.returncode and sentence in done.stderr and "Traceback" not in done.stderr
+    finally:
+        folder.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+@pytest.mark.parametrize("folder", [".snakemake", "results", "figures"])
+def test_a_project_that_cannot_be_written_to_is_refused(project: Path, folder: str) -> None:
+    """A colleague's clone, a disk that is mounted to be read."""
+    place = project / folder
+    place.mkdir(exist_ok=True)
+    bound = ["mount", "--bind", str(place), str(place)]
+    if subprocess.run(bound, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+        done = snakemake(project, "stale_weights_table_6")
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    assert done.returncode and "Traceback" not in done.stderr and "Snakefile" not in done.stderr
+    assert "cannot be written to; make that possible, or work in a clone of your own" in done.stderr

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import snakemake_logger_plugin_pipelag as progress
@@ -18,10 +19,12 @@ from pipelag.errors import PipelagError
 from pipelag.plugins import use_plugins
 from pipelag.results.logs import Item
 from pipelag.results.named import check_results, drawing_code, report_code
+from pipelag.runs.folder import check_places
 from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
 from snakemake.cli import get_argument_parser
 
+AHEAD = 60.0  # seconds that a file's date may be ahead of the clock: those of two machines differ by some
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
 
 
@@ -41,9 +44,18 @@ def check_config(config):
 
 
 def check_room(folder):
-    """Refuse a disk on which not even Snakemake's own records have room: it would end in tracebacks."""
+    """Refuse a place where Snakemake's own records have no room or cannot be written: it would end in tracebacks."""
     if shutil.disk_usage(folder).free < progress.LEAST:
         refuse(f"{progress.FULL} of {Path(folder).resolve()}; free some space and start again")
+    check_writable(Path(folder, ".snakemake"), "Snakemake keeps its records")
+
+
+def check_writable(folder, what):
+    """Refuse a folder, or if it is to be made one above it, that this user cannot write to. what: is to be there."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        mend = "make that possible, or work in a clone of your own"
+        refuse(f"{folder.resolve()}, where {what}, cannot be written to; {mend}")
 
 
 def plan_of(config, scale):
@@ -80,6 +92,18 @@ def only_looks(words):
     return any(getattr(asked, name) for name in ("dryrun", "lint", "summary", "detailed_summary", "list_rules", *pictures))
 
 
+def run_folders():
+    """Those that are there of the runs asked for, each once; refused where something else is in their place."""
+    folders = {experiments.run_dir(scale, arm.spec.id) for arms in plan.values() for arm in arms if not arm.left_out}
+    there = sorted(folder for folder in folders if os.path.lexists(folder))
+    try:
+        for folder in there:
+            check_places(folder)
+    except PipelagError as error:
+        refuse(str(error))
+    return there
+
+
 def set_damaged_aside():
     """A finished log that is not what its run wrote is made anew; one that is published is refused.
 
@@ -99,6 +123,30 @@ def set_damaged_aside():
                 refuse(f"{damaged}: its summary cannot be set aside ({error.strerror})")
             print(f"pipelag: {damaged.split(';')[0]}; its summary was set aside as {summary.stem}.damaged, so that "
                   "the run is made anew where it is asked for", file=sys.stderr)
+
+
+def check_dates():
+    """Date files back that are dated ahead of this machine's clock (a clock that was set back, logs of another machine),
+    in their order: Snakemake takes what was made of them for older, however often it is made. Who only looks is told.
+    """
+    now = time.time()
+    logs = [folder / name for folder in run_folders() for name in ("metrics.jsonl", "summary.json")]
+    drawn = [path for path in Path(scale.figures).rglob("*") if path.is_file()]
+    dates = {path: path.stat().st_mtime for path in [*logs, *drawn] if path.exists()}
+    ahead = sorted((path for path, date in dates.items() if date > now + AHEAD), key=dates.get)
+    if not ahead:
+        return
+    said = f"{len(ahead)} files are dated ahead of this machine's clock, {ahead[-1]} the furthest"
+    if only_looks(sys.argv[1:]):
+        print(f"pipelag: {said}; a run would date them back, to now", file=sys.stderr)
+        return
+    try:
+        for number, path in enumerate(ahead, start=1):
+            date = now - 0.001 * (len(ahead) - number)
+            os.utime(path, (date, date))
+    except OSError as error:
+        refuse(f"{said}, and {path} cannot be dated back ({error.strerror}); mend the clock, or touch them")
+    print(f"pipelag: {said}; they are dated back, to now", file=sys.stderr)
 
 
 def log_files(paper, result):
@@ -233,7 +281,11 @@ except PipelagError as error:
 has_gpu = config["device"] == "cuda" or (config["device"] == "auto" and shutil.which("nvidia-smi") is not None)
 check_targets(sys.argv[1:])
 trains_nothing = scale.frozen and not config["retrain"]
+check_dates()
 set_damaged_aside()
+if not only_looks(sys.argv[1:]):
+    check_writable(Path("results", scale.name, "logs"), "jobs log")
+    check_writable(Path(scale.figures), "results are drawn")
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)

@@ -67,15 +67,15 @@ def main(args: argparse.Namespace) -> int:
 
 def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int) -> int:
     """What `main` does once it knows what is asked."""
-    asked = [(spec, folder_for(out)) for spec, out in zip(specs, args.out, strict=True)]
+    asked = list(zip(specs, args.out, strict=True))
     say = print if leads() else lambda text: None  # with torchrun, one process tells
     to_do, damaged = [], set()
     for spec, out in asked:
-        stands = None if args.again else finished(out, spec.id)
+        stands = None if args.again or not os.path.isdir(out) else finished(out, spec.id)
         if stands is not None:
             say(f"{outcome_of(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
             continue
-        to_do.append((spec, out))
+        to_do.append((spec, folder_for(out)))
         if not args.again and (out / "summary.json").exists():
             damaged.add(out)
     ends: list[dict[str, Any] | Exception] = []

@@ -37,7 +37,7 @@ from pipelag.errors import Stop
 from pipelag.files import alone
 from pipelag.library.likeness import data_told, loss_told, rates_told, warn_of_others
 from pipelag.library.simulated_checkpoint import refuse_simulated
-from pipelag.library.supply import Supply, to
+from pipelag.library.supply import Supply, noted, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.methods.prediction import prediction_rule, rules_of_users
 from pipelag.stage.optimizers import OptimizerFactory, group_by_stage
@@ -76,10 +76,10 @@ def train_real(
         device = "cuda" if torch.cuda.device_count() >= workers else "cpu"
     epoch = supply.length
     if not supply.numbered:
-        supply = Supply(list(supply.first(total)))
+        supply = Supply(list(noted(supply.first(total))))
     elif isinstance(supply.batches, (list, tuple)):
         supply = replace(supply, batches=supply.batches[:total])  # the others need not travel
-    first = next(iter(supply.first(total)))  # refused here rather than by every worker
+    first = next(noted(supply.first(total)))  # refused here rather than by every worker
     if checkpoints is not None:
         refuse_simulated(Path(checkpoints))
     if wishes.validation is not None:  # an hour later would be late for a mistake

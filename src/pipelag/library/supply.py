@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
 
 from pipelag import asked
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, noting
 from pipelag.randomness import drawn_for
 from pipelag.tensors import sent
 
@@ -107,6 +107,16 @@ class Supply:
         if self.length is None:
             more = "give a list or a loader with a length, through which epochs=... goes more often"
         return PipelagError(f"{count} steps need {count} minibatches, and there {there}; train fewer steps, or {more}")
+
+
+def noted(pairs: Iterator[tuple[Any, Any]], start: int = 0) -> Iterator[tuple[Any, Any]]:
+    """The same minibatches, from that of step `start` on; what the user's data raise has a note of the step."""
+    for step in count(start):
+        with noting(f"in the data, for step {step}"):
+            pair = next(pairs, None)
+        if pair is None:
+            return
+        yield pair
 
 
 def to(value: Any, device: torch.device) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from tqdm import tqdm
 
 from pipelag.asked import check_folder, whole
 from pipelag.errors import PipelagError, noting, shown
-from pipelag.files import folder_for
+from pipelag.files import folder_for, is_watched
 from pipelag.library.validation import LOSS, Validation
 from pipelag.runs.folder import finite
 from pipelag.typed import MOST_STEPS
@@ -89,7 +88,7 @@ class Telling:
 
     def __init__(self, wishes: Wishes, total: int, epoch: int | None, bar: bool, resumed: bool = False) -> None:
         self.wishes, self.total, self.epoch, self.resumed = wishes.noting(), total, epoch, resumed
-        self.shows = bar and (sys.stderr.isatty() if wishes.progress is None else wishes.progress)
+        self.shows = bar and (is_watched() if wishes.progress is None else wishes.progress)
         self.values: list[float] = []  # losses of the steps done
         self.pending: list[torch.Tensor] = []  # on the device still
         self.evaluations: list[dict[str, float]] = []

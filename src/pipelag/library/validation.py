@@ -14,7 +14,7 @@ from torch import nn
 from pipelag.asked import check_batches
 from pipelag.errors import PipelagError, noting, shown, unknown
 from pipelag.library.supply import Supply, to
-from pipelag.randomness import others_preserved, preserved_randomness, seed_stage
+from pipelag.randomness import TURN, others_preserved, preserved_randomness, seed_stage
 from pipelag.runs.objectives import METRICS
 from pipelag.stage.rounded import computing
 from pipelag.stage.where import layer_of, shape_of
@@ -74,7 +74,7 @@ def undisturbed(place: torch.device, seed: int) -> Iterator[None]:
 
     Afterwards all of them are where they were.
     """
-    with preserved_randomness(place), others_preserved():
+    with TURN, preserved_randomness(place), others_preserved():
         for device in {torch.device("cpu"), place}:
             seed_stage(seed, 0, 0, device)
         yield

@@ -30,6 +30,7 @@ from tqdm import tqdm
 from pipelag.data.files.compressed import strange
 from pipelag.data.files.manifest import Sums
 from pipelag.errors import PipelagError
+from pipelag.files import is_watched
 
 TIMEOUT = 30.0  # seconds without a byte
 RETRIES = 4  # in a row without progress, per address
@@ -118,7 +119,8 @@ def locked(target: Path, waiting: str) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise PipelagError(
-            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA"
+            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA (data sets "
+            "that lie here whole are read where PIPELAG_MIRROR names this one)"
         ) from error
     try:
         yield
@@ -171,7 +173,7 @@ def _complete(address: str, part: Path, size: int, pause: float) -> bool:
         unit_scale=True,
         unit_divisor=1024,
         desc=part.stem,
-        mininterval=0.1 if sys.stderr.isatty() else 10.0,
+        mininterval=0.1 if is_watched() else 10.0,
     )
     failures = 0
     # Unbuffered, so that on a full disk nothing is left to be written when the file is closed.

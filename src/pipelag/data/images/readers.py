@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from pipelag.data.files.fetch import data_folder, fetch
 from pipelag.data.images import cifar
 from pipelag.data.images.dataset import Dataset
 from pipelag.errors import PipelagError, unknown
+from pipelag.files import is_watched
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -173,7 +173,7 @@ def _decoded(files: dict[str, list[tuple[str, str, bytes]]], classes: tuple[str,
     """Both parts of (class, path, content), in this order."""
     from PIL import Image
 
-    quiet, images = not sys.stderr.isatty(), sum(map(len, files.values()))
+    quiet, images = not is_watched(), sum(map(len, files.values()))
     with warnings.catch_warnings(), tqdm(total=images, desc="decoding", unit="image", disable=quiet) as bar:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_room` judges sizes, in a sentence
         parts = [_decode(sorted(files[part]), classes, bar) for part in ("train", "test")]

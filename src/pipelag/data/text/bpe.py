@@ -24,6 +24,7 @@ from pipelag.data.files.download import locked
 from pipelag.data.text.parallel import Pair, pairs_of
 from pipelag.data.text.parallel_layouts import Parts
 from pipelag.errors import PipelagError
+from pipelag.files import is_watched
 
 LONGEST_WORD = 1000  # characters; clean-corpus-n.perl leaves out sentences with longer ones
 PARTS = ("train", "valid", "test")
@@ -196,7 +197,7 @@ def learn(sentences: Iterable[str], merges: int) -> str:
     out = io.StringIO()
     if merges < 1:
         raise PipelagError(f"a byte-pair encoding needs at least 1 merge, not {merges}")
-    bar = sys.stderr if sys.stderr.isatty() else io.StringIO()
+    bar = sys.stderr if is_watched() else io.StringIO()
     try:
         with contextlib.redirect_stderr(bar):
             learn_bpe((f"{sentence}\n" for sentence in sentences), out, merges)

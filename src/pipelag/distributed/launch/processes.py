@@ -71,7 +71,38 @@ def stoppable(folder: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def workers_folder() -> Iterator[Path]:
-    """A folder that only this user can read, gone at the end; those of launchers that were killed are removed, too."""
+    """A folder that only this user can read, gone at the end; those of launchers that were killed are removed, too.
+
+    Raises:
+        PipelagError: it cannot be made, or its disk knows no locks.
+    """
+    try:
+        remove_abandoned()
+        folder = Path(tempfile.mkdtemp(prefix=OURS))
+    except OSError as error:
+        raise no_folder(error) from error
+    lock = FileLock(folder / "lock")
+    try:
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise no_folder(error) from error
+        yield folder
+    finally:
+        lock.release()
+        remove(folder)
+
+
+def no_folder(error: OSError) -> PipelagError:
+    """Why workers have no folder."""
+    return PipelagError(
+        f"no folder for the workers can be made and locked beside other temporary files ({error.strerror}); let TMPDIR "
+        "name a folder where that can be done"
+    )
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of launchers that were killed."""
     for old in Path(tempfile.gettempdir()).glob(f"{OURS}*"):
         lock = FileLock(old / "lock")
         try:
@@ -83,12 +114,6 @@ def workers_folder() -> Iterator[Path]:
             pass
         finally:
             lock.release()
-    folder = Path(tempfile.mkdtemp(prefix=OURS))
-    try:
-        with FileLock(folder / "lock"):
-            yield folder
-    finally:
-        remove(folder)
 
 
 def remove(folder: Path) -> None:

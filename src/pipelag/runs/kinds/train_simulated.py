@@ -17,6 +17,7 @@ from pipelag import checkpoint, methods
 from pipelag.allocator import keep_freed_memory
 from pipelag.data.minibatches import Ahead, Minibatches
 from pipelag.errors import PipelagError
+from pipelag.files import is_watched
 from pipelag.models.cut import stale_percent
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
@@ -292,7 +293,7 @@ def advance(
     model.train()
     ahead = Ahead(batches, training.total, device)
     saved_at = tick = time.perf_counter()
-    quiet = 10.0 if not sys.stderr.isatty() else 0.1
+    quiet = 10.0 if not is_watched() else 0.1
     with tqdm(total=training.total, initial=training.done, unit="step", mininterval=quiet, desc=spec.id) as bar:
         while training.done < training.total:
             left = time.perf_counter()
