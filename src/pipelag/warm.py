@@ -263,11 +263,15 @@ def remove_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             about = folder.stat()
-            if about.st_uid == os.getuid() and about.st_mtime < time.time() - 60:  # a younger one may not listen yet
+            age = time.time() - about.st_mtime
+            if about.st_uid == os.getuid() and age > 60:  # a younger one may not listen yet
                 try:
                     asked.connect(str(folder / "socket"))
                 except ConnectionRefusedError:
                     shutil.rmtree(folder, ignore_errors=True)
+                except FileNotFoundError:
+                    if age > 3600:  # killed before it listened
+                        shutil.rmtree(folder, ignore_errors=True)
 
 
 class WarmProcess:

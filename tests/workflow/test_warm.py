@@ -261,7 +261,8 @@ def test_folders_of_killed_warm_processes_are_removed_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name in ("pipelag-warm-killed", "pipelag-warm-alive", "pipelag-warm-begun", "other-killed"):
+    ours = [f"pipelag-warm-{name}" for name in ("killed", "alive", "begun", "mute")]
+    for name in (*ours, "other-killed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "shapes-1.pickle").touch()
     with socket.socket(socket.AF_UNIX) as listening:
@@ -276,7 +277,7 @@ def test_folders_of_killed_warm_processes_are_removed_and_no_others(
             bound.bind(str(tmp_path / "pipelag-warm-young/socket"))
             for path in tmp_path.iterdir():
                 if path.name != "pipelag-warm-young":
-                    os.utime(path, (0, 0))
+                    os.utime(path, (0, 0) if path.name != "pipelag-warm-begun" else (time.time() - 600,) * 2)
             remove_abandoned()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "other-killed",
