@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from pipelag import methods
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage import flat_step
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
@@ -83,10 +84,8 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
-@pytest.mark.parametrize("name", [*FLAT, *OWN])
-def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> None:
-    """Weights and the optimizer's state, its counts of steps included."""
-    make = (FLAT | OWN)[name]
+def beside_plain(make: Make, device: str = "cpu") -> tuple[SimulatedTraining, list[torch.Tensor]]:
+    """Trained without delays, and what plain training ends with."""
     model = network().to(device)
     optimizer = make(model.parameters())
     trained = training("sequential", make, device=device)
@@ -97,8 +96,44 @@ def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> N
         trained.step(x, y)
     plain = [p.detach() for p in model.parameters()]
     plain += [torch.as_tensor(v) for p in model.parameters() for _, v in sorted(optimizer.state.get(p, {}).items())]
+    return trained, plain
+
+
+@pytest.mark.parametrize("name", [*FLAT, *OWN])
+def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> None:
+    """Weights and the optimizer's state, its counts of steps included."""
+    trained, plain = beside_plain((FLAT | OWN)[name], device)
     assert same(ended(trained), plain)
     assert any(lying(trained)) == (name in FLAT)
+
+
+def apart(parameters: Any) -> torch.optim.Optimizer:
+    """Vectors have a rate of their own, and no decay."""
+    given = list(parameters)
+    groups = given if isinstance(given[0], dict) else [{"params": given}]
+    parts = [
+        group | {"params": [p for p in group["params"] if (p.dim() > 1) == decays], "weight_decay": 0.1 * decays}
+        for group in groups
+        for decays in (True, False)
+    ]
+    return torch.optim.Adam([part | {"lr": 0.01 if part["weight_decay"] else 0.03} for part in parts])
+
+
+@pytest.mark.parametrize("name", [*FLAT, "apart"])
+def test_large_stages_are_stepped_over_and_foreseen_piece_by_piece(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second stage's 7,812 weights lie in two pieces, its biases behind them; apart, in a buffer of their own."""
+    make = (FLAT | {"apart": apart})[name]
+    monkeypatch.setattr(flat_step, "PIECE", 4096)
+    trained, plain = beside_plain(make)
+    assert same(ended(trained), plain)
+    laid = trained.pipeline.weights[1].laid
+    assert laid is not None and len(laid.pieces) == (3 if name == "apart" else 2)
+    method = "spectrain" if name == "sgd" else "pipeoptim"
+    flat, by_parameters = (training(method, make) for _ in range(2))
+    never(by_parameters.pipeline.flat_step)
+    for x, y in batches():
+        assert torch.equal(flat.step(x, y), by_parameters.step(x, y))
+    assert same(ended(flat), ended(by_parameters)) and any(lying(flat))
 
 
 @pytest.mark.parametrize("method", ["pipeoptim", "spectrain", "xpipe", "pipemare", "pipedream"])
