@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -632,6 +633,18 @@ def test_a_distance_is_the_root_mean_square_per_weight() -> None:
         [torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.0, 2.0])],
     )
     assert rms(a, b, 4) == 2.5
+
+
+def test_a_row_has_the_means_and_the_greatest_of_what_came_since_the_row_before() -> None:
+    watch = Discrepancy(SimpleNamespace(weights=[]), horizons=(1,))  # type: ignore[arg-type]
+    for values in ((1.0, 5.0, 0.0), (3.0,)):
+        for value in values:
+            watch.add(("predicted", 1), value)
+            watch.add(("stale", 1), 10 * value)
+        row, mean, most = watch.row(), sum(values) / len(values), max(values)
+        assert (row["rmse_predicted_1"], row["rmse_predicted_1_most"]) == (mean, most)
+        assert (row["rmse_stale_1"], row["rmse_stale_1_most"]) == (10 * mean, 10 * most)
+    assert "rmse_stale_1" not in watch.row()  # nothing new to tell of
 
 
 def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:
