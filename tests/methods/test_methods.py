@@ -286,11 +286,15 @@ def test_pipemare_t1_divides_the_rate_by_the_delay_and_anneals() -> None:
     assert method.learning_rate(4, 4, 0, 1) == 1.0  # the last stage keeps the base rate
 
 
-def test_spike_compensation_equals_its_formula() -> None:
-    """w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), against a hand-written update of one stage with D = 2."""
+@pytest.mark.parametrize("momentum", [0.9, 0.0, 1.0])
+def test_spike_compensation_equals_its_formula(momentum: float) -> None:
+    """w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), against a hand-written update of one stage with D = 2.
+
+    There b is 1 + m; without a momentum that is plain SGD.
+    """
     stage = nn.Linear(4, 1)
     flat = FlatParameters(stage.parameters())
-    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)  # noqa: E731
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=momentum, weight_decay=0.01)  # noqa: E731
     optimizer = group_by_stage(make, [flat.parameters], {}, [1])
     assert optimizer is not None
     method = get("spike_compensation")
@@ -307,8 +311,8 @@ def test_spike_compensation_equals_its_formula() -> None:
         policy.prepare()
         for i, g in enumerate(gradients):
             g = g + 0.01 * w[i]
-            v[i] = 0.9 * v[i] + g
-            w[i] = w[i] - 0.1 * (0.81 * v[i] + (1 - 0.81) / 0.1 * g)
+            v[i] = momentum * v[i] + g
+            w[i] = w[i] - 0.1 * (momentum**2 * v[i] + (1 + momentum) * g)
         for ours, expected in zip(stage.parameters(), w, strict=True):
             torch.testing.assert_close(ours.detach(), expected, rtol=1e-5, atol=1e-6)
 
@@ -459,6 +463,15 @@ def test_a_decay_is_in_the_remembered_gradient_where_the_optimizer_puts_it_there
     optimizer = kind([weight], lr=0.1, weight_decay=0.5)
     (along,) = coupled_decay([weight], optimizer.param_groups, optimizer)
     assert torch.equal(along, torch.full((2, 2), 2.5 if in_the_gradient else 1.0))
+
+
+def test_what_a_gradient_has_is_the_decay_and_the_sign_of_its_own_group() -> None:
+    weights = [torch.nn.Parameter(torch.full((2,), 4.0)) for _ in range(4)]
+    settings = [(0.5, False), (0.25, False), (0.0, False), (0.5, True)]
+    groups = [{"weight_decay": decay, "maximize": turned} for decay, turned in settings]
+    for weight in weights:
+        weight.grad = torch.ones(2)
+    assert [each[0].item() for each in coupled_decay(weights, groups) if each is not None] == [3.0, 2.0, 1.0, 1.0]
 
 
 # Recomputation ----------------------------------------------------------------------------------------------------
