@@ -237,15 +237,16 @@ class Sometimes(nn.Module):
 
 
 def test_a_parameter_may_be_without_a_gradient() -> None:
-    """Its state stays as it is then, as in the optimizer's own step."""
+    """Its state stays as it is then, as in the optimizer's own step: in the next phase, which begins with gradients of
+    all, its count of steps is still its own."""
     both = []
     for flat in (True, False):
         model = nn.Sequential(*network(), Sometimes())
-        phase = Phase(methods.get("pipedream"), STEPS, (1, 3, 5))
-        each = SimulatedTraining(model, [phase], FLAT["adamw"], F.cross_entropy)
-        if not flat:
-            never(each.pipeline.flat_step)
+        phases = [Phase(methods.get("pipedream"), steps, (1, 3, 5)) for steps in (3, STEPS - 3)]
+        each = SimulatedTraining(model, phases, FLAT["adamw"], F.cross_entropy)
         for x, y in batches():
+            if not flat:
+                never(each.pipeline.flat_step)
             each.step(x, y)
         both.append(each)
     assert same(ended(both[0]), ended(both[1]))
