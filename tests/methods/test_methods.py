@@ -615,6 +615,8 @@ def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
         if t + 1 == stop:
             state = copy.deepcopy(unbroken.state_dict())
     late = SimulatedTraining(convolutional(seed=9), phases, make, loss_of, rate)
+    for t in range(2):  # of which nothing is left
+        late.step(*Noise()[t + 20])
     late.load_state_dict(state)
     for t in range(stop, 14):
         late.step(*Noise()[t])
