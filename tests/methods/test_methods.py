@@ -512,6 +512,8 @@ def test_recomputation_with_newer_weights_is_another_gradient() -> None:
         ("xpipe", 1, (2, 2, 2, 2)),
         ("1f1b", 1, (1, 1, 1, 1)),
         ("gpipe", 4, (1, 1, 1, 1)),
+        ("pipemare_naive", 4, (1, 1, 1, 1)),
+        ("pipemare", 4, (2, 2, 2, 2)),  # what T2's backward reads is made of the live ones
     ],
 )
 def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
