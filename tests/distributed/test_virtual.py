@@ -7,7 +7,6 @@ import torch
 
 import pipelag
 from pipelag.distributed.routes import conversations, routes_of, stages_on
-from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.schedules import check, delays
@@ -62,28 +61,6 @@ def test_two_directions_idle_less_than_one() -> None:
     both = pipelag.time(bidirectional(4, 1, 4), costs).makespan
     one = pipelag.time(get("1f1b_flush").schedule(4, 1, 4), costs).makespan
     assert both < one
-
-
-@pytest.mark.parametrize(("workers", "chunks", "microbatches"), [(2, 2, 4), (3, 2, 6), (4, 2, 8), (4, 3, 8)])
-def test_interleaving_waits_and_keeps_what_its_papers_say(workers: int, chunks: int, microbatches: int) -> None:
-    """A flush costs P - 1 of a stage's two passes (arXiv 2104.04473, section 2.2). The first worker keeps the
-    activations of vP + P - 1 passes (arXiv 2205.05198, section 4.2.3), and each further one those of two fewer."""
-    schedule = Interleaved(chunks)(workers * chunks, 1, microbatches)
-    timing = pipelag.time(schedule, pipelag.uniform(workers * chunks, kept_bytes=1.0))
-    assert timing.makespan == 3 * (microbatches * chunks + workers - 1)
-    assert timing.peak_memory == tuple((chunks + 1) * workers - 1 - 2 * rank for rank in range(workers))
-
-
-@pytest.mark.parametrize("stages", [4, 6, 8])
-def test_two_directions_wait_as_long_as_chimeras(stages: int) -> None:
-    """Of as many microbatches as stages: three units of each, and P - 2 bubbles of two (arXiv 2107.06925, section 3).
-    Of more, a stage has as many under way as 1F1B lets it have."""
-    makespan = pipelag.time(bidirectional(stages, 1, stages), pipelag.uniform(stages)).makespan
-    assert makespan == 3 * stages + 2 * (stages - 2)
-    schedule = bidirectional(stages, 1, 2 * stages)
-    for stage in range(1, stages + 1):
-        rows = [[action for action in row if action.stage == stage] for row in schedule.workers]
-        assert max(map(in_flight, rows)) == stages - stage + 1
 
 
 def trained(

@@ -62,6 +62,13 @@ def test_neither_direction_has_more_under_way_than_1f1b(stages: int, microbatche
                 assert max(held, default=0) <= stages - stage + 1
 
 
+@pytest.mark.parametrize("stages", [2, 4, 6, 8])
+def test_two_directions_wait_as_long_as_chimeras(stages: int) -> None:
+    """Of as many microbatches as stages: three units of each, P - 2 bubbles of two (arXiv 2107.06925, section 3)."""
+    timing = pipelag.time(bidirectional(stages, 1, stages), pipelag.uniform(stages))
+    assert timing.makespan == 3 * stages + 2 * (stages - 2)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_round_of_1f1b_is_the_passes_of_an_update(n: int) -> None:
     """A gradient travels on a stage per pass, and an update takes n forwards and n backwards."""
