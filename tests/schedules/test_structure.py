@@ -30,6 +30,13 @@ def test_as_many_minibatches_are_under_way_as_section_3_2_admits(replicas: list[
         assert minibatches_held(replicas)[stage] == min(of_its_own, ceil(noam * replicas[0], count))
 
 
+def test_of_more_minibatches_than_keep_all_busy_each_replica_has_its_part() -> None:
+    """Of five workers two share stage 3: of seven minibatches the two beyond NOAM wait in front of the stages, one for
+    each of these two, and none where a backward follows its forward at once."""
+    assert minibatches_held((1, 1, 2, 1)) == (5, 4, 2, 1)
+    assert minibatches_held((1, 1, 2, 1), depth=7) == (7, 6, 3, 1)
+
+
 @pytest.mark.parametrize(("workers", "chunks", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 2, 6)])
 def test_the_bubble_of_interleaving_is_a_chunks_share(workers: int, chunks: int, microbatches: int) -> None:
     """Narayanan et al., section 2.2: (p - 1)(t_f + t_b) / v of bubble, t_f and t_b over all v stages of a worker."""
